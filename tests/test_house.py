@@ -45,7 +45,7 @@ BUDGETS = {
     "gateway": 2_810,
     "http": 950,
     "parameters": 734,
-    "routing": 3_970,
+    "routing": 3_971,
     "server": 2_099,
     "store": 2_488,
     "store/migrations": 9,

@@ -146,6 +146,20 @@ async def test_a_configured_model_keeps_its_name() -> None:
     )
 
 
+async def test_the_bundled_model_keeps_its_name() -> None:
+    """The bundled model, which a configuration without models serves, stays where a server has listed one of its name before."""
+    async with scripted(Listing("demo")) as server:
+        given = config(server.url)
+        registry = sources.registry(given)
+        finder = Discovery(given, registry)
+        await finder.look()
+        registry.swap(sources.built(Config(), registry.checker))
+        finder.change(Config(), {})
+
+        assert ["demo"] == list(registry.models)
+        await registry.aclose()
+
+
 async def test_an_alias_is_a_name_too() -> None:
     """A model that is called like an alias of the configuration is not served: the alias stays what it was."""
     mine, listing = ModelConfig(aliases=["theirs"]), Listing("theirs")

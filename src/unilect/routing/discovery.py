@@ -86,7 +86,8 @@ class Discovery:
             listed: What `prepare` has returned for it.
         """
         before, self._tables = self._tables, _tables(config)
-        own = {name for n, one in config.models.items() for name in (n, *one.aliases)}
+        served = sources.served(config)
+        own = {name for n, one in served.items() for name in (n, *one.aliases)}
         for found in self._found.values():
             found -= own
         for name in (before.keys() - self._tables.keys()) | listed.keys():
