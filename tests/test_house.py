@@ -46,7 +46,7 @@ BUDGETS = {
     "http": 950,
     "parameters": 734,
     "routing": 3_971,
-    "server": 2_099,
+    "server": 2_101,
     "store": 2_488,
     "store/migrations": 9,
     "store/migrations/versions": 260,

@@ -489,12 +489,15 @@ async def test_what_a_failed_reload_has_started_is_stopped(
 
 
 async def test_a_name_that_a_worker_has(tmp_path: Path) -> None:
-    """A new model cannot take the name of one that has registered itself, which stays."""
+    """A new model cannot take the name of one that has registered itself, and no model takes it as an alias; that one stays."""
     async with serving(tmp_path, TOP + table("a", text="a")) as server:
         theirs = Model("w", [Member(Echo())], required=False)
         server.registry.add(theirs)
         server.write(TOP + table("a", text="a") + table("w"))
         with pytest.raises(ReloadRefused, match=r"models\.w: a FastChat worker"):
+            await server.reloader.reload("a test")
+        server.write(TOP + "[models.a]\nsource = 'echo:a'\naliases = ['x', 'w']\n")
+        with pytest.raises(ReloadRefused, match=r"models\.a\.aliases: a FastChat worker .* `w`"):
             await server.reloader.reload("a test")
         server.write(TOP + table("b", text="b"))
         await server.reloader.reload("a test")

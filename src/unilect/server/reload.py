@@ -258,12 +258,14 @@ class Reloader:
     def _check(self, plan: _Plan) -> None:
         """
         Raises:
-            ConfigError: A new model has the name of one that neither the configuration nor a server's list has brought.
+            ConfigError: A model has the name, or an alias, of one that neither the configuration nor a server's list has brought.
         """
-        found = Mistakes()
-        for name in plan.config.models:
-            if name in self._others() and name not in self._discovery.names:
+        found, theirs = Mistakes(), set(self._others()) - self._discovery.names
+        for name, table in plan.config.models.items():
+            if name in theirs:
                 found.add(f"models.{name}: a FastChat worker serves a model of this name. Choose another one.")  # fmt: skip
+            for alias in theirs.intersection(table.aliases):
+                found.add(f"models.{name}.aliases: a FastChat worker serves the model `{alias}`. Choose another one.")  # fmt: skip
         found.raise_all()
 
     def _others(self) -> list[str]:

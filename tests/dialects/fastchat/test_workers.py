@@ -48,6 +48,19 @@ async def test_models_come_and_go() -> None:
     await workers.aclose()
 
 
+async def test_a_name_that_another_model_has_taken() -> None:
+    """A worker's model whose name is another one's by now, as an alias, is not taken out with the worker."""
+    registry = Registry([])
+    workers = Workers(registry)
+    await workers.register(registration(A, "m"))
+    own = Model("own", OpenAIUpstream(HttpServer("http://127.0.0.1:3"), "x"), aliases=["m"])
+    registry.swap([own])
+
+    await workers.register(registration(A))
+    assert own is registry.get("m")
+    await workers.aclose()
+
+
 async def test_a_silent_worker_expires() -> None:
     """A worker whose heart beats stop is dropped; one that said it sends none is not."""
     registry = Registry([])

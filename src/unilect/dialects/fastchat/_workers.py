@@ -102,7 +102,7 @@ class Workers(Resident):
         self._timeout_s = timeout_s
         self._expiration_s = expiration_s
         self._workers: dict[str, Worker] = {}
-        self._added: set[str] = set()
+        self._added: dict[str, Model] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = -math.inf
@@ -276,8 +276,8 @@ class Workers(Resident):
         names = set(self.names())
         for name in changed:
             if name not in names:
-                if name in self._added:
-                    self._added.discard(name)
+                model = self._added.pop(name, None)
+                if model is not None and self._registry.models.get(name) is model:
                     self._registry.forget(name)  # a worker that leaves may still be answering
             elif name not in self._registry:  # else it is ours already, or the configuration's
                 self._serve(name)
@@ -294,10 +294,9 @@ class Workers(Resident):
         from unilect.upstreams.fastchat.backend import FastChatUpstream
 
         backend = FastChatUpstream(self, ModelConfig(model=name, timeout_s=self._timeout_s), name)
-        self._registry.add(
-            Model(name, [Member(backend, "fastchat")], required=False, created=int(time.time()))
-        )
-        self._added.add(name)
+        model = Model(name, [Member(backend, "fastchat")], required=False, created=int(time.time()))
+        self._registry.add(model)
+        self._added[name] = model
 
 
 def _server(url: str, connect_to: str | None) -> HttpServer:
