@@ -30,7 +30,7 @@ BUDGETS = {
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
-    "dialects/fastchat": 900,
+    "dialects/fastchat": 899,
     "dialects/llamacpp": 730,
     "dialects/messages": 1_019,
     "dialects/ollama": 1_042,

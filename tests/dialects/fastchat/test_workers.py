@@ -61,6 +61,20 @@ async def test_a_name_that_another_model_has_taken() -> None:
     await workers.aclose()
 
 
+async def test_a_name_that_has_become_free() -> None:
+    """A worker's model whose name the configuration had is served from the next heart beat on, once the configuration has it no more."""
+    registry = Registry([Model("m", OpenAIUpstream(HttpServer("http://127.0.0.1:3"), "x"))])
+    workers = Workers(registry)
+    await workers.register(registration(A, "m"))
+    registry.swap([])
+
+    assert workers.beat(A, 0)
+    assert ["m"] == list(registry.models)
+    await workers.register(registration(A))
+    assert [] == list(registry.models)
+    await workers.aclose()
+
+
 async def test_a_silent_worker_expires() -> None:
     """A worker whose heart beats stop is dropped; one that said it sends none is not."""
     registry = Registry([])

@@ -2,7 +2,7 @@
 The registered workers of a FastChat controller, and their models.
 
 A worker without heartbeats for 90 s is removed, unless it registered without heartbeats. Its models are models of ours
-while one worker has them; a name that the configuration has stays the configuration's.
+while one worker has them; a name that the configuration has stays the configuration's, until a reload takes it out.
 
 Source: https://github.com/lm-sys/FastChat (fastchat/serve/controller.py)
 """
@@ -12,7 +12,6 @@ import logging
 import math
 import random
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated, Literal
 
@@ -138,7 +137,7 @@ class Workers(Resident):
         self._workers[url] = Worker(
             url, connect_to, status, asked.check_heart_beat, asked.multimodal, now
         )
-        self._update({*status.model_names, *(known.status.model_names if known else ())})
+        self._update()
 
     def beat(self, name: str, queue_length: float) -> bool:
         """A worker lives; false where it is not known, and should register again."""
@@ -147,6 +146,8 @@ class Workers(Resident):
             return False
         worker.heard_of = asyncio.get_running_loop().time()
         worker.status = msgspec.structs.replace(worker.status, queue_length=queue_length)
+        if any(name not in self._registry for name in worker.status.model_names):
+            self._update()  # a reload has taken out what had its name
         return True
 
     async def refresh(self) -> None:
@@ -193,12 +194,10 @@ class Workers(Resident):
 
     def _told(self, worker: Worker, status: Status) -> None:
         """Take note of a worker's status; what would be too many models it may not bring."""
-        before, names = set(worker.status.model_names), set(status.model_names)
-        if len({*self.names(), *names}) > MAX_NAMES:
-            names = before
+        if len({*self.names(), *status.model_names}) > MAX_NAMES:
             status = msgspec.structs.replace(status, model_names=worker.status.model_names)
         worker.status, worker.heard_of = status, asyncio.get_running_loop().time()
-        self._update(before ^ names)
+        self._update()
 
     def names(self, multimodal: bool | None = None) -> list[str]:
         """The models of all workers, sorted; with images, without, or both."""
@@ -265,21 +264,22 @@ class Workers(Resident):
         for worker in list(self._workers.values()):
             if worker.check_heart_beat and worker.heard_of <= oldest:
                 self._drop(worker.url, "sent no heartbeat")
-        self._update(())
+        self._update()
 
     def _drop(self, url: str, why: str) -> None:
         log.warning("FastChat worker %s %s; removed", url, why)
-        self._update(self._workers.pop(url).status.model_names)
+        del self._workers[url]
+        self._update()
 
-    def _update(self, changed: Iterable[str]) -> None:
-        """Of the models whose workers have changed serve exactly those that have one, and look again when the next worker could expire."""
-        names = set(self.names())
-        for name in changed:
-            if name not in names:
-                model = self._added.pop(name, None)
-                if model is not None and self._registry.models.get(name) is model:
-                    self._registry.forget(name)  # a worker that leaves may still be answering
-            elif name not in self._registry:  # else it is ours already, or the configuration's
+    def _update(self) -> None:
+        """Serve exactly the models that have a worker, where their names are free, and look again when the next worker could expire."""
+        names = self.names()
+        for name in self._added.keys() - names:
+            model = self._added.pop(name)
+            if self._registry.models.get(name) is model:  # else the configuration has it by now
+                self._registry.forget(name)  # a worker that leaves may still be answering
+        for name in names:
+            if name not in self._registry:  # else it is ours already, or the configuration's
                 self._serve(name)
         beats = [worker.heard_of for worker in self._workers.values() if worker.check_heart_beat]
         if self._timer is not None:
