@@ -144,3 +144,38 @@ async def test_a_flaw(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert ("response.failed", "server_error") == (last["type"], last["response"]["error"]["code"])
     assert "failed" == found["status"]
+
+
+async def test_its_end_is_told_once_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who asks for it nor who reads its events is told the end before it is stored, so that who has it can go on from it."""
+    store, storing, go_on = in_memory(), asyncio.Event(), asyncio.Event()
+    assert store.answers is not None
+    update = store.answers.update
+
+    async def late(*args: Any, **kwargs: Any) -> bool:
+        storing.set()
+        await go_on.wait()
+        return await update(*args, **kwargs)
+
+    monkeypatch.setattr(store.answers, "update", late)
+    async with client(says(HELLO), store) as one:
+        first = await one.create("x", background=True)
+        path = f"/responses/{first['id']}"
+        url = f"http://127.0.0.1:{one.app.port}/v1{path}?stream=true"
+        await storing.wait()
+        asked = asyncio.create_task(one.ask("GET", path))
+        async with one.app.session.get(url) as live:
+            data = b""
+            while b"output_item.done" not in data:
+                data += await live.content.readuntil(b"\n\n")
+            end = asyncio.create_task(live.content.readuntil(b"\n\n"))
+            await one.ask("GET", "/models")
+            assert not asked.done()
+            assert not end.done()
+            go_on.set()
+            data += await end
+        _, _, found = await asked
+        after = await one.create("y", previous_response_id=first["id"])
+
+    assert ("response.completed", "completed") == (events(data)[-1]["type"], found["status"])
+    assert "completed" == after["status"]

@@ -96,10 +96,11 @@ class KeptRun:
 
 
 class Live(Struct, eq=False):
-    """A response that is being made without its client."""
+    """A response that is being made without its client; of the events in its log so many are told, the last one once its end is stored."""
 
     encoder: ResponseEncoder
     log: list[bytes]
+    told: int = 0
     more: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
     cancelled: bool = False
@@ -107,6 +108,7 @@ class Live(Struct, eq=False):
 
     def tell(self) -> None:
         """There are more events."""
+        self.told = len(self.log)
         self.more.set()
         self.more = asyncio.Event()
 
@@ -177,13 +179,18 @@ class Kept:
         Raises:
             NotStored: There is none.
         """
-        found = await self.store().get(owner, id)
-        if found is None:
-            raise NotStored(f"Response with id '{id[:100]}' not found.")
-        live = self._live.get((owner, id))
-        if live is not None:
-            found.status, found.body = live.encoder.status, live.encoder.body()
-        elif found.status in UNFINISHED:
+        while True:
+            found = await self.store().get(owner, id)
+            if found is None:
+                raise NotStored(f"Response with id '{id[:100]}' not found.")
+            live = self._live.get((owner, id))
+            if live is None or live.task is None or found.status not in UNFINISHED:
+                break
+            if live.encoder.status in UNFINISHED:
+                found.status, found.body = live.encoder.status, live.encoder.body()
+                return found
+            await asyncio.wait([live.task])  # its end is told once it is stored
+        if found.status in UNFINISHED:
             if found.instance == self._instance:  # its end could not be stored
                 await self._end_unfinished(owner, found)
             else:
@@ -412,8 +419,8 @@ async def _following(live: Live, after: int) -> AsyncGenerator[bytes, None]:
     at = after + 1
     while True:
         more, over = live.more, live.over
-        if at < len(live.log):
-            at, frames = len(live.log), live.log[at:]
+        if at < live.told:
+            at, frames = live.told, live.log[at : live.told]
             for piece in _joined(frames):
                 yield piece
         elif over:
