@@ -11,6 +11,7 @@ from scripted import HELLO, Exchange, delta, frames, stream_of
 from unilect.dialects.responses import _kept
 from unilect.dialects.responses._output import ResponseEncoder
 from unilect.errors import StoreUnavailable
+from unilect.web import streaming
 
 
 async def ended(one: Client, id: str) -> dict[str, Any]:
@@ -179,3 +180,46 @@ async def test_its_end_is_told_once_it_is_stored(monkeypatch: pytest.MonkeyPatch
 
     assert ("response.completed", "completed") == (events(data)[-1]["type"], found["status"])
     assert "completed" == after["status"]
+
+
+async def test_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the events of a response that waits for its model is told its id at once, and that it still waits."""
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.01)
+    go_on = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.send(stream_of(HELLO))
+        exchange.close()
+
+    async with client(script) as one, one.app.post("/v1/responses", input="x", stream=True, background=True) as live:  # fmt: skip
+        data = b""
+        while b"keepalive" not in data:
+            data += await live.content.readuntil(b"\n\n")
+        id = events(data)[0]["response"]["id"]
+        _, _, found = await one.ask("GET", f"/responses/{id}")
+        go_on.set()
+        told = events(data + await live.read())
+        url = f"http://127.0.0.1:{one.app.port}/v1/responses/{id}?stream=true"
+        async with one.app.session.get(url) as stored:
+            again = events(await stored.read())
+
+    assert "queued" == found["status"]
+    kinds = [event["type"] for event in told]
+    assert ["response.created", "response.queued", "keepalive"] == kinds[:3]
+    assert ("response.in_progress", "response.completed") == (kinds[kinds.count("keepalive") + 2], kinds[-1])  # fmt: skip
+    assert told == again
+
+
+async def test_it_fails_before_it_begins() -> None:
+    """A response that fails before it begins is told as queued, and then as failed."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with client(script) as one:
+        told = await one.stream("x", background=True)
+
+    kinds = [event["type"] for event in told]
+    assert ["response.created", "response.queued", "response.failed"] == kinds
+    assert ["queued", "queued", "failed"] == [event["response"]["status"] for event in told]

@@ -38,6 +38,7 @@ from unilect.errors import (
 from unilect.routing.service import Run
 from unilect.store.answers import Answers, Item, Stored
 from unilect.tasks import Tasks
+from unilect.web import streaming
 
 log = logging.getLogger("unilect")
 _Answer = TypeVar("_Answer")
@@ -251,6 +252,8 @@ class Kept:
             run: Asks the model.
         """
         await self.keep(asked, items, live.encoder, owner, self._instance)
+        live.encoder.wait()
+        live.tell()
         key = (owner, live.encoder.id)
         self._live[key] = live
         if self._signs is None:
@@ -415,7 +418,7 @@ def _joined(frames: list[bytes]) -> list[bytes]:
 
 
 async def _following(live: Live, after: int) -> AsyncGenerator[bytes, None]:
-    """Events of a response that is being made, from one on."""
+    """Events of a response that is being made, from one on; those that break a silence belong to them, for all who read it."""
     at = after + 1
     while True:
         more, over = live.more, live.over
@@ -426,7 +429,12 @@ async def _following(live: Live, after: int) -> AsyncGenerator[bytes, None]:
         elif over:
             return
         else:
-            await more.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(streaming.KEEP_ALIVE_S):
+                    await more.wait()
+            if more is live.more and live.encoder.status in UNFINISHED:  # all have been silent
+                live.encoder.keep_alive()
+                live.tell()
 
 
 def _as_items(items: Sequence[dict[str, Any]]) -> list[Item]:

@@ -165,7 +165,7 @@ class ResponseEncoder:
         """An event of the API, with its number: a comment does not reset the timers of its clients."""
         if self.usage is not None:  # its end is encoded, and may wait for the store
             return b""
-        frames = [] if self._begun else self._begin()
+        frames = [] if self._begun or self.status == "queued" else self._begin()
         self._tell_events([event_of("keepalive", self._number)], frames)
         return b"".join(frames)
 
@@ -241,16 +241,22 @@ class ResponseEncoder:
             self._repeated = repeated + b"," if repeated else b""
         return self._repeated
 
+    def wait(self) -> None:
+        """Log the first events of a response that waits for its model."""
+        pieces = self._pieces()
+        for kind in ("created", "queued"):
+            self._whole_event(kind, pieces, [])
+
     def _begin(self) -> list[bytes]:
         self._begun = True
         frames: list[bytes] = []
-        pieces = self._pieces()
-        self._whole_event("created", pieces, frames)
         if self.status == "queued":
-            self._whole_event("queued", pieces, frames)
             self.status = "in_progress"
-            pieces = self._pieces()
-        self._whole_event("in_progress", pieces, frames)
+        pieces = self._pieces()
+        if not self._number:
+            self._whole_event("created", pieces, frames)
+        if self._error is None and self.status != "cancelled":  # else it was never made
+            self._whole_event("in_progress", pieces, frames)
         return frames
 
     def _take(self, event: Event, frames: list[bytes] | None) -> None:
