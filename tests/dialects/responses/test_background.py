@@ -1,6 +1,7 @@
 """Tests of unilect.dialects.responses._kept: how a response ends that is made in the background, whatever happens meanwhile."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 from responses_client import Client, client, events, in_memory, says
 from scripted import HELLO, Exchange, delta, frames, stream_of
 from unilect.dialects.responses import _kept
-from unilect.dialects.responses._output import ResponseEncoder
+from unilect.dialects.responses._output import ResponseEncoder, Telling
+from unilect.dialects.responses._request import PromptRequest
 from unilect.errors import StoreUnavailable
+from unilect.store.answers import Stored
+from unilect.tasks import Tasks
 from unilect.web import streaming
 
 
@@ -223,3 +227,33 @@ async def test_it_fails_before_it_begins() -> None:
     kinds = [event["type"] for event in told]
     assert ["response.created", "response.queued", "response.failed"] == kinds
     assert ["queued", "queued", "failed"] == [event["response"]["status"] for event in told]
+
+
+async def test_events_that_are_lost() -> None:
+    """Who asks for the events of a response whose server ended is told that they are lost, and not that it was none in the background."""
+    store = in_memory()
+    assert store.answers is not None
+    body = b'{"id":"resp_1","status":"failed","background":true}'
+    await store.answers.put(Stored("resp_1", "anonymous", "failed", body, [], [], None, None, time.time()))  # fmt: skip
+    async with client(says(HELLO), store) as one:
+        status, _, body = await one.ask("GET", "/responses/resp_1?stream=true&starting_after=4")
+
+    assert (400, "stream") == (status, body["error"]["param"])
+    assert "are lost" in body["error"]["message"]
+
+
+async def test_it_is_stopped_before_its_first_step() -> None:
+    """Who reads the events of a response whose task never began does not wait for ever."""
+    store, tasks = in_memory(), Tasks()
+    kept = _kept.Kept(store.answers, tasks)
+    log = list[bytes]()
+    live = _kept.Live(ResponseEncoder("resp_1", Telling({}, {}), log, "queued"), log)
+    await kept.begin(PromptRequest(), [], live, lambda: pytest.fail("never asked"), "me")
+    assert live.task is not None
+    live.task.cancel()
+    async with asyncio.timeout(10):
+        told = b"".join([piece async for piece in await kept.events("me", "resp_1", -1)])
+    await tasks.aclose()
+    await store.aclose()
+
+    assert b"response.queued" in told

@@ -273,6 +273,9 @@ class Kept:
         self._requests[context.request_id] = context
 
         def forget(_: object) -> None:
+            if not live.over:  # it was cancelled before its first step
+                live.over = True
+                live.tell()
             self._live.pop(key, None)
             self._requests.pop(context.request_id, None)
 
@@ -402,8 +405,10 @@ class Kept:
 
 
 def _not_streamed(stored: Stored) -> str:
-    if msgspec.json.decode(stored.body).get("background") and stored.status in UNFINISHED:
-        return "This response is being made by another server. Ask for it without `stream` until it has ended."
+    if msgspec.json.decode(stored.body).get("background"):
+        if stored.status in UNFINISHED:
+            return "This response is being made by another server. Ask for it without `stream` until it has ended."
+        return "The events of this response are lost, as its server could not store them. Ask for it without `stream`."
     return "Only a response that was created with `background: true` can be streamed again."
 
 
