@@ -293,6 +293,23 @@ async def test_a_page_of_large_items(database: Database) -> None:
     await answers.aclose()
 
 
+async def test_a_whole_conversation(database: Database) -> None:
+    """All items of a conversation are read at once, as many as are asked for, unless they are too large."""
+    answers = Answers(database, most_read_bytes=3000)
+    items = [Item(str(number), b"x" * 400) for number in range(4)]
+    conversation = await answers.create_conversation(ME, b"{}", items)
+    whole = await answers.whole(ME, conversation, 10)
+    some = await answers.whole(ME, conversation, 2)
+    missing = await answers.whole(YOU, conversation, 10)
+    await answers.add_items(ME, conversation, [Item("4", b"x" * 400)])
+    with pytest.raises(InvalidRequest, match="at most 3000") as error:
+        await answers.whole(ME, conversation, 10)
+    await answers.aclose()
+
+    assert (items, items[:2], None) == (whole, some, missing)
+    assert "conversation" == error.value.param
+
+
 async def test_items_of_a_conversation(answers: Answers) -> None:
     """One item can be read and deleted, and one whose id is there replaces it in its place."""
     items = [Item("a", b"a"), Item("b", b"b"), Item("c", b"c")]

@@ -15,7 +15,7 @@ from sqlalchemy import (
 )
 
 from unilect.errors import InvalidRequest
-from unilect.store._sizes import ROW_BYTES, in_pieces, size_of
+from unilect.store._sizes import ROW_BYTES, check_size, in_pieces, size_of
 from unilect.store._tables import conversation_items, conversations
 from unilect.store.answers import Item
 
@@ -133,6 +133,27 @@ class Conversations:
             )
         )
         return size
+
+    def whole(self, owner: str, id: str, most: int) -> list[Item] | None:
+        """
+        Its items, at most so many, the oldest first; None: it is not there.
+
+        Raises:
+            InvalidRequest: It is too large.
+        """
+        size = self._connection.scalar(
+            select(conversations.c.size).where(_own(owner, id), self._alive())
+        )
+        if size is None:
+            return None
+        check_size(size, self._most_bytes, "conversation")
+        rows = self._connection.execute(
+            select(_items.id, _items.body)
+            .where(self._within(owner, id))
+            .order_by(_items.position)
+            .limit(most)
+        )
+        return [Item(row.id, row.body) for row in rows]
 
     def list(
         self, owner: str, id: str, after: str | None, limit: int, newest_first: bool

@@ -351,6 +351,17 @@ class Answers:
             lambda now: now.conversations.list(owner, id, after, limit, newest_first)
         )
 
+    async def whole(self, owner: str, id: str, most: int) -> list[Item] | None:
+        """
+        The items of a conversation, at most so many, the oldest first; None where there is no such conversation.
+
+        Raises:
+            InvalidRequest: It is too large to be read at once.
+        """
+        if not _is_id(id):
+            return None
+        return await self._ask(lambda now: now.conversations.whole(owner, id, most))
+
     async def item(self, owner: str, id: str, item_id: str) -> Item | None:
         """One item of a conversation."""
         if not _is_id(id) or not _is_id(item_id):

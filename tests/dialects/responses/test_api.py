@@ -548,6 +548,20 @@ async def test_conversations() -> None:
     assert ([200, 404], 404) == ([status for status, _, _ in gone], missing)
 
 
+async def test_a_conversation_that_is_too_large() -> None:
+    """A conversation of more than may be read into memory is refused, as a chain is."""
+    store = in_memory()
+    assert store.answers is not None
+    store.answers._most_read_bytes = 1000
+    async with client(says(HELLO), store) as one:
+        long = {"role": "user", "content": "x" * 600}
+        _, _, talk = await one.ask("POST", "/conversations", {"items": [long]})
+        await one.ask("POST", f"/conversations/{talk['id']}/items", {"items": [long]})
+        status, _, body = await one.ask("POST", "/responses", {"input": "x", "conversation": talk["id"]})  # fmt: skip
+
+    assert (400, "conversation") == (status, body["error"]["param"])
+
+
 async def test_a_handed_over_conversation() -> None:
     """A shortened conversation keeps what the user said, and goes on from the summary."""
     summary = frames(delta(role="assistant", content="Ada wants tea."), delta(finish="stop"), USAGE, DONE)  # fmt: skip

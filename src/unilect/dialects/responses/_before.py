@@ -21,7 +21,6 @@ from unilect.store.ids import item_id
 
 #: The statuses of a response that has no end yet.
 UNFINISHED = ("queued", "in_progress")
-_PAGE = 100
 _MAX_BEFORE = 8192  # items that go before a request
 _AT_ONCE = 512  # items, and then others are served
 _ITEM_BYTES = 1024  # what an item costs beside its text
@@ -82,20 +81,12 @@ class Before:
         return await _decoded(bodies)
 
     async def _conversation(self, owner: str, id: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        after: str | None = None
-        while True:
-            page = await stored_in(self._answers).list_items(
-                owner, id, after, _PAGE, newest_first=False
-            )
-            if page is None:
-                raise NotStored(f"Conversation with id '{id[:100]}' not found.")
-            items, more = page
-            found += await _decoded([item.body for item in items])
-            _check_count(len(found), "conversation")
-            if not more or not items:
-                return found
-            after = items[-1].id
+        # in one piece: between two, items could go, of which the next one is asked for
+        items = await stored_in(self._answers).whole(owner, id, _MAX_BEFORE + 1)
+        if items is None:
+            raise NotStored(f"Conversation with id '{id[:100]}' not found.")
+        _check_count(len(items), "conversation")
+        return await _decoded([item.body for item in items])
 
     async def _resolved(
         self, items: list[Any], before: Sequence[dict[str, Any]], owner: str, response: str
