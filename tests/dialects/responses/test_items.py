@@ -121,6 +121,17 @@ async def test_items_that_are_named_by_their_ids() -> None:
     )  # fmt: skip
 
 
+async def test_ids_that_cannot_be_kept() -> None:
+    """An item whose id no database takes gets another one, before the model is asked for an answer that could not be stored."""
+    async with client(says(HELLO)) as one:
+        item = said("user", "x") | {"id": "msg_\0"}
+        first = await one.create([item])
+        _, _, kept = await one.ask("GET", f"/responses/{first['id']}/input_items")
+        status, _, _ = await one.ask("POST", "/conversations", {"items": [item]})
+
+    assert (["x"], 200) == ([part["text"] for part in kept["data"][0]["content"]], status)
+
+
 @pytest.mark.parametrize(
     "kind",
     ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call", "mcp_list_tools", "tool_search_call"],

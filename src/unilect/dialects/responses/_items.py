@@ -81,9 +81,11 @@ def new_id(prefix: str) -> str:
 
 
 def own_id(item: dict[str, Any], taken: Collection[str] = ()) -> str:
-    """The id that a client gives an item; empty where it has none that can be its own."""
+    """The id that a client gives an item; empty where it has none that can be its own, in every database."""
     id = item.get("id")
-    return id if isinstance(id, str) and 0 < len(id) <= MAX_ID and id not in taken else ""
+    if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or "\0" in id or id in taken:
+        return ""
+    return id
 
 
 def told(item: dict[str, Any]) -> dict[str, Any]:
