@@ -7,6 +7,7 @@ import pytest
 
 from clock import Clock
 from unilect.errors import InvalidRequest
+from unilect.store import _responses
 from unilect.store.answers import MAX_ITEMS, Answers, Item, Stored
 from unilect.store.database import Database
 
@@ -167,6 +168,23 @@ async def test_a_chain_that_is_too_large(database: Database) -> None:
     with pytest.raises(InvalidRequest, match="at most 10000"):
         await answers.items(ME, ["0", "1", "2"])
     await answers.aclose()
+
+
+async def test_a_chain_that_loses_its_beginning(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chain of which a response is deleted while it is read is missing, and not shorter."""
+    for id, parent in (("1", None), ("2", "1"), ("3", "2")):
+        await answers.put(stored(id, parent))
+    read = _responses._CHAIN_TALK.rows
+
+    def rows(connection: Any, *values: object) -> Any:
+        _responses._REMOVE.run(connection, [(ME, "1")])
+        return read(connection, *values)
+
+    monkeypatch.setattr(_responses._CHAIN_TALK, "rows", rows)
+
+    assert await answers.chain(ME, "3", with_bodies=False) is None
 
 
 async def test_items_by_id(answers: Answers) -> None:

@@ -237,8 +237,10 @@ class Responses:
         for _, one, parent, conversation, status, instance, created_at, *_ in rows:
             own = (parent, conversation, created_at)
             found[one] = Stored(one, owner, status, b"", [], [], *own, instance=instance)
-        texts = _CHAIN_TEXTS if with_bodies else _CHAIN_TALK
-        for one, talk, *body in texts.rows(self._connection, *asked):
+        texts = (_CHAIN_TEXTS if with_bodies else _CHAIN_TALK).rows(self._connection, *asked)
+        if len(texts) < len(rows):  # on PostgreSQL one may be deleted between two statements
+            return None
+        for one, talk, *body in texts:
             stored = found[one]
             stored.input, stored.output = _decode_items(talk)
             if body:
