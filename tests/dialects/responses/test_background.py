@@ -257,3 +257,25 @@ async def test_it_is_stopped_before_its_first_step() -> None:
     await store.aclose()
 
     assert b"response.queued" in told
+
+
+async def test_an_end_that_cannot_be_stored_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the events of a response whose end could not be stored is told that it has failed, as it is told from then on."""
+    go_on = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.send(stream_of(HELLO))
+        exchange.close()
+
+    async with client(script, failing(3, monkeypatch)()) as one:
+        first = await one.create("x", background=True)
+        url = f"http://127.0.0.1:{one.app.port}/v1/responses/{first['id']}?stream=true"
+        async with one.app.session.get(url) as live:
+            go_on.set()
+            told = events(await live.read())
+        found = await ended(one, first["id"])
+
+    last = told[-1]["response"]
+    assert ("response.failed", "failed") == (told[-1]["type"], found["status"])
+    assert ("Hello", "server_error") == (last["output"][0]["content"][0]["text"], last["error"]["code"])  # fmt: skip

@@ -322,11 +322,14 @@ class Kept:
             await self._finish(live, context.caller, stops)
 
     async def _finish(self, live: Live, owner: str, stops: bool) -> None:
-        """Store the end; while the store cannot be written, its readers wait for it, and then they do not."""
+        """Store the end; while the store cannot be written, its readers wait for it, and then they are told that it has failed."""
         live.encoder.end()
         try:
             if not stops:
                 await self._store_patiently(live, owner)
+        except UnilectError as error:
+            live.encoder.take_back(error)
+            raise
         except asyncio.CancelledError:
             stops = True
             raise

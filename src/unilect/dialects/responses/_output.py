@@ -199,6 +199,14 @@ class ResponseEncoder:
         self._error = {"code": _code(error), "message": self._telling.named(error).message}
         self._end("failed")
 
+    def take_back(self, error: UnilectError) -> None:
+        """The end that was logged last, and nobody was told, could not be stored: the answer has failed instead."""
+        if self._log:
+            self._log.pop()
+            self._number -= 1
+        self.fail(error)
+        self.end()
+
     def cancel(self) -> None:
         """The answer is not wanted any more."""
         self._end("cancelled")
