@@ -47,7 +47,7 @@ BUDGETS = {
     "parameters": 734,
     "routing": 3_971,
     "server": 2_101,
-    "store": 2_508,
+    "store": 2_510,
     "store/migrations": 9,
     "store/migrations/versions": 260,
     "testing": 337,

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -97,6 +97,10 @@ class Answers:
             for a moment.
         most_read_bytes: What one call may bring into memory.
         clock: Seconds since 1970.
+
+    Attributes:
+        instance: The server, as `Stored` names it.
+        making: What its addresses hold of the responses that it makes, by owner and id.
     """
 
     def __init__(
@@ -113,6 +117,8 @@ class Answers:
         self._max_age_s, self._max_bytes, self._max_count = max_age_s, max_bytes, max_count
         self._most_read_bytes, self._clock = most_read_bytes, clock
         self._ahead_s = min(max_age_s * _AHEAD, _MOST_AHEAD_S)
+        self.instance = f"server_{os.urandom(16).hex()}"
+        self.making: dict[tuple[str, str], Any] = {}
         self._tasks = Tasks()
         self._puts = Puts(self._put_all)
         self._sweeper: asyncio.Task[None] | None = None
@@ -133,7 +139,6 @@ class Answers:
         Raises:
             InvalidRequest: It is larger than all that may be stored.
         """
-
         self._added(await self._puts.put(stored))
 
     def _put_all(self, some: Sequence[Stored]) -> "asyncio.Future[Sequence[Outcome]]":
@@ -398,7 +403,6 @@ class Answers:
     ) -> _Result:
         """What a function returns that is called in a transaction."""
         now = self._clock()
-
         result = await self._database.run(
             lambda connection: ask(self._transaction(connection, now))
         )

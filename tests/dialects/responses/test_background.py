@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from appserver import serving, upstream
 from responses_client import Client, client, events, in_memory, says
 from scripted import HELLO, Exchange, delta, frames, stream_of
 from unilect.dialects.responses import _kept
@@ -279,3 +280,32 @@ async def test_an_end_that_cannot_be_stored_is_not_told(monkeypatch: pytest.Monk
     last = told[-1]["response"]
     assert ("response.failed", "failed") == (told[-1]["type"], found["status"])
     assert ("Hello", "server_error") == (last["output"][0]["content"][0]["text"], last["error"]["code"])  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "deleted"])
+async def test_two_addresses(ends: str) -> None:
+    """A response that is made at one address of a server is told, streamed, cancelled and stopped by its deletion at another one."""
+    store, begun = in_memory(), asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(frames(delta(role="assistant", content="Hel"))))
+        begun.set()
+        await exchange.client_gone()
+
+    async with client(script, store) as one, serving(upstream(one.server.url), store=store) as app:
+        other = Client(app, one.server)
+        path = f"/responses/{(await one.create('count', background=True))['id']}"
+        await begun.wait()
+        async with app.session.get(f"http://127.0.0.1:{app.port}/v1{path}?stream=true") as live:
+            while b"output_text.delta" not in await live.content.readuntil(b"\n\n"):
+                pass
+            _, _, during = await other.ask("GET", path)
+            if ends == "cancelled":
+                _, _, found = await other.ask("POST", f"{path}/cancel")
+                assert "cancelled" == found["status"]
+            else:
+                await other.ask("DELETE", path)
+            await one.server.until_gone()
+            last = events(await live.read())[-1]
+
+    assert ("in_progress", "cancelled") == (during["status"], last["response"]["status"])

@@ -24,7 +24,7 @@ from unilect.bounds import LARGE_BYTES
 from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._before import UNFINISHED, Before, stored_in
-from unilect.dialects.responses._items import new_id, told
+from unilect.dialects.responses._items import told
 from unilect.dialects.responses._output import ResponseEncoder
 from unilect.dialects.responses._request import PromptRequest
 from unilect.errors import (
@@ -135,8 +135,9 @@ class Kept:
         self.before = Before(answers)
         self._background = background
         self._requests: Requests = {} if requests is None else requests
-        self._live: dict[tuple[str, str], Live] = {}
-        self._instance = new_id("server")
+        # with all addresses of the server, which have what they store in common
+        self._live: dict[tuple[str, str], Live] = {} if answers is None else answers.making
+        self._instance = "" if answers is None else answers.instance
         self._signs: asyncio.Task[None] | None = None
 
     async def keep(
