@@ -19,7 +19,6 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
-    or_,
     select,
     update,
 )
@@ -350,21 +349,11 @@ class Responses:
         if not changed.rowcount:
             self._connection.execute(insert(instances).values(id=instance, touched_at=self._now))
 
-    def stale(self, before: float) -> list[tuple[str, str]]:
-        """Owner and id of those that run on a server which has not been touched since a time."""
-        rows = self._connection.execute(
-            select(responses.c.owner, responses.c.id)
-            .outerjoin(instances, instances.c.id == responses.c.instance)
-            .where(responses.c.status.in_(RUNNING), self._alive())
-            .where(
-                or_(
-                    instances.c.touched_at < before,
-                    and_(instances.c.id.is_(None), responses.c.created_at < before),
-                )
-            )
-            .order_by(responses.c.created_at)
-        )
-        return [(row.owner, row.id) for row in rows]
+    def touched_at(self, instance: str) -> float | None:
+        """When a server was touched last; None where it is not known."""
+        of = instances.c.id == instance
+        found: float | None = self._connection.scalar(select(instances.c.touched_at).where(of))
+        return found
 
     def _alive(self) -> ColumnElement[bool]:
         return responses.c.used_at > self._since

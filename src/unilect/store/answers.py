@@ -268,10 +268,11 @@ class Answers:
         """This server lives, and works on the responses that have its name."""
         await self._ask(lambda now: now.responses.touch(instance))
 
-    async def stale(self, older_than_s: float) -> list[tuple[str, str]]:
-        """Owner and id of the queued and running responses whose server was not touched for so long."""
-        before = self._clock() - older_than_s
-        return await self._ask(lambda now: now.responses.stale(before))
+    async def is_stale(self, stored: Stored, older_than_s: float) -> bool:
+        """Whether the server that works on a response was not touched for so long."""
+        touched_at = await self._ask(lambda now: now.responses.touched_at(stored.instance))
+        last = stored.created_at if touched_at is None else touched_at
+        return last < self._clock() - older_than_s
 
     async def create_conversation(
         self, owner: str, metadata: bytes, items: Sequence[Item] = (), id: str = ""

@@ -309,3 +309,21 @@ async def test_two_addresses(ends: str) -> None:
             last = events(await live.read())[-1]
 
     assert ("in_progress", "cancelled") == (during["status"], last["response"]["status"])
+
+
+async def test_the_others_of_a_server_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for a response of a server that was killed does not wait for all others that it has left."""
+    monkeypatch.setattr(_kept, "_STALE_S", 0.0)
+    store = in_memory()
+    assert store.answers is not None
+    for number in range(3):
+        id = f"resp_{number}"
+        body = b'{"id":"%s","background":true}' % id.encode()
+        await store.answers.put(Stored(id, "anonymous", "queued", body, [], [], None, None, time.time(), instance="dead"))  # fmt: skip
+    async with client(says(HELLO), store) as one:
+        _, _, found = await one.ask("GET", "/responses/resp_1")
+        other = await store.answers.get("anonymous", "resp_0")
+        _, _, later = await one.ask("GET", "/responses/resp_0")
+
+    assert other is not None
+    assert ("failed", "queued", "failed") == (found["status"], other.status, later["status"])

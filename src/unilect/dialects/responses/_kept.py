@@ -193,10 +193,9 @@ class Kept:
                 return found
             await asyncio.wait([live.task])  # its end is told once it is stored
         if found.status in UNFINISHED:
-            if found.instance == self._instance:  # its end could not be stored
+            # its end could not be stored; or its server has ended without a word
+            if found.instance == self._instance or await self.store().is_stale(found, _STALE_S):
                 await self._end_unfinished(owner, found)
-            else:
-                await self._end_stale()
             found = await self.store().get(owner, id) or found
         return found
 
@@ -381,14 +380,6 @@ class Kept:
             with suppress(UnilectError):
                 await self.store().touch(self._instance)
             await asyncio.sleep(_LIFE_SIGN_S)
-
-    async def _end_stale(self) -> None:
-        """Responses whose server has ended without a word have failed."""
-        answers = self.store()
-        for owner, id in await answers.stale(_STALE_S):
-            stored = await answers.get(owner, id)
-            if stored is not None:
-                await self._end_unfinished(owner, stored)
 
     async def _end_unfinished(self, owner: str, stored: Stored) -> None:
         """A response that nobody makes any more has failed, unless its end was stored meanwhile."""
