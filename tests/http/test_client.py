@@ -142,6 +142,16 @@ async def test_broken_answers(name: str, stream: bytes) -> None:
             await HttpServer(upstream.url).post("/x", b"")
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+async def test_an_answer_that_cannot_be_read_closes_its_connection(reuse: bool) -> None:
+    """An answer with a body that nobody can read, such as a compressed one, leaves no connection open."""
+    async with scripted(says(answer(b"x", content_encoding="gzip"), "keep")) as upstream:
+        server = HttpServer(upstream.url, reuse_connections=reuse)
+        with pytest.raises(BackendError):
+            await server.post("/x", b"")
+        await upstream.until_gone()
+
+
 @pytest.mark.parametrize("stream", [b"", STREAM_HEAD, answer(b"hello")[:-1]])
 async def test_reset(stream: bytes) -> None:
     """A connection that breaks off is the backend's error, wherever it does."""

@@ -330,10 +330,11 @@ class Response:
         )
 
     def _read_head(self, head: bytes) -> None:
-        self.status, self.headers = parse_head(head)
+        status, self.headers = parse_head(head)
         self.kind = self.headers.get("content-type", "")
-        self._body = body_of(self.status, self.headers)
+        self._body = body_of(status, self.headers)
         self._keeps = "close" not in self.headers.get("connection", "").lower()
+        self.status = status  # last: an answer without one has its connection closed
 
     @property
     def may_close(self) -> bool:
