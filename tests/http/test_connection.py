@@ -1,10 +1,12 @@
 """Tests of unilect.http._connection: the parts that need no socket; http/test_client.py has the others."""
 
+import asyncio
+
 import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.http._connection import parse_head
+from unilect.http._connection import Connection, parse_head
 from unilect.http.body import ProtocolError
 
 HEADS = [
@@ -70,3 +72,20 @@ def test_any_bytes_as_head(head: bytes) -> None:
         return
     assert 0 <= status <= 999
     assert all(name == name.strip().lower() for name in headers)
+
+
+async def test_a_wait_outlives_the_gathering_before_it() -> None:
+    """A wait for bytes goes on where the time ends in which those before them were gathered, if these were taken earlier."""
+    connection, over = Connection(), asyncio.Event()
+    connection.gather_s = 0.001
+    connection.data_received(b"a")
+    asyncio.get_running_loop().call_later(connection.gather_s, over.set)
+    assert connection.take() == b"a"
+
+    waiter = connection.readable(60)
+    await over.wait()
+    assert not waiter.done()
+    connection.data_received(b"b")
+    await waiter
+    assert connection.take() == b"b"
+    connection.connection_lost(None)

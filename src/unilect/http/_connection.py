@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
         elif self._paused or data.endswith(_LAST_CHUNK):
             self._wake()
         elif self._gathering is None:
-            self._gathering = self._loop.call_later(self.gather_s, self._wake)
+            self._gathering = self._loop.call_later(self.gather_s, self._gathered)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop when the connection has ended, in order or not."""
@@ -212,6 +212,12 @@ class Connection(asyncio.Protocol):
     def _set_timer(self) -> None:
         self._timer_at = self._silent_at
         self._timer = self._loop.call_at(self._silent_at, self._tick)
+
+    def _gathered(self) -> None:
+        """The time to gather bytes is over; what came may have been taken meanwhile, and a wait that has begun since goes on."""
+        self._gathering = None
+        if self.unread:
+            self._wake()
 
     def _wake(self) -> None:
         if self._gathering is not None:
