@@ -220,6 +220,21 @@ async def test_a_connection_that_stays_open_after_the_answer(
         await server.gone.acquire()  # and the connection is not used again
 
 
+async def test_comments_after_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is finished is not held up by a server that goes on with comments and never ends."""
+    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.02)
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(HELLO.removesuffix(frames(DONE))))
+        while True:
+            await exchange.send(b": keep-alive\n\n")
+            await asyncio.sleep(0)
+
+    async with scripted(script) as server, asyncio.timeout(60):
+        assert await events_of(OpenAIUpstream(HttpServer(server.url), "m")) == WHOLE
+        await server.gone.acquire()
+
+
 async def test_a_choice_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that makes its choices one after the other is waited for between them as ever."""
     monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.0)

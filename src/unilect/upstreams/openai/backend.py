@@ -28,7 +28,7 @@ from unilect.errors import (
 )
 from unilect.events import Event
 from unilect.http.base_url import check_base, root_of
-from unilect.http.client import HttpServer, server_at
+from unilect.http.client import HttpServer, Response, server_at
 from unilect.http.error_bodies import NoSuchPath
 from unilect.http.sse import FrameReader
 from unilect.parameters.rules import given_fields
@@ -328,6 +328,23 @@ class Decoder(Protocol):
 _no_events: Callable[[], list[Event]] = list  # `list[Event]()` takes a hundred times as long
 
 
+class _End:
+    """The end of a finished answer, for which unilect waits a short time only."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at = 0.0
+
+    def is_due(self, answer: Response, frames: list[bytes]) -> bool:
+        """Whether these frames are none, and the last ones came long ago: comments are no reason to wait."""
+        answer.timeout_s = min(END_TIMEOUT_S, answer.timeout_s)
+        now = asyncio.get_running_loop().time()
+        if frames:
+            self._at = now + answer.timeout_s
+        return now >= self._at and not frames
+
+
 async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Batches:
     """
     Send a streaming request and yield its events.
@@ -338,18 +355,18 @@ async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Ba
     Raises:
         UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.
     """
-    reader, batch = FrameReader(), _no_events()
+    reader, batch, end = FrameReader(), _no_events(), _End()
     async with aclosing(await server.stream(path, body, GATHER_S * decoder.joined)) as answer:
         try:
             async for data in answer:
-                decoder.decode(reader.feed(data), batch)
+                decoder.decode(found := reader.feed(data), batch)
                 if decoder.done and answer.may_close:
                     break
                 if batch:
                     yield batch
                     batch = []
-                if decoder.finished:
-                    answer.timeout_s = min(END_TIMEOUT_S, answer.timeout_s)
+                if decoder.finished and end.is_due(answer, found):
+                    break
         except UnilectError as error:
             if batch:  # it came before a frame that is an error
                 yield batch
