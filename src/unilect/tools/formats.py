@@ -21,7 +21,7 @@ Tools: TypeAlias = Mapping[str, Mapping[str, Any] | None]
 Calls: TypeAlias = list[tuple[str, str]]
 _NAMED = re.compile(r"([A-Za-z0-9_.-]{1,64})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 _DEEPSEEK = re.compile(
-    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(?:```json)?\s*(?=\{)"
+    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(?:```json\s*)?(?=\{)"
 )
 _KIMI = re.compile(
     r"(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?([\w.-]{1,64})(?::\d+)?\s*"
