@@ -163,6 +163,15 @@ def test_half_a_surrogate_pair(arguments: str) -> None:
     assert ["add"] == [name for name, given in calls if given.encode()]
 
 
+def test_any_depth() -> None:
+    """Arguments as deep as can just be read, or not any more, raise nothing."""
+    for depth in range(800, 1000):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        text = f'{{"name": "add", "arguments": {deep}}}'
+        calls, rest = calls_of(text, TOOLS)
+        assert calls or rest == text
+
+
 @given(st.text(st.sampled_from('{}[]()<>"=,: \nan1'), max_size=40))
 def test_any_text_can_be_read(text: str) -> None:
     """Nothing that a model writes raises, and what is no call stays whole."""

@@ -10,7 +10,7 @@ Sources: the chat templates of the models; `forms` has an address for each.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NoReturn, TypeAlias
 
@@ -19,6 +19,7 @@ from unilect.tools.chatglm import python_calls
 #: The JSON Schema of each tool's parameters, by its name.
 Tools: TypeAlias = Mapping[str, Mapping[str, Any] | None]
 Calls: TypeAlias = list[tuple[str, str]]
+_Form: TypeAlias = Callable[[str, Tools], tuple[Calls, str] | None]
 _NAMED = re.compile(r"([A-Za-z0-9_.-]{1,64})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 _DEEPSEEK = re.compile(
     r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(?:```json\s*)?(?=\{)"
@@ -103,7 +104,7 @@ def calls_of(
     while rest:
         forms = _MARKED if begin else _FORMS
         form, read = next(
-            ((form, made) for form in forms if (made := form(rest, tools)) is not None),
+            ((form, made) for form in forms if (made := _read(form, rest, tools)) is not None),
             (None, None),
         )
         if read is None or (is_cut and form in _UNTIL_THE_END and not _is_closed(rest, read[1])):
@@ -115,6 +116,14 @@ def calls_of(
         rest = rest.removeprefix(begin).lstrip(_SIGNS) if begin else rest
     # one bracket too many is a slip of the model, and no text
     return (found, rest if rest.strip(_CLOSERS) else "") if found else ([], text)
+
+
+def _read(form: _Form, text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """What a form makes of a text; nothing of one that is too deep to be written: reading takes less of the stack."""
+    try:
+        return form(text, tools)
+    except RecursionError:
+        return None
 
 
 def _json(text: str, tools: Tools) -> tuple[Calls, str] | None:
