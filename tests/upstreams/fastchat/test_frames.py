@@ -1,6 +1,7 @@
 """Tests of unilect.upstreams.fastchat._frames: the frames of FastChat's workers."""
 
 import math
+import time
 from typing import Any
 
 import msgspec
@@ -17,7 +18,14 @@ from unilect.errors import (
     UnsupportedParameter,
 )
 from unilect.events import Event, Finish, Progress, TextDelta, Usage, fold
-from unilect.upstreams.fastchat._frames import ERRORS, AnswerDecoder, FrameReader, embeddings, error
+from unilect.upstreams.fastchat._frames import (
+    ERRORS,
+    AnswerDecoder,
+    Frame,
+    FrameReader,
+    embeddings,
+    error,
+)
 
 
 def frame(text: str, **fields: Any) -> bytes:
@@ -109,6 +117,20 @@ def test_text_that_does_not_only_grow(texts: list[str], expected: str) -> None:
     found = fold([events(*(frame(text) for text in texts))])
 
     assert expected == found.choices[0].text
+
+
+def test_a_long_text_with_a_blank_less() -> None:
+    """A long answer from which a worker has removed a blank is read as quickly as any other."""
+    text = "I don't. " * 4000
+    decoder = AnswerDecoder(10_000)
+    sent = decoder.add([Frame(text="I do n")])
+    begun_s = time.thread_time()
+    for end in [*range(100, len(text), 50), len(text)]:
+        sent += decoder.add([Frame(text=text[:end])])
+
+    assert time.thread_time() - begun_s < 0.5
+    told = fold([[*sent, *decoder.end()]]).choices[0].text or ""
+    assert text.replace(" ", "") == told.replace(" ", "")
 
 
 def test_text_that_is_taken_back() -> None:

@@ -210,7 +210,8 @@ class AnswerDecoder:
         tokens = self._new_tokens()
         if not new and not (final and tokens):
             return []
-        self._sent += new or ""
+        if new:  # the client has this text but for its blanks, and the next one begins with it
+            self._sent = text
         self._tokens_sent += len(tokens or ())
         made = (self.usage.completion_tokens if self.usage else 0) or self._made + 1
         count, self._made = made - self._made, made
