@@ -80,11 +80,13 @@ class Adapters:
 async def emptied(slots: Slots, slot: int, child: ChildProcess, server: HttpServer) -> None:
     """Give a slot back once nothing is left in it of a prompt: it was erased, or its child has ended."""
     pid = child.pid
-    while child.pid == pid is not None:
-        try:
-            await server.post(f"/slots/{slot}?action=erase", b"{}")
-            break
-        except UnilectError as error:
-            log.warning("a slot could not be emptied, and is held back: %s", error.for_operator)
-            await asyncio.sleep(_AGAIN_S)
-    slots.give_back(slot)
+    try:
+        while child.pid == pid is not None:
+            try:
+                await server.post(f"/slots/{slot}?action=erase", b"{}")
+                break
+            except UnilectError as error:
+                log.warning("a slot could not be emptied, and is held back: %s", error.for_operator)
+                await asyncio.sleep(_AGAIN_S)
+    finally:  # who is cancelled is so since the child is stopped, whose next life has empty slots
+        slots.give_back(slot)

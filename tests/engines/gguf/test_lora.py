@@ -1,0 +1,35 @@
+"""Tests of unilect.engines.gguf._lora: what needs no model; dialects/llamacpp/test_adapters.py has the others."""
+
+import asyncio
+from typing import Any, cast
+
+from unilect.engines.gguf._lora import emptied
+from unilect.engines.gguf._slots import Slots
+from unilect.tasks import Tasks
+
+
+class Child:
+    """A child that serves, and its server, which never answers."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Wait for ever."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        return body
+
+
+async def test_a_model_that_is_stopped_meanwhile() -> None:
+    """A slot that is being emptied when its model is stopped is there again when the model is started anew."""
+    slots, tasks, child = Slots(1), Tasks(), cast(Any, Child())
+    tasks.start("emptying a slot", emptied(slots, await slots.take(b""), child, child))
+    await child.asked.wait()
+
+    await tasks.aclose()
+
+    async with asyncio.timeout(60):
+        assert 0 == await slots.take(b"")
