@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from unilect.child_limits import die_with, go_first, limit_growth
 from unilect.engines.process import memory
@@ -45,9 +45,10 @@ def run(
     try:
         ready = serve(settings)
     except (ValueError, OSError, ImportError) as error:
-        print(json.dumps({"failed": str(error)}), file=words, flush=True)
+        _say(words, {"failed": str(error)})
         if at_end is not None:
             at_end()
+        clean_up(Path(settings["socket_path"]))
         os._exit(1)
     grows_bytes, over = ready.pop("grows_bytes", 0), threading.Event()
     if at_end is None:
@@ -55,7 +56,7 @@ def run(
     else:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: over.set())
-    print(json.dumps({"ready": ready or {"ok": True}}), file=words, flush=True)
+    _say(words, {"ready": ready or {"ok": True}})
     if at_end is None:
         signal.sigwait({signal.SIGTERM, signal.SIGINT})
     else:
@@ -64,6 +65,12 @@ def run(
     clean_up(Path(settings["socket_path"]))
     # llama.cpp's destructor waits for running requests, 59 s have been seen; the kernel frees everything at once.
     os._exit(0)
+
+
+def _say(words: TextIO, what: dict[str, Any]) -> None:
+    """Say something to the parent; one that has died meanwhile hears nothing, and its signal ends this process in order."""
+    with suppress(OSError):
+        print(json.dumps(what), file=words, flush=True)
 
 
 def _limit(grows_bytes: int) -> None:
