@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,12 @@ WAITING = "{% if 'detonate' in messages[-1].content %}" + LOOP + "{% endif %}" +
         *(pytest.param("hf", number, marks=ENGINES_IN_CI[1].marks) for number in (0, 3)),
     ],
 )
-async def test_bombs(engine: str, bomb: int) -> None:
-    """The model is not loaded, the reason names the template, and it takes two seconds of the processor; no process stays."""
+async def test_bombs(
+    engine: str, bomb: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is not loaded, the reason names the template, and it takes two seconds of the processor; no process and no folder stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = _children_s()
     backend = made(engine, chat_template=BOMBS[bomb])
     try:
@@ -49,6 +54,7 @@ async def test_bombs(engine: str, bomb: int) -> None:
 
     assert "it takes" in told.value.message or "it makes" in told.value.message
     assert _children_s() - before < 3.0 + _IMPORTS_S[engine]
+    assert [] == list(tmp_path.glob("unilect-*"))
 
 
 async def test_a_gateway_beside_a_bomb(tmp_path: Path) -> None:

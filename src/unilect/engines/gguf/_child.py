@@ -38,7 +38,8 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: llama.cpp refuses; its reason is on stderr.
     """
     needs = msgspec.convert(settings["needs"], Needs)
-    try_templates(settings["tried_templates"], settings["trial_model"])
+    folder = Path(settings["socket_path"]).parent  # the parent removes it
+    try_templates(settings["tried_templates"], settings["trial_model"], folder)
     warning = _check(settings, needs)
     chosen = parameters(settings)
     _server.append(xllamacpp.Server(chosen))
@@ -53,23 +54,26 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def try_templates(templates: Sequence[str], model: str) -> None:
+def try_templates(templates: Sequence[str], model: str, folder: Path) -> None:
     """
     Try chat templates, with a small model, as llama.cpp will use them with the model: it runs them while it loads, too.
+
+    Args:
+        folder: Where a trial that is killed may leave its socket.
 
     Raises:
         ValueError: One cannot be used.
     """
     for template in templates:
         try:
-            trial.tried(partial(_converse, template, model))
+            trial.tried(partial(_converse, template, model, folder))
         except trial.TrialError as error:
             raise ValueError(f"chat_template: llama.cpp cannot use it: {error}.") from error
 
 
-def _converse(template: str, model: str) -> None:
+def _converse(template: str, model: str, within: Path) -> None:
     """Hold the conversations of the trial with a small model."""
-    with tempfile.TemporaryDirectory(prefix="unilect-") as folder:  # nobody calls it there
+    with tempfile.TemporaryDirectory(prefix="trial-", dir=within) as folder:  # nobody calls it
         p = xllamacpp.CommonParams()
         p.model.path = model
         p.hostnames = [f"{folder}/trial.sock"]
