@@ -1,5 +1,7 @@
 """Tests of unilect.upstreams.openai._tool_calls."""
 
+import time
+
 import pytest
 
 from unilect.upstreams.openai._tool_calls import Calls
@@ -72,3 +74,14 @@ def test_arguments_that_only_look_whole() -> None:
         again = calls.take(0, "x", "f", "{")
         assert again is not None
         assert 0 == again[0].number
+
+
+@pytest.mark.parametrize("id", ["", "call_{}"])
+def test_many_pieces_with_a_name(id: str) -> None:
+    """Pieces that repeat the call's name, also with an id of their own, are one call, however many, and put together in linear time."""
+    pieces = [(0, id.format(n), "f", "abcd") for n in range(12_000)]
+    begun_s = time.thread_time()
+    found = told((0, id.format("a"), "f", '{"a":"'), *pieces, (0, "", "f", '"}'))
+
+    assert time.thread_time() - begun_s < 0.3
+    assert [(id.format("a"), "f", '{"a":"' + "abcd" * 12_000 + '"}')] == found

@@ -34,6 +34,9 @@ class Call(Struct):
 
     def is_whole(self) -> bool:
         """True when the arguments so far are a complete JSON object."""
+        last = next((piece for piece in reversed(self.pieces) if not piece.isspace()), "")
+        if not last.rstrip().endswith("}"):  # of a server that repeats names every piece is asked
+            return False
         text = "".join(self.pieces)
         if not text.lstrip().startswith("{"):
             return False
