@@ -214,6 +214,8 @@ def test_ids_of_tokens() -> None:
         (b'error: {"type":"exceed_context_size_error","n_prompt_tokens":9,"n_ctx":8}\n\n', ContextLengthExceeded),
         (b"data: <html>\n\n", BackendError),
         (b"data: [1]\n\n", BackendError),
+        (b'data: {"content":"b"},{"stop":true}\n\n', BackendError),
+        (b'data: {"content":"b"\n\ndata: "stop":true}\n\n', BackendError),
         (b'data: {"content":7}\n\n', BackendError),
         (b"data: \xff\n\n", BackendError),
         (b"data: " + b"[" * 100_000 + b"\n\n", BackendError),
@@ -230,9 +232,9 @@ def test_errors_in_a_stream(frame: bytes, expected: type[UnilectError]) -> None:
 
 
 def test_null_between_answers() -> None:
-    """A frame of `null`, as llama.cpp sends it, says nothing; nor does what follows the last frame."""
+    """A frame of `null`, as llama.cpp sends it, says nothing, nor does an empty one; nor does what follows the last frame."""
     events: list[Event] = []
-    FrameDecoder().decode([b"null", *frames({"content": "a"}, LAST, {"content": "b"})], events)
+    FrameDecoder().decode([b"null", b"", *frames({"content": "a"}, LAST, {"content": "b"})], events)
 
     assert [TextDelta("a"), Finish("length"), Usage(3, 2)] == plain(events)
 

@@ -405,7 +405,6 @@ def test_a_lone_surrogate_in_an_unknown_field() -> None:
     [
         b"<html></html>",
         b"{",
-        b"",
         b"1",
         b'"text"',
         b"[]",
@@ -417,6 +416,7 @@ def test_a_lone_surrogate_in_an_unknown_field() -> None:
         b"[" * 100_000,
         b'{"choices":' * 5000,
         b'{"choices":NaN}',
+        b'{"choices":[]},{"choices":[]}',
     ],
 )
 def test_no_chunk(frame: bytes) -> None:
@@ -426,6 +426,22 @@ def test_no_chunk(frame: bytes) -> None:
         ChunkDecoder().decode([msgspec.json.encode(delta(content="a")), frame], events)
 
     assert [TextDelta("a")] == events
+
+
+@pytest.mark.parametrize("chunks", [[b""], [delta(content="a"), b"", b" "]])
+def test_an_empty_frame(chunks: list[Any]) -> None:
+    """A frame without data, alone or beside others, says nothing."""
+    frames = [one if isinstance(one, bytes) else msgspec.json.encode(one) for one in chunks]
+    events: list[Event] = []
+    ChunkDecoder().decode(frames, events)
+
+    assert [TextDelta("a")] * (len(frames) > 1) == events
+
+
+def test_a_chunk_in_two_frames() -> None:
+    """A chunk that is torn into two frames is the backend's error, though the two would be one with a comma between them."""
+    with pytest.raises(BackendError):
+        ChunkDecoder().decode([b'{"choices":[]', b'"usage":null}'], [])
 
 
 def test_an_empty_chunk() -> None:

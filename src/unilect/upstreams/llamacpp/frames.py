@@ -161,6 +161,7 @@ class _Frame(Struct, gc=False):
 
 
 _frames = msgspec.json.Decoder(list[_Frame | None]).decode
+_one_frame = msgspec.json.Decoder(_Frame | None).decode
 
 
 class FrameDecoder:
@@ -203,9 +204,11 @@ class FrameDecoder:
             decoded = _frames(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             decoded = []
+        if len(decoded) != len(frames):  # one is broken, holds several, or a part of one
+            decoded = []
             for number, frame in enumerate(frames):
                 try:
-                    decoded += _frames(b"[" + frame + b"]")
+                    decoded.append(_one_frame(frame) if frame.strip() else None)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     self._take(decoded, frames[:number], into)
                     raise BackendError(

@@ -131,11 +131,14 @@ class ChunkDecoder:
     def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[Chunk]:
         """The chunks of all frames; none where that fails, after the events of each were appended."""
         try:
-            return _fast(b"[" + b",".join(frames) + b"]")
+            chunks = _fast(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            for frame in frames:
-                self._chunk(*self._one(frame), into)
-            return []
+            chunks = []
+        if len(chunks) == len(frames):  # else one held several, or a part of one
+            return chunks
+        for frame in frames:
+            self._chunk(*self._one(frame), into)
+        return []
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
         """Append the texts of frames that differ only in their text; returns the frames after them."""
@@ -292,6 +295,8 @@ class ChunkDecoder:
             return self._slow(data)
 
     def _slow(self, data: bytes) -> tuple[Chunk, list[Extra | None]]:
+        if not data.strip():  # as it may keep a connection open
+            return Chunk(), []
         raw = plain_json(data)
         if (error := parse_error(raw)) is not None:
             raise error
