@@ -150,6 +150,7 @@ def test_text_and_several_calls() -> None:
         (HERMES, "<tool_call>unknown</tool_call>"),
         (LLAMA3, '{"name": "unknown", "parameters": {}}'),
         (HERMES, "<tool_call>no JSON</tool_call> and on"),
+        (HERMES, "Write:\n\n<tool_call>nothing</tool_call>\n\nand <tool_call>the end"),
         (HERMES, "a < b and <tool is no call"),
         (LLAMA3, '{"answer": 42}'),
         (LLAMA3, "Paris is a city."),

@@ -161,6 +161,7 @@ class Parser:
         self._marks = (*begins, *family.dropped)  # that a text may hold
         self._looked = 0  # how far the end of a call was looked for
         self._text = ""
+        self._breaks = ""  # before what may be a call; they are text where it is none
         self._fresh = False  # behind a call or thoughts, where line breaks are none of the answer's
         self.calls = 0
 
@@ -278,7 +279,7 @@ class Parser:
         if found:
             known = (self._family, *self._family.others)
             self._family = next(family for family in known if family.begin == found)
-            self._state = "call"
+            self._state, self._breaks = "call", told[len(plain) :]
         else:
             self._text = told[len(plain) :] + self._text
         return [TextDelta(plain)] if plain else []
@@ -298,8 +299,9 @@ class Parser:
     def _calls(self, body: str, begin: str, end: str = "", is_cut: bool = False) -> list[Event]:
         """The calls of a text; the text itself where it has none."""
         found, rest = calls_of(body, self._tools or {}, begin, is_cut=is_cut)
+        breaks, self._breaks = self._breaks, ""
         if not found:
-            return [TextDelta(begin + body + end)]
+            return [TextDelta(breaks + begin + body + end)]
         events: list[Event] = []
         for name, arguments in found:
             if not self.full:
