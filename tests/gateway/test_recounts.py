@@ -187,6 +187,26 @@ async def test_two_gateways(
     await keys.aclose()
 
 
+async def test_a_limit_that_is_new_long_before_it_is_used(
+    keys: Keys, redis: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new budget has what the key used before also where its next request comes long after the change."""
+    monkeypatch.setattr(_recounts, "SETTLED_S", 0.1)
+    async with gateway(keys.url, redis) as one:
+        secret = await keys.create("ann")
+        other = await keys.create("bob", tokens_per_day=1000.0)
+        await one.sees(keys)
+        assert 200 == (await one.ask(other))[0]
+        assert 200 == (await one.ask(secret))[0]
+        await keys.limit(one, tokens_per_day=150.0)
+        follower = one._listener._limits._recounts._follower
+        assert follower is not None
+        async with asyncio.timeout(20):
+            await asyncio.shield(follower)
+        assert 429 == (await one.ask(secret))[0]
+        await one.until_told(secret, f"is 150: {WHOLE} are used")
+
+
 class Rig:
     """Changed keys, and what is read of them."""
 
@@ -201,11 +221,12 @@ class Rig:
         if self.away:
             raise LimitsUnavailable("away")
 
-    async def until_forgotten(self) -> None:
+    async def until_settled(self) -> None:
         """Wait until nothing is looked at any more."""
+        follower = self.recounts._follower
+        assert follower is not None
         async with asyncio.timeout(20):
-            while self.recounts:
-                await asyncio.sleep(0.01)
+            await asyncio.shield(follower)
 
 
 @pytest.fixture
@@ -227,8 +248,25 @@ async def test_before_the_next_request(rig: Rig) -> None:
     for key in ("ann", "bob", "ann"):
         await rig.recounts.before(key)
     assert ["ann", "ann"] == rig.reads
-    await rig.until_forgotten()
+    await rig.until_settled()
     assert ["ann", "ann", "ann"] == rig.reads
+
+
+async def test_long_after_it_changed(rig: Rig) -> None:
+    """A key that nothing was asked with for long after it changed is read before its next request that has a budget, and once only."""
+    rig.recounts.changed(["ann", "eve"])
+    await rig.until_settled()
+    assert [] == rig.reads
+    rig.away = True
+    with pytest.raises(LimitsUnavailable):
+        await rig.recounts.before("ann")
+    rig.away = False
+    assert "ann" in rig.recounts
+    await rig.recounts.before("ann")
+    await rig.recounts.before("ann")
+    assert ["ann", "ann"] == rig.reads
+    assert "ann" not in rig.recounts
+    assert "eve" in rig.recounts
 
 
 async def test_after_what_ran(rig: Rig) -> None:
@@ -246,5 +284,5 @@ async def test_after_what_ran(rig: Rig) -> None:
             await asyncio.sleep(0.01)
     rig.away = False
     del rig.requests["2"], rig.requests["3"]
-    await rig.until_forgotten()
+    await rig.until_settled()
     assert {"ann"} == set(rig.reads)

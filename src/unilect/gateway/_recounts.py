@@ -4,7 +4,7 @@ Keys whose limits change while a server runs: what such a key has used is read f
 1. It is read before the next request of the key that has a budget.
 2. What ran when the key changed may have been let in without the limit: it is read again once some of that has ended.
 3. It is read once more, at the earliest `SETTLED_S` after the change: other servers see a change within a second, and count like this one from
-   then on.
+   then on. A key that nobody has used until then is only remembered, since it may have no budget.
 """
 
 import asyncio
@@ -56,12 +56,13 @@ class Recounts:
     ) -> None:
         self._read, self._has_budget, self._requests = read, has_budget, requests
         self._changed: dict[str, _Changed] = {}
+        self._unread = set[str]()  # those that are not looked at any more, as they were not used
         self._tasks = Tasks()
         self._follower: asyncio.Task[None] | None = None
 
-    def __bool__(self) -> bool:
-        """Whether there are any; it costs next to nothing."""
-        return bool(self._changed)
+    def __contains__(self, key: str) -> bool:
+        """Whether a key has changed, and may have to be read; it costs next to nothing."""
+        return key in self._changed or key in self._unread
 
     def changed(self, keys: Iterable[str]) -> None:
         """Some keys have changed."""
@@ -70,6 +71,7 @@ class Recounts:
             if context.caller in running:
                 running[context.caller][id] = context
         self._changed |= {key: _Changed(of_key) for key, of_key in running.items()}
+        self._unread.difference_update(running)
         if self._follower is None or self._follower.done():
             self._follower = self._tasks.start("the look at changed keys", self._follow())
 
@@ -86,6 +88,9 @@ class Recounts:
             if not one.read:
                 await self._read(key)
                 one.read = True
+        elif key in self._unread:
+            await self._read(key)
+            self._unread.discard(key)
 
     async def aclose(self) -> None:
         """Look no more. Idempotent."""
@@ -108,3 +113,5 @@ class Recounts:
         one.running = running
         if is_last and self._changed.get(key) is one:
             del self._changed[key]
+            if not one.has_budget:
+                self._unread.add(key)

@@ -164,7 +164,7 @@ class LimitBook:
         if not plan.limits:
             return None
         now = self.clock()  # first: it may tell that the ledger has to be read
-        if has_budget and (self._recounts or self._unread):
+        if has_budget and (self._unread or context.caller in self._recounts):
             return self._recounted(context, request, plan, now)
         asked = self._asked(context, request, plan, now)
         return self._seated(context, plan, asked) or self._held(context, request, plan, asked)
