@@ -591,6 +591,20 @@ async def test_other_limits() -> None:
     await limits.aclose()
 
 
+async def test_a_budget_that_is_new_on_redis(redis: RedisServer) -> None:
+    """A budget that a reload brings has what the ledger says of this day also where several servers count together."""
+    ledger = FakeLedger()
+    before = LimitsConfig(url=redis.url, requests_per_minute=60)
+    config = Config(models={"m": echo()}, limits=before)
+    limits = LimitBook(config, Measures(sources.registry(config)), ledger, Clock(time.time()))
+    await limits.start()
+    ledger.sums = {"one": 100}
+    limits.configure(Config(limits=LimitsConfig(url=redis.url, tokens_per_day=150)))
+    with pytest.raises(QuotaExceeded, match="is 150: 100 are used"):
+        await entry_of(limits, Context(caller="one", model="m"), chat(80))
+    await limits.aclose()
+
+
 async def test_a_key_with_other_limits() -> None:
     """A key's limits hold as they are when a request comes, of each owner and each model their own, however many keys there are."""
     config = Config(

@@ -136,7 +136,7 @@ class LimitBook:
         self._has_own = bool(self._defaults or self._owners or self._has_models)
         self._plans = dict[tuple[str, str, str], _Plan]()
         # budgets that were not counted before have what the ledger says
-        self._unread = self._in_memory and self._ledger is not None
+        self._unread = self._ledger is not None
 
     def applies(self, context: Context) -> bool:
         """Whether a request may have a limit."""
