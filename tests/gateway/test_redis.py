@@ -95,6 +95,56 @@ async def test_away_and_back(
     assert (170, 0) == await state(counters)
 
 
+async def test_many_are_refused_while_it_is_away(
+    server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a request has used is counted when the server is back, however many others were refused meanwhile."""
+    monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
+    monkeypatch.setattr(_redis, "_MOST_UNSETTLED", 3)
+    counters = new()
+    assert (await counters.take("a", budget(100))).ok
+    server.freeze()
+    try:
+        refused = [counters.take(f"{number}", budget(1)) for number in range(6)]
+        answers = await asyncio.gather(*refused, return_exceptions=True)
+        assert {LimitsUnavailable} == set(map(type, answers))
+        await until(lambda: not counters._settling)
+        await counters.settle("a", budget(100), [70])
+        await until(lambda: not counters._settling)
+    finally:
+        server.freeze(False)
+    await until(lambda: counters._late is not None and counters._late.done())
+    assert (170, 0) == await state(counters)
+
+
+async def test_alive_while_it_settles(
+    server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has much to settle still says that it is alive."""
+    monkeypatch.setattr(_redis, "ALIVE_S", 0.01)
+    counters = new()
+    assert (await counters.take("a", budget(100))).ok
+    send, may_send, signs = counters._send, asyncio.Event(), 0
+
+    async def slow(one: _redis._Settlement) -> None:
+        await may_send.wait()
+        await send(one)
+
+    async def sign() -> list[str]:
+        nonlocal signs
+        signs += 1
+        return []
+
+    monkeypatch.setattr(counters, "_send", slow)
+    monkeypatch.setattr(counters, "_sign", sign)
+    counters._unsettled.append(_redis._Settlement("a", budget(100), [70]))
+    await until(lambda: signs > 3)
+    may_send.set()
+    assert counters._late is not None
+    await asyncio.wait([counters._late])
+    assert (170, 0) == await state(counters)
+
+
 async def test_silent(server: RedisServer, new: Callable[[], RedisCounters]) -> None:
     """A server that answers nothing delays a request for less than a second, and what it takes too late is given back."""
     counters = new()

@@ -40,11 +40,20 @@ _Value = TypeVar("_Value")
 
 
 class _Settlement(NamedTuple):
-    """What is to be counted of a request that has ended."""
+    """
+    What is to be counted of a request that has ended.
+
+    Attributes:
+        request: Its id.
+        claims: What it has claimed.
+        used: What it has used of each.
+        begun: It was let through; else nobody knows whether anything is held for it.
+    """
 
     request: str
     claims: Sequence[Claim]
     used: Sequence[int]
+    begun: bool = True
 
 
 class RedisCounters:
@@ -92,6 +101,7 @@ class RedisCounters:
         self._unsettled: list[_Settlement] = []
         self._alive: asyncio.Task[None] | None = None
         self._freeing: asyncio.Task[None] | None = None
+        self._late: asyncio.Task[None] | None = None  # settles what could not be settled before
         self._seeding = asyncio.Lock()
         self._away = False
 
@@ -148,8 +158,11 @@ class RedisCounters:
             self._alive.cancel()
         if self._settling:
             await asyncio.wait(self._settling, timeout=ANSWER_TIMEOUT_S)
+        if self._late is not None:
+            self._late.cancel()
+            await asyncio.wait([self._late])
+        await self._settle_late()
         with suppress(LimitsUnavailable):
-            await self._settle_late()
             await self._asked(self._redis.delete(_alive(self.id)))
             keys = [self._held, _alive(self.id), _SERVERS]
             await self._asked(self._lapse(keys=keys, args=[self.id]))
@@ -177,7 +190,7 @@ class RedisCounters:
         try:
             answer = await self._asked(self._take(keys=keys, args=given))
         except BaseException:  # nobody knows whether it was taken
-            self._start(_Settlement(request, claims, [0] * len(claims)))
+            self._start(_Settlement(request, claims, [0] * len(claims), begun=False))
             raise
         if answer[0] == -1:
             return None
@@ -199,7 +212,8 @@ class RedisCounters:
         try:
             await self._send(one)
         except LimitsUnavailable:
-            if len(self._unsettled) < _MOST_UNSETTLED:
+            # those that were let through are as many as ran: what they have used is kept, however many are refused
+            if one.begun or len(self._unsettled) < _MOST_UNSETTLED:
                 self._unsettled.append(one)
 
     async def _send(self, one: _Settlement) -> None:
@@ -211,16 +225,14 @@ class RedisCounters:
         await self._asked(self._settle(keys=keys, args=given))
 
     async def _settle_late(self) -> None:
-        """
-        Settle what could not be settled before.
-
-        Raises:
-            LimitsUnavailable: The Redis server is away again.
-        """
+        """Settle what could not be settled before, until the Redis server is away again."""
         while self._unsettled:
             one = self._unsettled.pop()
             try:
                 await self._send(one)
+            except LimitsUnavailable:
+                self._unsettled.append(one)
+                return
             except BaseException:
                 self._unsettled.append(one)
                 raise
@@ -233,9 +245,11 @@ class RedisCounters:
                 if self._away:
                     self._away = False
                     log.info("the Redis server at %s answers again", self._where)
-                await self._settle_late()
+                # apart: much to settle, or a database that is slow, must not make this server look dead
+                if self._unsettled and (self._late is None or self._late.done()):
+                    late = self._settle_late()
+                    self._late = self._tasks.start("the late settlement of requests", late)
                 if others and (self._freeing is None or self._freeing.done()):
-                    # apart: a database that is slow must not make this server look dead
                     freeing = self._free(others)
                     self._freeing = self._tasks.start("the end of dead servers", freeing)
             except LimitsUnavailable:
