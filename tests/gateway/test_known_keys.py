@@ -209,6 +209,24 @@ async def test_rotated(rig: Rig) -> None:
     assert first.id == (await rig.known.key(new)).id
 
 
+async def test_revoked_while_it_is_looked_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is revoked while it is looked up lets nobody in: what was read before is not gone by."""
+    ann = await rig.create("ann")
+    await rig.looked()
+    find = rig.stored.find
+
+    async def slow(secret_id: str):
+        found = await find(secret_id)
+        if rig.stored.found == 1:
+            await rig.theirs.revoke("ann")
+            await rig.looked()
+        return found
+
+    monkeypatch.setattr(rig.stored, "find", slow)
+    assert "it has been revoked." == await why(rig, ann)
+    assert 2 == rig.stored.found
+
+
 async def test_an_unknown_key_that_is_made(rig: Rig) -> None:
     """A key that was not known is known once it is made."""
     await rig.create("ann")

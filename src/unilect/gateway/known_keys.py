@@ -28,6 +28,7 @@ LOOK_S = 0.4
 STALE_S = 60.0
 _MOST = 20_000
 _MOST_UNKNOWN = 4096
+_TRIES = 3  # keys may change while one is looked up
 
 
 class KnownKeys:
@@ -143,14 +144,17 @@ class KnownKeys:
         secret_id = id_of(secret)
         if secret_id is None or self._stored.mark() == ABSENT:
             return None
-        number = self._number
-        try:
-            found = await self._stored.find(secret_id)
-        except StoreUnavailable as error:
-            raise _unreadable(error.reason) from error
+        for _ in range(_TRIES):
+            number = self._number
+            try:
+                found = await self._stored.find(secret_id)
+            except StoreUnavailable as error:
+                raise _unreadable(error.reason) from error
+            if number == self._number:  # else it may have changed meanwhile
+                break
         if found is not None and not hmac.compare_digest(found.digest, hashed):
             found = None
-        if number == self._number:  # else it may have changed meanwhile
+        if number == self._number:
             if found is None:
                 _keep(self._unknown, hashed, None, _MOST_UNKNOWN)
             else:
