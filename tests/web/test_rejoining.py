@@ -484,6 +484,35 @@ async def test_an_operator_ends_it_before_it_begins(site: Site) -> None:
     await until(lambda: site.backend.stopped)
 
 
+async def test_an_answer_that_fails_before_it_begins(site: Site) -> None:
+    """The row of a request that came back to an answer that has failed says what its client was told."""
+    await drop(site, await site.begin())
+    (first,) = site.requests.values()
+    again = asyncio.create_task(site.post())
+    await until(lambda: len(site.requests) == 2)
+    first.end(RequestCancelled("Ended by an operator."))
+    assert 403 == (await again).status
+    await until(lambda: len(site.rows()) == 2)
+    assert [403, 403] == [row[-1] for row in site.rows()]
+
+
+async def test_a_held_stream_that_fails(site: Site) -> None:
+    """A stream that has failed while it was held, or while its reader left, is not sent to the same request, which is a new one."""
+    body = HI | {"stream": True}
+    asking = await site.begin(body)
+    site.backend.say("One ")
+    await leave(site, await asking)
+    (first,) = site.requests.values()
+    first.end(RequestCancelled("Ended by an operator."))
+    await until(lambda: site.backend.stopped)
+    await until(lambda: not site.requests)
+    again = await site.begin(body)
+    site.backend.say("Two ", None)
+    response = await again
+    assert "Two " == text(await response.read())
+    assert "X-Unilect-Rejoined" not in response.headers
+
+
 async def test_ended_while_its_client_leaves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

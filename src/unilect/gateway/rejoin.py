@@ -87,7 +87,7 @@ class Answer:
         self._grew = grew
         self._pieces: list[bytes] = []
         self._taken = self._unread = 0  # pieces that the reader has, and bytes that it has not
-        self._is_whole = False
+        self._is_whole = self._is_broken = False
         self._error: BaseException | None = None
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
@@ -98,8 +98,8 @@ class Answer:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended before it was whole."""
-        return self._error is not None
+        """Whether it ended before it was whole, also where its last piece tells of that."""
+        return self._is_broken or self._error is not None
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """Its head is known."""
@@ -118,6 +118,10 @@ class Answer:
         """Add the last piece."""
         self._is_whole = True
         self.write(data)
+
+    def broken(self) -> None:
+        """Its last piece will tell its reader of an error; no other client gets that."""
+        self._is_broken = True
 
     def fail(self, error: BaseException) -> None:
         """It ended before it was whole; nothing where it has ended already."""

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from unilect.bounds import LARGE_BYTES
 from unilect.context import ANONYMOUS, IN_HAND, Context, ended_by, in_hand
-from unilect.errors import LedgerUnavailable
+from unilect.errors import LedgerUnavailable, UnilectError
 from unilect.events import Usage
 from unilect.gateway.account import Entry, opened
 from unilect.gateway.ledger import LedgerBook
@@ -132,6 +132,10 @@ class Rejoining:
         context.leased(begun.answering, f"rejoined:{begun.request_id}")
         try:
             return await self._send(reader)
+        except UnilectError as error:
+            if context.ended is None:
+                context.ended = error  # its row has the status that its client is told
+            raise
         finally:
             await reader.close(CLIENT_LEFT)  # nothing where it was closed before its end
 
@@ -261,7 +265,7 @@ class _Recorder:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.write, self.drain = answer.write, answer.drain
+        self.write, self.drain, self.broken = answer.write, answer.drain, answer.broken
 
     @property
     def transport(self) -> "_Recorder":

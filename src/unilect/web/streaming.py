@@ -69,6 +69,9 @@ class Recorder(Protocol):
     async def drain(self) -> None:
         """Wait until it has."""
 
+    def broken(self) -> None:
+        """The answer is about to end with an error."""
+
 
 #: Where an answer is recorded.
 RECORDER = web.RequestKey("recorder", Recorder)
@@ -338,6 +341,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if error is not None and not self._begun:
             return False
         if self._begun:
+            if error is not None and self._recorder is not None:
+                self._recorder.broken()
             await self.response.write_eof(self.last if error is None else self._told(error))
         else:
             headers = _headers(self._request, self._content_type, self._run)
