@@ -326,6 +326,16 @@ async def test_by_default(tmp_path: Path, url: str) -> None:
     assert ["some", "more"] == list(made.rows())
 
 
+async def test_kept_for_a_budget(tmp_path: Path, url: str) -> None:
+    """Requests are said to be recorded once one was, as it had a budget, also where the store has no keys."""
+    async with books(tmp_path, None, known=Known(), url=url) as made:
+        await made.book.start()
+        assert not made.book.kept
+        await made.answer("budget", {"tokens_per_day": 1000})
+        assert made.book.kept
+    assert ["budget"] == list(made.rows())
+
+
 async def test_no_room_for_a_journal(
     tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

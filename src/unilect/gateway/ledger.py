@@ -110,8 +110,8 @@ class LedgerBook:
 
     @property
     def kept(self) -> bool:
-        """Whether requests are recorded; of a request that goes by its key it depends on that, too."""
-        return self._rule_for(None) != "off"
+        """Whether requests are recorded, or some were that had a budget; of a request that goes by its key it depends on that, too."""
+        return self.state is State.OPEN or self._rule_for(None) != "off"
 
     async def start(self) -> None:
         """Make rows of what dead servers of this store have left; what cannot be written now is tried again."""
