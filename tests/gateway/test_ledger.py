@@ -293,6 +293,24 @@ async def test_another_server_dies(
         }
 
 
+async def test_before_what_a_dead_server_held_is_free(tmp_path: Path, url: str) -> None:
+    """What a dead server has left is written also by a server that has recorded nothing yet, or is said to be missing."""
+    async with books(tmp_path, None, known=Known(), url=url) as made:
+        await made.book.start()
+        assert made.book.state is State.UNUSED
+        dying = Journal(tmp_path / "unilect.db", "dying")
+        dying.take(About("a.lost", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+        dying.close()
+        made.ledger.error = StoreUnavailable("away")
+        for _ in range(2):
+            with pytest.raises(LedgerUnavailable):
+                await made.book.recover()
+        made.ledger.error = None
+        await ready(made)
+        await made.book.recover()
+        assert ["lost"] == list(made.rows())
+
+
 class Known:
     """Keys of a store: whether there are any."""
 

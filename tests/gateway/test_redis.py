@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from redis_server import RedisServer, redis_server
-from unilect.errors import LimitsUnavailable
+from unilect.errors import LedgerUnavailable, LimitsUnavailable
 from unilect.gateway import _redis
 from unilect.gateway._counters import Claim
 from unilect.gateway._redis import RedisCounters
@@ -202,7 +202,7 @@ async def test_a_dead_server_and_its_ledger(
         nonlocal asked
         asked += 1
         if away:
-            raise LimitsUnavailable("away")
+            raise LedgerUnavailable("away") if asked % 2 else LimitsUnavailable("away")
         await other.raise_to(ledger)
 
     dying, other = RedisCounters(server.url, seed), RedisCounters(server.url, seed, seed_after_death)  # fmt: skip

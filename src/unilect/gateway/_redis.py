@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from unilect.errors import LimitsUnavailable
+from unilect.errors import LimitsUnavailable, UnilectError
 from unilect.gateway import _scripts as scripts
 from unilect.gateway._counters import Claim, State, Taken
 from unilect.redact import redacted
@@ -266,7 +266,7 @@ class RedisCounters:
 
     async def _free(self, dead: Sequence[str]) -> None:
         """Set free what dead servers held, once what they have used is counted; what cannot be done now is tried again."""
-        with suppress(LimitsUnavailable):
+        with suppress(UnilectError):
             await self._seed_after_death()
             for one in dead:
                 keys = [_held(one), _alive(one), _SERVERS]

@@ -171,10 +171,19 @@ class LedgerBook:
         return Recorded(self, context, about, slot, required, streams, context.meter)
 
     async def recover(self) -> None:
-        """Make rows now of what dead servers of this store have left, and wait for them, for a bounded time."""
-        if self.state is State.OPEN:
+        """
+        Make rows now of what dead servers of this store have left, and wait for them, for a bounded time.
+
+        Raises:
+            LedgerUnavailable: Some cannot be written now; it is tried again.
+        """
+        if self.state is State.UNUSED:
+            await self._open()
+        elif self.state is State.OPEN:
             self._recover(self._dead())
             await self.writer.settle()
+        if self._held:
+            self.writer.check()
 
     async def aclose(self) -> None:
         """Write what waits, and close the journal. Idempotent."""

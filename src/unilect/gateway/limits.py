@@ -299,7 +299,7 @@ class LimitBook:
             await self._counters.raise_some(totals)
 
     async def _seed_after_death(self) -> None:
-        """Raise the budgets to what a server has used that is dead, before what it has reserved is free; errors as `seed`."""
+        """Raise the budgets to what a server has used that is dead, before what it has reserved is free; errors as `recover` and `seed`."""
         if self.recover is not None:
             await self.recover()
         await self.seed()
