@@ -42,7 +42,7 @@ BUDGETS = {
     "engines/process": 834,
     "engines/transformers": 3_689,
     "fleet": 2_069,
-    "gateway": 2_837,
+    "gateway": 2_845,
     "http": 950,
     "parameters": 734,
     "routing": 3_971,

@@ -8,16 +8,17 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec import structs
 
 from postgresql import POSTGRESQL
-from unilect.config.limits import LimitsConfig
+from unilect.config.limits import Limits, LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.context import Context
 from unilect.errors import LimitsUnavailable
 from unilect.gateway import _recounts, known_keys
-from unilect.gateway._recounts import Recounts
+from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.routing import sources
 from unilect.server.listener import Listener
@@ -63,6 +64,24 @@ class Gateway:
         async with asyncio.timeout(1):
             while known._number < number:
                 await asyncio.sleep(0.01)
+
+    async def settled(self) -> None:
+        """Wait until no key is looked at any more that has changed."""
+        follower = self._listener._limits._recounts._follower
+        if follower is not None:
+            async with asyncio.timeout(20):
+                await asyncio.shield(follower)
+
+    def reload(self, of: str, **limits: Any) -> None:
+        """Go by a configuration with limits of every key, or of the model."""
+        config = self._listener._config
+        if of == "key":
+            changed = structs.replace(config, limits=structs.replace(config.limits, **limits))
+        else:
+            model = structs.replace(config.models["m"], limits=Limits(**limits))
+            changed = structs.replace(config, models={"m": model})
+            self._listener._registry.models["m"].limits = model.limits
+        self._listener.change(changed, None)
 
     async def until_told(self, secret: str, words: str) -> None:
         """Wait until a request for more than a budget has is refused with these words."""
@@ -199,12 +218,27 @@ async def test_a_limit_that_is_new_long_before_it_is_used(
         assert 200 == (await one.ask(other))[0]
         assert 200 == (await one.ask(secret))[0]
         await keys.limit(one, tokens_per_day=150.0)
-        follower = one._listener._limits._recounts._follower
-        assert follower is not None
-        async with asyncio.timeout(20):
-            await asyncio.shield(follower)
+        await one.settled()
         assert 429 == (await one.ask(secret))[0]
         await one.until_told(secret, f"is 150: {WHOLE} are used")
+
+
+@pytest.mark.parametrize("of", ["key", "model"])
+async def test_a_reload_while_streams_run(
+    keys: Keys, redis: str | None, of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget that a reload brings has what a stream uses that was begun without it, once that has ended."""
+    monkeypatch.setattr(_recounts, "SETTLED_S", 0.1)
+    async with gateway(keys.url, redis) as one:
+        secret = await keys.create("ann")
+        await one.sees(keys)
+        await one.settled()
+        async with one.post(secret, stream=True) as stream:
+            await stream.content.readline()
+            one.reload(of, tokens_per_day=1000)
+            await one.until_told(secret, "is 1000: 0 are used")
+            await stream.read()
+        await one.until_told(secret, f"is 1000: {WHOLE} are used")
 
 
 class Rig:
@@ -286,3 +320,19 @@ async def test_after_what_ran(rig: Rig) -> None:
     del rig.requests["2"], rig.requests["3"]
     await rig.until_settled()
     assert {"ann"} == set(rig.reads)
+
+
+async def test_after_half_of_what_ran(rig: Rig) -> None:
+    """What all keys have used is read when half of what ran has ended, and half of the rest, and not each time."""
+    limits = {"tokens_per_day": 1.0}
+    rig.requests |= {f"{number}": Context(caller="ann", limits=limits) for number in range(8)}
+    rig.recounts.changed([EVERY])
+    one, reads = rig.recounts._changed[EVERY], []
+    for number in range(8):
+        del rig.requests[f"{number}"]
+        await rig.recounts._look(EVERY, one)
+        reads.append(len(rig.reads))
+    assert [0, 0, 0, 1, 1, 2, 3, 4] == reads
+    await rig.until_settled()
+    assert {EVERY} == set(rig.reads)
+    assert EVERY not in rig.recounts

@@ -5,6 +5,8 @@ Keys whose limits change while a server runs: what such a key has used is read f
 2. What ran when the key changed may have been let in without the limit: it is read again once some of that has ended.
 3. It is read once more, at the earliest `SETTLED_S` after the change: other servers see a change within a second, and count like this one from
    then on. A key that nobody has used until then is only remembered, since it may have no budget.
+4. A reload may change all keys, their owners and the models. All that was used is read for it, not each time that something has ended, but when
+   half of what ran has, and half of the rest: the ledger may be large.
 """
 
 import asyncio
@@ -16,6 +18,8 @@ from unilect.context import Context, Requests
 from unilect.errors import LimitsUnavailable
 from unilect.tasks import Tasks
 
+#: Stands for all keys, their owners and the models.
+EVERY = ""
 LOOK_S = 0.5
 SETTLED_S = 2.0
 
@@ -68,8 +72,9 @@ class Recounts:
         """Some keys have changed."""
         running: dict[str, dict[str, Context]] = {key: {} for key in keys}
         for id, context in self._requests.items():
-            if context.caller in running:
-                running[context.caller][id] = context
+            for key in (context.caller, EVERY):
+                if key in running:
+                    running[key][id] = context
         self._changed |= {key: _Changed(of_key) for key, of_key in running.items()}
         self._unread.difference_update(running)
         if self._follower is None or self._follower.done():
@@ -107,11 +112,14 @@ class Recounts:
         """Read again what a key has used, where something has ended that was not counted; at last a look after the last of it has."""
         is_last = not one.running and time.monotonic() >= one.at + SETTLED_S
         running = {id: context for id, context in one.running.items() if id in self._requests}
+        ended = len(one.running) - len(running)
+        if not is_last and (not ended or (key == EVERY and ended < len(running))):
+            return
         one.has_budget = one.has_budget or any(map(self._has_budget, one.running.values()))
-        if one.has_budget and (is_last or len(running) < len(one.running)):
+        if one.has_budget:
             await self._read(key)
         one.running = running
         if is_last and self._changed.get(key) is one:
             del self._changed[key]
-            if not one.has_budget:
+            if not one.has_budget and key != EVERY:
                 self._unread.add(key)

@@ -31,7 +31,7 @@ from unilect.events import Usage
 from unilect.gateway import claims
 from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
 from unilect.gateway._ratelimit import headers, shown
-from unilect.gateway._recounts import Recounts
+from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway._refusals import refuse, refuse_large
 from unilect.gateway._seats import Seats
 from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
@@ -119,7 +119,8 @@ class LimitBook:
         self._counters = counters or _counters(url, self.seed, self._seed_after_death)
         # others may take or settle in their own way
         self._memory = self._counters if type(self._counters) is MemoryCounters else None
-        self._recounts = Recounts(self.seed, self.has_budget, {} if requests is None else requests)
+        self._requests: Requests = {} if requests is None else requests
+        self._recounts = Recounts(self.seed, self.has_budget, self._requests)
         self.recover: Callable[[], Awaitable[None]] | None = None
         self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
         self.configure(config)
@@ -135,8 +136,10 @@ class LimitBook:
         self._has_models = bool(self._limited)
         self._has_own = bool(self._defaults or self._owners or self._has_models)
         self._plans = dict[tuple[str, str, str], _Plan]()
-        # budgets that were not counted before have what the ledger says
+        # budgets that were not counted before have what the ledger says, also of what runs now
         self._unread = self._ledger is not None
+        if self._requests:
+            self.changed([EVERY])
 
     def applies(self, context: Context) -> bool:
         """Whether a request may have a limit."""
@@ -270,7 +273,7 @@ class LimitBook:
         await self._recounts.aclose()
         await self._counters.aclose()
 
-    async def seed(self, key: str | None = None) -> None:
+    async def seed(self, key: str = EVERY) -> None:
         """
         Raise the budgets to what the ledger says; of all, or of one key.
 
@@ -280,9 +283,9 @@ class LimitBook:
         totals: dict[str, tuple[int, float]] = {}
         now = self.clock()
         for since, of in ((_day(now), "day"), (_month(now), "month")):
-            for one in await self._ledger_since(since, key):
+            for one in await self._ledger_since(since, key or None):
                 subjects = [f"key:{one.key}"]
-                if key is None:
+                if key == EVERY:
                     subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
                     subjects += [f"model:{one.model}"] if self._measures.limits(one.model) else []
                 for subject in subjects:
@@ -292,7 +295,7 @@ class LimitBook:
                             name, ends_at = claims.counter(limit, now)
                             before = totals.get(name, (0, 0.0))[0]
                             totals[name] = (before + amount, ends_at or now)
-        if key is None:
+        if key == EVERY:
             await self._counters.raise_to(totals)
             self._unread = False
         else:
