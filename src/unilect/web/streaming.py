@@ -341,13 +341,17 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if error is not None and not self._begun:
             return False
         if self._begun:
-            if error is not None and self._recorder is not None:
-                self._recorder.broken()
-            await self.response.write_eof(self.last if error is None else self._told(error))
+            await self.response.write_eof(self.last if error is None else self._broken(error))
         else:
             headers = _headers(self._request, self._content_type, self._run)
             self.response = Whole(body=self.last, headers=headers)
         return True
+
+    def _broken(self, error: UnilectError) -> bytes:
+        """The frame for an error; a record is told that it is one."""
+        if self._recorder is not None:
+            self._recorder.broken()
+        return self._told(error)
 
     async def _begin(self) -> None:
         """Send the head, once: this task and the keep-alive both come here, but nothing in it waits."""
