@@ -77,15 +77,15 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_on_the_command_line() -> None:
-    """Limits are given as NAME=NUMBER, the last of a name holds, and all mistakes are told."""
-    found = parsed(["tokens_per_day=1000", "money_per_day = 0.25", "tokens_per_day=2000"])
-    assert {"tokens_per_day": 2000, "money_per_day": 0.25} == found
+    """Limits are given as NAME=NUMBER, each once, and all mistakes are told."""
+    found = parsed(["tokens_per_day=1000", "money_per_day = 0.25"])
+    assert {"tokens_per_day": 1000, "money_per_day": 0.25} == found
     assert isinstance(found["tokens_per_day"], int)
     assert {} == parsed([])
     with pytest.raises(ConfigError) as raised:
-        parsed(["tokens=5", "parallel=1e3", "=", "parallel=99999999999999999999999"])
+        parsed(["tokens=5", "parallel=1e3", "=", "parallel=99999999999999999999999", *["tokens_per_day=1"] * 2])  # fmt: skip
     lines = str(raised.value).splitlines()
-    assert 4 == len(lines)
+    assert 5 == len(lines)
     assert all(line.startswith("--limit: ") for line in lines)
 
 
