@@ -28,7 +28,7 @@ def nodes() -> Iterator[list[Node]]:
 def replicated(engine: str, head: Node) -> Backend:
     """The bundled model as a replica on each node."""
     fleet = FleetConfig(address=head.head, token_file=head.token)
-    config = ModelConfig(source=SOURCES[engine], replicas=2, resources={"cpu": 0.5})
+    config = ModelConfig(source=SOURCES[engine], replicas=2, resources={"cpu": 0.4})
     found = sources.model(engine, config, shared={FleetConfig: fleet})
     return found.pool.members[0].backend
 
@@ -42,10 +42,11 @@ async def test_the_contract(engine: str, nodes: list[Node]) -> None:
 
 
 @pytest_asyncio.fixture
-async def echo() -> AsyncIterator[Backend]:
+async def echo(nodes: list[Node]) -> AsyncIterator[Backend]:
     """Two replicas of an engine without a limit of its own."""
+    fleet = FleetConfig(address=nodes[0].head, token_file=nodes[0].token)
     config = ModelConfig(source="echo:", replicas=2, parallel=3, resources={"cpu": 0.1})
-    model = sources.model("m", config).pool.members[0].backend
+    model = sources.model("m", config, shared={FleetConfig: fleet}).pool.members[0].backend
     await model.start()
     yield model
     await model.aclose()

@@ -1,5 +1,7 @@
 """
-Replicas and raylets that are killed: every greedy answer is whole, and that of an undisturbed run; what dies comes back by itself.
+A server with a cluster of its own: replicas that are killed, and a model that runs while it is asked.
+
+Every greedy answer is whole, and that of an undisturbed run; what dies comes back by itself.
 
 `UNILECT_KILLS=20` kills each so many times.
 """
@@ -15,12 +17,14 @@ import pytest
 import pytest_asyncio
 from inprocess import Site, site, until
 
-from fleet_load import STREAMS, seen_so_many, stories, story
+from fleet_load import STREAMS, holds, seen_so_many, stories, story
 from ray_cluster import engines_of, is_at_work, replicas_of
+from unilect.config.model import Replicas
 from unilect.config.server import Config, ModelConfig
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
 TOKENS, LONG = 200, 1200
+REQUESTS = 24
 LEFT_S = 0.2
 pytestmark = [
     pytest.mark.heavy,
@@ -32,16 +36,22 @@ draw = random.Random(13)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running() -> AsyncIterator[Site]:
-    """A server of two replicas, on a cluster of its own."""
-    model = ModelConfig(source="demo:", replicas=2, threads=1, resources={"cpu": 0.5}, parallel=4)
-    async with site(Config(port=0, models={"demo": model}, log_level="error")) as serving:
+    """A server of a model with two replicas, and of one that has as many as it needs, on a cluster of its own."""
+    demo = ModelConfig(source="demo:", replicas=2, threads=1, resources={"cpu": 0.5}, parallel=4)
+    scale = Replicas(min=0, max=2, up_after_s=1, down_after_s=2)
+    few = ModelConfig(
+        source="demo:", replicas=scale, threads=1, resources={"cpu": 0.25}, parallel=2
+    )
+    async with site(
+        Config(port=0, models={"demo": demo, "few": few}, log_level="error")
+    ) as serving:
         yield serving
 
 
-def replicas(running: Site) -> list[int]:
-    """The processes of the replicas."""
-    (child,) = running.registry.get(None).pool.members[0].backend.children
-    return replicas_of(child.pid, "demo")
+def replicas(running: Site, model: str = "demo") -> list[int]:
+    """The processes of a model's replicas."""
+    (child,) = running.registry.get(model).pool.members[0].backend.children
+    return replicas_of(child.pid, model)
 
 
 async def test_replicas_that_are_killed(running: Site) -> None:
@@ -120,3 +130,37 @@ async def whole(running: Site, messages: list[Any]) -> Any:
     async with running.post(messages=messages, max_tokens=12, temperature=0) as response:
         assert 200 == response.status
         return await response.json()
+
+
+async def test_from_none_to_two_and_back(running: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without requests no replica is left; the first request waits for one, its stream with keep-alives; load brings a second one; none fails."""
+    monkeypatch.setattr("unilect.web.streaming.KEEP_ALIVE_S", 0.3)
+    for _ in range(2):
+        await holds(lambda: len(replicas(running, "few")) == 0)
+        first = await few(running)
+        assert first.startswith(": keep-alive")
+        assert first.endswith("data: [DONE]\n\n")
+        assert len(replicas(running, "few")) == 1
+
+    answers, most = list[str](), 1
+
+    async def client() -> None:
+        while most < 2:
+            answers.append(await few(running, 300))
+
+    clients = [asyncio.create_task(client()) for _ in range(REQUESTS)]
+    await holds(lambda: len(replicas(running, "few")) == 2)
+    most = 2
+    await asyncio.gather(*clients)
+    assert len(answers) >= REQUESTS
+    assert all(one.endswith("data: [DONE]\n\n") and "error" not in one for one in answers)
+    await holds(lambda: len(replicas(running, "few")) == 0)
+
+
+async def few(running: Site, tokens: int = 8) -> str:
+    """The stream of an answer of the model that runs while it is asked, as it comes."""
+    async with running.post(
+        model="few", stream=True, max_tokens=tokens, ignore_eos=True
+    ) as response:
+        assert 200 == response.status
+        return (await response.read()).decode()
