@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from unilect.events import ReasoningDelta, TextDelta, ToolCallDelta
-from unilect.tools.channels import events_of
+from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta, fold
+from unilect.tools.channels import ChannelParser, events_of
 
 TOOLS: dict[str, Any] = {"f": {"type": "object"}}
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -47,3 +47,16 @@ def test_a_hostile_answer() -> None:
     for mark in ("<|channel|>", "<|message|>", "<|start|>assistant", "<|end|>", "to=functions."):
         events_of(mark * 10_000, TOOLS)
         events_of("<|channel|>analysis<|message|>" + mark * 10_000, TOOLS)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_quotes_that_do_not_close(size: int) -> None:
+    """A call whose text does not end is text up to its mark, and the messages behind it are told as what they are."""
+    head = "<|channel|>commentary to=functions.f<|message|>"
+    text = f'{head}{{"a": "1}}<|call|><|channel|>analysis<|message|>Hm.<|end|>{head}{{}}<|call|>'
+    parser = ChannelParser(TOOLS, lambda: "call")
+    batches: list[list[Event]] = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]  # fmt: skip
+    [choice] = fold([*batches, parser.end()]).choices
+
+    assert ('{"a": "1}', "Hm.") == (choice.text, choice.reasoning)
+    assert [("f", "{}")] == [(call.name, call.arguments) for call in choice.tool_calls]

@@ -404,3 +404,40 @@ def test_channels_as_they_come() -> None:
     assert ("I think.", "I look.It is late.") == (choice.reasoning, choice.text)
     assert [("now", {})] * 2 == calls(choice)
     assert [("now", {})] == calls(one)
+
+
+#: What an argument may hold that calls are written with, too.
+HELD = [
+    "</tool_call>",
+    "print('</tool_call>')\nprint()\n",
+    "print('</parameter></tool_call>')\n",
+    "<parameter=x>",
+    "</parameter>",
+    "</function>",
+    "use <function=now> here",
+    "</arg_value> and <arg_key>",
+    '5" pipe </tool_call>',
+    "<|call|>",
+    "<|channel|>final<|message|>",
+    "a \\",
+    "\n",
+]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_arguments_that_hold_marks(form: str, size: int) -> None:
+    """A mark in an argument ends no call: the call is told whole, and so is the next one."""
+    for value in HELD:
+        made = [("get_weather", {"city": value}), ("now", {})]
+        choice = read(form, forms.FORMS[form].calls_text(made), size)
+        assert (made, "") == (calls(choice), choice.text or "")
+
+
+@pytest.mark.parametrize("form", ["hermes", "qwen-coder", "glm45", "harmony", "llama3", "mistral"])
+def test_arguments_that_hold_calls(form: str) -> None:
+    """An argument may hold calls in any form, its own one as well."""
+    for other in forms.FORMS.values():
+        value = f"Write:\n{other.calls_text([('get_weather', PARIS), ('now', {})])}\nThat is all.\n"
+        made = [("get_weather", {"city": value}), ("now", {})]
+        assert made == calls(read(form, forms.FORMS[form].calls_text(made), 5))

@@ -223,3 +223,46 @@ def test_where_thoughts_begin() -> None:
         thinks(template, "assistant\n"),
         thinks("", "<think>"),
     ]
+
+
+BROKEN = '<tool_call>{"name": "add, "arguments": {}}</tool_call>'
+FORGOTTEN = "<tool_call><function=add>\n<parameter=a>\n1\n</tool_call>"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_text_in_a_call_that_does_not_end(size: int) -> None:
+    """A call whose quotes do not close is text up to its mark, and the calls and the text behind it are told; once in an answer such are waited for."""
+    good = f"<tool_call>{CALL}</tool_call>"
+    choice = parsed(HERMES, f"{BROKEN} Or:{good} So.{BROKEN}", size)
+
+    assert ["get_weather"] == [call.name for call in choice.tool_calls]
+    assert choice.text == f"{BROKEN} Or: So.{BROKEN}"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_ends_that_are_forgotten(size: int) -> None:
+    """A call of which only the last mark is there is one, and so is the next."""
+    choice = parsed(HERMES, f"{FORGOTTEN}\n{FORGOTTEN} So.", size)
+
+    assert ["add", "add"] == [call.name for call in choice.tool_calls]
+    assert [{"a": 1}, {"a": 1}] == [json.loads(call.arguments) for call in choice.tool_calls]
+    assert " So." == choice.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call><function=add>\n<parameter=a>\nprint('</tool_call>')\nprint(",
+        "<tool_call><function=add>\n<parameter=a>\nprint('</function></tool_call>')\nprint(",
+        '<tool_call>{"name": "add", "arguments": {"a": "</tool_call> and',
+        "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value></tool_call> and",
+    ],
+)
+def test_a_call_that_is_cut(text: str) -> None:
+    """A limit that cuts a call behind a mark in one of its arguments makes no call of the part before."""
+    for size in (1, 5, 1000):
+        parser = Parser(HERMES, NAMES, lambda: "call")
+        pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
+        events = [event for piece in [*pieces, parser.end(is_cut=True)] for event in piece]
+        assert not parser.calls
+        assert text == "".join(event.text for event in events if isinstance(event, TextDelta))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 from unilect.tools import held
+from unilect.tools._values import Quotes
 from unilect.tools.chatglm import new_call_id
 from unilect.tools.formats import Tools, calls_of
 
@@ -88,6 +89,9 @@ class ChannelParser:
         self._head: str | None = None  # of the message that is being read
         self._in_head = self._outside = False
         self._body: list[str] = []  # of a call
+        self._quotes = Quotes()  # of its arguments, where a mark is a part of a text
+        self._passed = False  # there is such a mark
+        self._strays = False  # True once such a text did not end
 
     @property
     def full(self) -> bool:
@@ -96,15 +100,18 @@ class ChannelParser:
 
     def add(self, text: str) -> list[Event]:
         """The events that a piece of text completes."""
-        self.held += text
+        text, self.held = self.held + text, ""
         events: list[Event] = []
         read = (
             0  # a rest that is cut off behind each mark would be copied as often as there are marks
         )
-        for found in _MARK.finditer(self.held):
-            events += self._tell(self.held[read : found.start()])
+        for found in _MARK.finditer(text):
+            events += self._tell(text[read : found.start()])
             mark, read = found[0], found.end()
-            if mark == _MESSAGE and self._in_head:
+            if self._quotes.are_open and not self._strays:
+                self._passed = True
+                events += self._tell(mark)
+            elif mark == _MESSAGE and self._in_head:
                 self._in_head = False
                 self.thinks = (self._head or "").startswith("analysis")
             else:
@@ -114,10 +121,11 @@ class ChannelParser:
                 starts = mark in ("<|channel|>", "<|start|>")
                 self._head = f"{self._recipient} " if self._in_head and starts else ""
                 self._in_head = starts
-        self.held = self.held[read:]
-        kept = held(self.held, _ALL)
-        told, self.held = self.held[: len(self.held) - kept], self.held[len(self.held) - kept :]
-        return events + self._tell(told)
+        rest = text[read:]
+        kept = len(rest) - held(rest, _ALL)
+        events += self._tell(rest[:kept])
+        self.held = rest[kept:]
+        return events
 
     def end(self, is_cut: bool = False) -> list[Event]:
         """The events of what was held back; the arguments, which are JSON, show whether they are whole, however the text has ended."""
@@ -137,6 +145,7 @@ class ChannelParser:
             return []
         if self._tools and self._recipient:
             self._body.append(text)
+            self._quotes.add(text)
             return []
         self._outside = self._outside or (self._head is None and not text.isspace())
         if self._head is None and not self._outside:  # blanks between two messages
@@ -146,9 +155,13 @@ class ChannelParser:
     def _end_message(self) -> list[Event]:
         """The call that was read, or its text where it is none that is known."""
         said, recipient = "".join(self._body), _RECIPIENT.search(self._head or "")
-        self._body, self._head = [], None
-        self.thinks = self._outside = False
+        self._body, self._quotes = [], Quotes()
         call = _call(recipient[1], said, self._tools) if recipient and self._tools else None
+        if call is None and self._passed and not self._strays:  # it is read again, with its marks
+            self._strays = True
+            return [*self.add(said), *self.end()]
+        self._head, self._passed = None, False
+        self.thinks = self._outside = False
         if call is None or self.full:
             return [TextDelta(said)] if said and not self.full else []
         self.calls += 1

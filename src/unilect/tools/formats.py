@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NoReturn, TypeAlias
 
+from unilect.tools._values import ARGUMENT, FLAT_PARAMETER, PARAMETER, Place, Tag
 from unilect.tools.chatglm import python_calls
 
 #: The JSON Schema of each tool's parameters, by its name.
@@ -31,6 +32,11 @@ _KIMI = re.compile(
 _FENCED = re.compile(
     r"([A-Za-z0-9_.-]{1,64})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
 )
+_FUNCTION, _FUNCTION_END = re.compile(r"<function=([\w.-]+)>\s*"), re.compile(r"\s*</function>")
+_BEGINS_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>\n?")
+_NAMED_PARAMETER = re.compile("<parameter=([^<>]+)>")
+_LISTING = re.compile(r"([\w.-]+)\s*(?=<arg_key>)")
+_BEGINS_ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>")
 _TAGGED = re.compile(r"<function=([\w.-]+)>\s*(.*?)(?:</function>|$)", re.S)
 # names without `<`: whatever is written, nothing is looked through twice
 _PARAMETER = re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|$)", re.S)
@@ -56,6 +62,8 @@ _GIVEN = re.compile(
 )
 _GEMMA = re.compile(r"call:([\w.-]{1,64})\s*(?=\{)")
 _GEMMA_TEXT = '<|"|>'
+_GEMMA_PART = re.compile(r'<\|"\|>.*?<\|"\|>|"[^"]*"|[{}]', re.S)
+_DEPTHS = {"{": 1, "}": -1}
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:")
 _CODE = re.compile(r"```[a-z_]*\n(.*?)(?:\n?```|$)", re.S)
 _WRAPS = ("<|python_tag|>", "<|python_start|>", "functools")
@@ -64,6 +72,8 @@ _OR_NONE = {"string", "null"}
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _SIGNS = " \n;,"
 _CLOSERS = "]}`\n "
+#: Of one text: the rest is copied for each of them.
+_MOST_CALLS = 128
 _ENDS = ("<｜tool▁call▁end｜>", "<|tool_call_end|>")
 _CLOSES = ("</function>", "</｜DSML｜invoke>", _CLOSED)
 
@@ -92,23 +102,29 @@ def calls_of(
     found: Calls = []
     rest = text.strip()
     for wrap in _WRAPS:
-        marked = marked or rest.startswith(wrap)
-        rest = rest.removeprefix(wrap).lstrip()
+        if rest.startswith(wrap):
+            marked, rest = True, rest.removeprefix(wrap).lstrip()
     if begin or marked:
         tools = _Marked(tools)
     rest = rest.removesuffix("<|python_end|>").strip()
+    if not rest:
+        return [], text
     if not begin and (code := _CODE.match(rest)) is not None:
         inside = code[1].strip()
         # a call of Python stands there without a list
         rest = (inside if inside[:1] in "{[<" else f"[{inside}]") + rest[code.end() :]
-    while rest:
-        forms = _MARKED if begin else _FORMS
+    forms = _MARKED if begin else _FORMS
+    if is_cut:
+        forms = tuple(one for one in forms if one not in _SLIPS)
+    while rest and len(found) < _MOST_CALLS:
         form, read = next(
             ((form, made) for form in forms if (made := _read(form, rest, tools)) is not None),
             (None, None),
         )
         if read is None or (is_cut and form in _UNTIL_THE_END and not _is_closed(rest, read[1])):
             break
+        if form in _SLIPS:  # a value without end was looked for up to the end of the text
+            forms = tuple(one for one in forms if one not in _EXACT)
         calls, rest = read
         found += calls
         for end in _ENDS:
@@ -170,8 +186,59 @@ def _fenced(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return ([(found[1], read[0][1])], text[found.end() :]) if read else None
 
 
-def _tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _function(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Qwen Coder: `<function=name><parameter=city>Paris</parameter></function>`; Llama 3: JSON between the tags."""
+    found = _FUNCTION.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    name, at = found[1], found.end()
+    if text.startswith("{", at):
+        value, rest = _value(text[at:])
+        end = _FUNCTION_END.match(rest) if isinstance(value, dict) else None
+        return None if end is None else ([(name, _dumped(value))], rest[end.end() :])
+    for tag in (PARAMETER, FLAT_PARAMETER):
+        pairs, behind = _values(text, at, _BEGINS_PARAMETER, tag)
+        end = _FUNCTION_END.match(text, behind)
+        if end is not None and (tag is PARAMETER or not _holds_parameters(pairs, tools[name])):
+            pairs = [(key, value.removesuffix("\n")) for key, value in pairs]
+            return [(name, _typed(name, pairs, tools))], text[end.end() :]
+    return None
+
+
+def _holds_parameters(pairs: list[tuple[str, str]], schema: Mapping[str, Any] | None) -> bool:
+    """Whether a value holds the beginning of another one, whose tool has such a parameter: the end before it is missing."""
+    known = (schema or {}).get("properties")
+    names = (name for _, value in pairs for name in _NAMED_PARAMETER.findall(value))
+    return any(not isinstance(known, dict) or name.strip() in known for name in names)
+
+
+def _listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """GLM 4.5: `name`, and `<arg_key>city</arg_key><arg_value>Paris</arg_value>` for each argument."""
+    found = _LISTING.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    pairs, at = _values(text, found.end(), _BEGINS_ARGUMENT, ARGUMENT)
+    rest = text[at:].lstrip()
+    if not pairs or rest.startswith("<arg_"):
+        return None
+    return [(found[1], _typed(found[1], pairs, tools))], rest
+
+
+def _values(text: str, at: int, begin: re.Pattern[str], tag: Tag) -> tuple[list[tuple[str, str]], int]:  # fmt: skip
+    """The values without quotes from a place on, each with its name, up to the first that has no end; and where that is."""
+    pairs: list[tuple[str, str]] = []
+    while (found := begin.match(text, at)) is not None:
+        place = Place(found.end(), tag)
+        mark = place.leave(text, len(text))
+        if not mark:
+            break
+        pairs.append((found[1], text[found.end() : place.at - mark]))
+        at = place.at
+    return pairs, at
+
+
+def _tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """The form of `_function`, of a model that has forgotten an end."""
     found = _TAGGED.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -186,7 +253,7 @@ def _tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def _listed(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """GLM 4.5: `name`, and `<arg_key>city</arg_key><arg_value>Paris</arg_value>` for each argument."""
+    """The form of `_listing`, of a model that has forgotten an end; or a name alone."""
     if (found := _LISTED.match(text)) is not None and found[1] in tools:
         return [(found[1], _typed(found[1], _PAIR.findall(found[2]), tools))], text[found.end() :]
     # a word alone is a call where it is a tool's name, also behind a mark
@@ -248,18 +315,30 @@ def _gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
     found = _GEMMA.match(text)
     if found is None or found[1] not in tools:
         return None
-    pieces = text[found.end() :].split(_GEMMA_TEXT)
+    depth, end = 0, 0
+    for part in _GEMMA_PART.finditer(text, found.end()):
+        depth += _DEPTHS.get(part[0], 0)
+        if not depth:
+            end = part.end()
+            break
+    pieces = text[found.end() : end].split(_GEMMA_TEXT)
     pieces[::2] = (_BARE_KEY.sub(r'\1"\2":', piece) for piece in pieces[::2])
     pieces[1::2] = map(json.dumps, pieces[1::2])
     value, rest = _value("".join(pieces))
-    return ([(found[1], _dumped(value))], rest) if isinstance(value, dict) else None
+    if not isinstance(value, dict) or rest:
+        return None
+    return [(found[1], _dumped(value))], text[end:]
 
 
-_FORMS = (_json, _headed, _fenced, _tagged, _python)
+_FORMS: tuple[_Form, ...] = (_json, _headed, _fenced, _function, _tagged, _python)
 #: Behind a mark only: a bare name may be a word.
-_MARKED = (*_FORMS, _invoked, _opened, _gemma, _listed)
+_MARKED = (*_FORMS, _invoked, _opened, _gemma, _listing, _listed)
+#: Forms of which each value must end.
+_EXACT = (_function, _listing)
+#: The same with ends that are missing: a value that holds such a mark may be cut there.
+_SLIPS = (_tagged, _listed)
 #: Arguments stand there without quotes, and a model that forgets the end of a call is read all the same.
-_UNTIL_THE_END = (_tagged, _invoked, _opened, _listed)
+_UNTIL_THE_END = (_invoked, _opened, _listing)
 
 
 def _is_closed(text: str, rest: str) -> bool:
