@@ -19,7 +19,7 @@ READY = "Ready to accept connections"
 @dataclass
 class RedisServer:
     """
-    A server without a file: what it has is gone when it ends.
+    A server without a file, unless it is told to save: what it has is gone when it ends.
 
     Attributes:
         port: Where it listens.
@@ -57,6 +57,11 @@ class RedisServer:
     def flush(self) -> None:
         """Forget everything."""
         command = ["redis-cli", "-p", str(self.port), "flushall"]
+        assert "OK\n" == subprocess.check_output(command, text=True)
+
+    def save(self) -> None:
+        """Write down what it has; it has that, and no more, when it is started again."""
+        command = ["redis-cli", "-p", str(self.port), "save"]
         assert "OK\n" == subprocess.check_output(command, text=True)
 
     def protect(self, password: str) -> None:

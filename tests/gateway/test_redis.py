@@ -95,6 +95,43 @@ async def test_away_and_back(
     assert (170, 0) == await state(counters)
 
 
+async def test_back_with_old_data(
+    server: RedisServer, new: Callable[[], RedisCounters], ledger: Ledger
+) -> None:
+    """A server that is back with an old copy of its data gets what the ledger has, once, and holds nothing for requests that have ended meanwhile."""
+    first, second = new(), new()
+    assert (await first.take("a", budget(10))).ok
+    assert (await second.take("b", budget(20))).ok
+    server.save()
+    await first.settle("a", budget(10), [10])
+    await second.settle("b", budget(20), [20])
+    assert (await second.take("c", budget(600))).ok
+    await second.settle("c", budget(600), [600])
+    ledger["b"] = (730, LATER)
+    server.stop()
+    server.start()
+
+    with pytest.raises(LimitsUnavailable):  # its connections have ended
+        await first.take("d", budget(300))
+    assert not (await first.take("d", budget(300))).ok
+    assert (730, 0) == await state(first)
+    ledger["b"] = (0, LATER)
+    assert (await first.take("e", budget(200))).ok
+    with pytest.raises(LimitsUnavailable):
+        await second.take("f", budget(1))
+    assert (730, 200) == await state(second)
+    await first.settle("e", budget(200), [200])
+
+
+async def test_scripts_that_are_gone(server: RedisServer, new: Callable[[], RedisCounters]) -> None:
+    """A server that has only lost its scripts keeps what it holds."""
+    counters = new()
+    assert (await counters.take("a", budget(200))).ok
+    await counters._redis.script_flush()
+
+    assert (100, 200) == await state(counters)
+
+
 async def test_many_are_refused_while_it_is_away(
     server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
 ) -> None:

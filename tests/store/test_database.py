@@ -421,6 +421,22 @@ async def test_a_lock_on_a_server(server_of_postgresql: PostgreSQL) -> None:
         await answers.put(stored("r"))
 
 
+@pytest.mark.heavy
+async def test_a_transaction_that_is_undone_again_and_again(
+    server_of_postgresql: PostgreSQL,
+) -> None:
+    """What PostgreSQL undoes at every try, in favour of others, is told as a store that cannot store now."""
+    url = server_of_postgresql.new_database()
+    async with opened(url) as answers:
+        await answers.put(stored("r"))
+        with psycopg.connect(url) as other:
+            other.execute(
+                "CREATE FUNCTION undo() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$"
+            )
+            other.execute("CREATE TRIGGER undo BEFORE INSERT OR UPDATE ON responses EXECUTE FUNCTION undo()")  # fmt: skip
+        assert "again and again" in await reason(answers)
+
+
 def test_nothing_is_imported_before_it_is_used() -> None:
     """The import of the server brings neither SQLAlchemy nor Alembic, which take 0.2 s and 20 MB."""
     code = (

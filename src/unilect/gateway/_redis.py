@@ -7,6 +7,8 @@ Counters of limits on a Redis server, for several servers that count together.
 3. A Redis server that is away is told after 0.7 s at most, and asked again by the next request. What could not be settled meanwhile is
    settled when it is back.
 4. A Redis server that has lost its data, or is new, has no mark of having been seeded: it holds no budget before the ledger's totals are in it.
+5. One that was started again may have an old copy of its data, and one that took over an old copy of another's. It has no scripts then, which
+   are in no copy: its mark is taken off before it gets them (Redis 7; https://redis.io/docs/latest/develop/programmability/eval-intro/).
 """
 
 import asyncio
@@ -35,7 +37,7 @@ _MOST_CONNECTIONS = 64
 _MOST_UNSETTLED = 100_000
 _AT_ONCE = 500  # counters that are raised in one script, so that others wait for none of them long
 _PREFIX = "{unilect}:"
-_SERVERS, _SEEDED = f"{_PREFIX}servers", f"{_PREFIX}seeded"
+_SERVERS, _SEEDED, _RUN = f"{_PREFIX}servers", f"{_PREFIX}seeded", f"{_PREFIX}run"
 _Value = TypeVar("_Value")
 
 
@@ -188,7 +190,7 @@ class RedisCounters:
             keys.append(_PREFIX + claim.name)
             given += _numbers(claim, claim.room)
         try:
-            answer = await self._asked(self._take(keys=keys, args=given))
+            answer = await self._asked(self._let_take(keys, given))
         except BaseException:  # nobody knows whether it was taken
             self._start(_Settlement(request, claims, [0] * len(claims), begun=False))
             raise
@@ -199,6 +201,21 @@ class RedisCounters:
         rest = list(map(int, answer[1:]))
         states = [State(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
         return Taken(answer[0] == 1, states)
+
+    async def _let_take(self, keys: list[str], given: list[Any]) -> list[Any]:
+        from redis.exceptions import NoScriptError
+
+        try:
+            return await self._take_once(keys, given)
+        except NoScriptError:
+            if await self._redis.eval(scripts.ANEW, 3, _RUN, _SEEDED, _SERVERS, _held("")):
+                log.info("limits: the Redis server at %s has begun anew; it gets what the ledger has", self._where)  # fmt: skip
+            await self._redis.script_load(scripts.TAKE)
+            return await self._take_once(keys, given)
+
+    async def _take_once(self, keys: list[str], given: list[Any]) -> list[Any]:
+        answer: list[Any] = await self._redis.evalsha(self._take.sha, len(keys), *keys, *given)
+        return answer
 
     def _start(self, one: _Settlement) -> "asyncio.Task[None]":
         """Begin to settle a request; whoever has asked for it may leave."""

@@ -127,19 +127,44 @@ return 1
 """
 )
 
-#: KEYS: what a server holds, whether it is alive, and all servers. ARGV: the server. Of one that is not, all that it holds is free again.
-LAPSE = """
-if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
-local rows = redis.call('HGETALL', KEYS[1])
-for i = 2, #rows, 2 do
-  for name, units in pairs(cjson.decode(rows[i])) do
-    if redis.call('EXISTS', name) == 1 then redis.call('HINCRBY', name, 'h', '-' .. units) end
+_FREE = """
+local function free(key)
+  local rows = redis.call('HGETALL', key)
+  for i = 2, #rows, 2 do
+    for name, units in pairs(cjson.decode(rows[i])) do
+      if redis.call('EXISTS', name) == 1 then redis.call('HINCRBY', name, 'h', '-' .. units) end
+    end
   end
+  redis.call('DEL', key)
+  return #rows / 2
 end
-redis.call('DEL', KEYS[1])
-redis.call('SREM', KEYS[3], ARGV[1])
-return #rows / 2
 """
+
+#: KEYS: what a server holds, whether it is alive, and all servers. ARGV: the server. Of one that is not, all that it holds is free again.
+LAPSE = (
+    _FREE
+    + """
+if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+redis.call('SREM', KEYS[3], ARGV[1])
+return free(KEYS[1])
+"""
+)
+
+#: KEYS: the run of the Redis server that the counters are of, the mark of a seeded Redis, and all servers. ARGV: what the name of what a
+#: server holds begins with. The counters of another run are a copy, and may be old: they are to be seeded, and nothing is held. Returns 0
+#: where they are of this run.
+ANEW = (
+    _FREE
+    + """
+local told = redis.pcall('INFO', 'server')
+local run = type(told) == 'string' and string.match(told, 'run_id:(%w+)')
+if run and redis.call('GET', KEYS[1]) == run then return 0 end
+redis.call('DEL', KEYS[2])
+for _, server in ipairs(redis.call('SMEMBERS', KEYS[3])) do free(ARGV[1] .. server) end
+if run then redis.call('SET', KEYS[1], run) end
+return 1
+"""
+)
 
 #: KEYS: counters. ARGV: of each counter what was used at least, and when it ends (Unix ms).
 SEED = (

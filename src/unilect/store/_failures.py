@@ -30,6 +30,7 @@ _OF_POSTGRESQL = {
     "25": "the server or the user is read-only",
     "28": "the server does not accept the user or the password",
     "3D": "there is no such database on the server; create it",
+    "40": "the transaction was undone in favour of others, again and again",
     "42501": "the user may not do this; grant CREATE on the schema",
     "53": "the server is out of disk, memory or connections",
     "55": "it is locked",
