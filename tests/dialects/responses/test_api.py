@@ -566,7 +566,9 @@ async def test_a_handed_over_conversation() -> None:
     """A shortened conversation keeps what the user said, and goes on from the summary."""
     summary = frames(delta(role="assistant", content="Ada wants tea."), delta(finish="stop"), USAGE, DONE)  # fmt: skip
     async with client(says(summary, HELLO)) as one:
-        _, _, short = await one.ask("POST", "/responses/compact", {"input": [{"role": "user", "content": "I am Ada."}]})  # fmt: skip
+        as_json = {"format": {"type": "json_object"}}
+        _, _, short = await one.ask("POST", "/responses/compact", {"input": [{"role": "user", "content": "I am Ada."}], "text": as_json})  # fmt: skip
+        assert "response_format" not in one.server.requests[-1].json()
         await one.create([*short["output"], {"role": "user", "content": "Go on."}])
 
         said = [message["content"] for message in one.prompt()]

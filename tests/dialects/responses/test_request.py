@@ -1,5 +1,6 @@
 """Tests of unilect.dialects.responses._request: what becomes of the fields of a body."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,8 @@ from appserver import App, serving, upstream
 from engine import ENGINES_IN_CI, engine
 from responses_client import client, events, says
 from scripted import HELLO, scripted, small
+from unilect.dialects.responses._request import PromptRequest, items_of, placed, prompt_of
+from unilect.web.decode import BodyDecoder
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -176,3 +179,13 @@ async def test_counting_the_input(model: App) -> None:
         async with model.post("/v1/responses", input="And?", max_output_tokens=1, **more) as response:  # fmt: skip
             usage = (await response.json())["usage"]
         assert {"object": "response.input_tokens", "input_tokens": usage["input_tokens"]} == counted
+
+
+def test_what_changes_a_template() -> None:
+    """The prompt whose tokens are counted is made with what a client tells the template, as the answer's is."""
+    fields = {"chat_template_kwargs": {"a": 1}, "enable_thinking": False, "add_generation_prompt": False, "continue_final_message": True}  # fmt: skip
+    asked = BodyDecoder(PromptRequest).decode(json.dumps({"input": "x", "max_tokens": 5} | fields).encode())  # fmt: skip
+    chat, _ = prompt_of(asked, placed(asked, [], items_of(asked)))
+
+    assert fields == {name: getattr(chat, name) for name in fields}
+    assert chat.max_tokens is None

@@ -136,7 +136,7 @@ class Responses:
         chat, places = prompt_of(asked, talk)
         messages: Sequence[Message] = [*chat.messages, Message("user", _HANDOVER)]
         folding = Fold()
-        run = self._service.run(chat.changed(messages=messages, stream=None, tools=None, tool_choice=None))  # fmt: skip
+        run = self._service.run(chat.changed(messages=messages, stream=None, tools=None, tool_choice=None, response_format=None))  # fmt: skip
         try:
             async with aclosing(run.batches()) as batches:
                 async for batch in batches:

@@ -194,7 +194,8 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
 
 def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest, Places]:
     """The chat whose prompt a request makes, for what only counts its tokens, and where its parts stand; errors as `plan`."""
-    chat, places, _, _ = _read(asked, talk, {})
+    fields = {name: _value(name, raw) for name, raw in asked.raw_fields.items() if name in _OF_PROMPTS}  # fmt: skip
+    chat, places, _, _ = _read(asked, talk, fields)
     return chat, places
 
 
@@ -274,6 +275,8 @@ def _value(name: str, raw: Raw) -> Any:
     return value
 
 
+#: Fields of a chat that change its prompt, and that this API has not.
+_OF_PROMPTS = ("chat_template_kwargs", "enable_thinking", "add_generation_prompt", "continue_final_message")  # fmt: skip
 #: Fields of a chat that would be another way to say what this API has its own fields for.
 _NOT_HERE = {
     "messages": "`input`",
