@@ -9,9 +9,9 @@ revoked. Every 40 s an engine, or the helper that compiles grammars, gets `kill 
 (bench/soak_faults.py). Every 5 s it is written down what the server holds (bench/soak_watch.py).
 
 Promises, each of which is held or makes the exit code 1: the gateway's memory, and that of engines of the same age, is in the second half
-within `--growth` of the first; at rest there are as many threads and tasks as after the warm-up, and as many files, +- 5; nothing runs or
-is reserved; each answer that was whole has one row in the ledger, with the same tokens, and no other has two; no request fails that no
-fault explains; nothing in the log is a flaw; the server ends with code 0 and leaves nothing behind.
+within `--growth` of the first, and after an hour it grows by less than 1 MB an hour; at rest there are as many threads and tasks as after the
+warm-up, and as many files, +- 5; nothing runs or is reserved; each answer that was whole has one row in the ledger, with the same tokens, and
+no other has two; no request fails that no fault explains; nothing in the log is a flaw; the server ends with code 0 and leaves nothing behind.
 
 usage: bench/soak.py [--minutes 20] [--rate 20] [--warm-up 90] [--rest 10] [--pace 1] [--growth 0.05] [--json FILE]
 Without the extra transformers, or with `--no-transformers`, the second engine is left out.
@@ -51,6 +51,7 @@ from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
 
 CLIENTS, PARALLEL, DAY = 20, 24, 1e9
+HOUR_S, GROWTH_MB = 3600.0, 1.0
 #: Of an answer with one of these codes there is no row: no backend was asked.
 NOT_ASKED = {"permission_denied", "invalid_value", "model_not_found", "insufficient_quota"}
 CONFIG = """
@@ -211,6 +212,13 @@ class Promises:
             before, after = map(median, halves)
             self.add(f"memory of {name}, MB, first and second half", f"{before:.1f}, {after:.1f}", f"+{growth:.0%}", after <= before * (1 + growth))  # fmt: skip
 
+    def slope(self, samples: list[Sample], begin: float) -> None:
+        """The gateway's growth after the first hour, where at least half an hour follows it."""
+        late = [one for one in samples if one.at > begin + HOUR_S]
+        if late and late[-1].at - late[0].at >= HOUR_S / 2:
+            grows = slope_per_hour(late, "anonymous")
+            self.add("growth of the gateway after the first hour, MB/h", f"{grows:.2f}", f"< {GROWTH_MB}", grows < GROWTH_MB)  # fmt: skip
+
     def rest(self, before: Sample, after: Sample) -> None:
         """What is there at rest, after the warm-up and at the end."""
         for name in sorted(before.processes.keys() | after.processes.keys()):
@@ -368,6 +376,7 @@ async def soak(given: argparse.Namespace, folder: Path) -> tuple[Promises, dict[
         outcomes, rows = list(clients.outcomes), ledger_rows(folder / "unilect.db")
         own = f"key_{id_of(server.secrets['fresh'])}"
         promises.memory(watch, begin, after.at, given.growth)
+        promises.slope(watch.samples, begin)
         promises.rest(before, after)
         promises.answers(outcomes, faults.done["request cancelled"])
         promises.ledger(outcomes, [row for row in rows if row["key"] != own])
