@@ -87,7 +87,8 @@ class Link:
 
     async def replies(self, asked: wire.Asked, *waits_s: float) -> Replies:
         """
-        All replies to a question; the first one to a call has nothing in it, and says that a replica has taken the call. Closing the generator tells the replica that nobody waits any longer.
+        All replies to a question. The first one to a call has nothing in it, and says that a replica has taken the call. Closing the
+        generator tells the replica that nobody waits any longer.
 
         Args:
             waits_s: The longest time until the first reply, the second one and so on; the last is also for all that follow.
