@@ -35,7 +35,7 @@ BUDGETS = {
     "dialects/messages": 1_019,
     "dialects/ollama": 1_042,
     "dialects/openai": 765,
-    "dialects/responses": 2_040,
+    "dialects/responses": 2_042,
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_255,

@@ -562,6 +562,29 @@ async def test_a_conversation_that_is_too_large() -> None:
     assert (400, "conversation") == (status, body["error"]["param"])
 
 
+@pytest.mark.parametrize(
+    ("item", "where"),
+    [
+        ({"type": "computer_screen"}, "items[1]"),
+        ({"type": "item_reference", "id": "msg_1"}, "items[1]"),
+        ({"type": "message", "role": "nobody", "content": "x"}, "items[1].role"),
+        ({"type": "compaction", "encrypted_content": "abc"}, "items[1].encrypted_content"),
+        (5, "items[1]"),
+    ],
+)
+async def test_items_that_no_response_can_read(item: Any, where: str) -> None:
+    """An item that no response could be made with is refused, and none of its request is kept."""
+    async with client(says(HELLO)) as one:
+        _, _, talk = await one.ask("POST", "/conversations", {})
+        path = f"/conversations/{talk['id']}/items"
+        for asked in (path, "/conversations"):
+            status, _, body = await one.ask("POST", asked, {"items": [USER, item]})
+            assert (400, where) == (status, body["error"]["param"])
+        _, _, items = await one.ask("GET", path)
+
+    assert [] == items["data"]
+
+
 async def test_a_handed_over_conversation() -> None:
     """A shortened conversation keeps what the user said, and goes on from the summary."""
     summary = frames(delta(role="assistant", content="Ada wants tea."), delta(finish="stop"), USAGE, DONE)  # fmt: skip
