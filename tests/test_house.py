@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_464,
+    "": 2_466,
     "cli": 2_526,
     "cli/connect": 1_019,
     "config": 2_071,
@@ -41,12 +41,12 @@ BUDGETS = {
     "engines/gguf": 2_255,
     "engines/process": 834,
     "engines/transformers": 3_689,
-    "fleet": 2_069,
+    "fleet": 2_075,
     "gateway": 2_877,
     "http": 955,
     "parameters": 734,
     "routing": 3_971,
-    "server": 2_101,
+    "server": 2_113,
     "store": 2_501,
     "store/migrations": 9,
     "store/migrations/versions": 260,

@@ -226,6 +226,18 @@ class Checks(Protocol):
         """
 
 
+class Restores(Protocol):
+    """A backend whose engines go by a name that others have as well: another one may have told them other settings."""
+
+    async def restore(self) -> None:
+        """
+        Have the engines run with the settings that this backend started them with, if it has.
+
+        Raises:
+            UnilectError: They cannot.
+        """
+
+
 class Slotted(Protocol):
     """A backend that shows the places in which it answers side by side."""
 

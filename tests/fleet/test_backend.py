@@ -247,6 +247,28 @@ async def test_a_model_that_is_stopped(made: Callable[..., Rig]) -> None:
     assert 1 == rig.child.starts
 
 
+async def test_settings_of_another_gateway(
+    made: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that runs tells the cluster its settings again, and one that does not run tells nothing."""
+    told = list[wire.Deployment]()
+
+    async def bring(deployment: wire.Deployment, _: bytes) -> Replicas:
+        told.append(deployment)
+        return rig.replicas
+
+    monkeypatch.setattr(_rollout, "bring", bring)
+    rig = made()
+    await rig.backend.restore()
+    assert [] == told
+    await rig.backend.start()
+    await rig.backend.restore()
+    assert told[0] == told[1]
+    await rig.backend.aclose()
+    await rig.backend.restore()
+    assert len(told) == 2
+
+
 async def test_many_inputs(made: Callable[..., Rig]) -> None:
     """More texts than one answer holds are embedded some after the others, in their order."""
     rig = made()

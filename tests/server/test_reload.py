@@ -488,6 +488,28 @@ async def test_what_a_failed_reload_has_started_is_stopped(
         assert server.echo("a") not in closed
 
 
+async def test_engines_that_a_failed_reload_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where engines go by a name, those that a refused reload has given new settings get the old ones again before it is told, and what fails is logged."""
+    restored = list[Echo]()
+
+    async def restore(self: Echo) -> None:
+        restored.append(self)
+        if self is server.echo("b"):
+            raise BackendUnavailable("The cluster is away.")
+
+    monkeypatch.setattr(Echo, "restore", restore, raising=False)
+    kept = table("kept")
+    async with serving(tmp_path, TOP + kept + table("a") + table("b")) as server:
+        server.write(TOP + kept + table("a", text="a") + table("b", text="b") + table("c", failing_starts=9))  # fmt: skip
+        with pytest.raises(ReloadRefused):
+            await server.reloader.reload("a test")
+
+        assert [server.echo("a"), server.echo("b")] == restored
+        assert "settings before the reload: The cluster is away." in caplog.text
+
+
 async def test_a_name_that_a_worker_has(tmp_path: Path) -> None:
     """A new model cannot take the name of one that has registered itself, and no model takes it as an alias; that one stays."""
     async with serving(tmp_path, TOP + table("a", text="a")) as server:

@@ -106,14 +106,23 @@ class RayBackend:
         return self._facts is not None and child.alive and self._life == child.starts
 
     async def _bring_up(self) -> None:
-        self._stopped, name = False, self._deployment.name
-        timeout_s = self._config.start_timeout_s
-        life = await self._link.start(name)
-        deploy = wire.Asked("deploy", name, body=frames.raw(await self._with_files()))
-        await self._link.value(deploy, timeout_s + _TOLD_WITHIN_S)
-        self._facts = wire.read(wire.Facts, await self._ask(wire.FACTS, None, timeout_s))
+        self._stopped = False
+        life = await self._link.start(self._deployment.name)
+        await self._deploy()
+        told = await self._ask(wire.FACTS, None, self._config.start_timeout_s)
+        self._facts = wire.read(wire.Facts, told)
         self.capabilities = self._of_all(self._facts.capabilities)
         self._life = life
+
+    async def _deploy(self) -> None:
+        body = frames.raw(await self._with_files())
+        asked = wire.Asked("deploy", self._deployment.name, body=body)
+        await self._link.value(asked, self._config.start_timeout_s + _TOLD_WITHIN_S)
+
+    async def restore(self) -> None:
+        """Have the cluster keep to these settings again; see `Restores`."""
+        if self._is_up:
+            await self._deploy()
 
     def _of_all(self, one: Capabilities) -> Capabilities:
         """

@@ -203,6 +203,7 @@ class Reloader:
         finally:
             if not swapped:
                 await asyncio.gather(*(model.aclose() for model in plan.new))
+                await self._restore(plan.new)
         now = sources.served(plan.config)
         return changes(before, plan.config, was, now, [model.name for model in plan.new])
 
@@ -254,6 +255,19 @@ class Reloader:
             )
         except* UnilectError as group:
             raise ConfigError(first_message(group)) from group
+
+    async def _restore(self, given_up: list[Model]) -> None:
+        """Have models go on with their settings where others of their names have told these to engines that both know, as a cluster's."""
+        if self.state == "closed":
+            return
+        names = [model.name for model in given_up if model.name in self._registry.models]
+        members = [one for name in names for one in self._registry.models[name].pool.members]
+        found = [one.backend.restore() for one in members if hasattr(one.backend, "restore")]
+        for error in await asyncio.gather(*found, return_exceptions=True):
+            if isinstance(error, UnilectError):
+                log.error("a model does not go on with its settings before the reload: %s", error.for_log)  # fmt: skip
+            elif error is not None:
+                raise error
 
     def _check(self, plan: _Plan) -> None:
         """
