@@ -134,6 +134,23 @@ def test_what_is_no_call(text: str) -> None:
     assert ([], text) == calls_of(text, TOOLS, "<tool_call>")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<function=add>\n<parameter=a>\n87\n</parameter>\n</parameter>\n</function>", {"a": 87}),
+        ("add\n<arg_key>a</arg_key>\n<arg_value>87</arg_value></arg_value>\n", {"a": 87}),
+        ("<function=add>\n<parameter=a>\n87\n<parameter=b>\n1\n</parameter>\n</function>", {"a": 87, "b": 1}),
+        ("<function=get_weather>\n<parameter=city>\nwrite <parameter=word> there\n</parameter>\n</function>", {"city": "write <parameter=word> there"}),
+        ('call:get_weather{"city": "puts(\\"{\\");", zip: "}"}', {"city": 'puts("{");', "zip": "}"}),
+    ],
+)  # fmt: skip
+def test_marks_too_many_and_too_few(text: str, expected: dict[str, Any]) -> None:
+    """A mark that is there twice, or that a value only tells of, is told from one that ends it, as far as the tool's schema says so."""
+    [(_, given)], _ = calls_of(text, TOOLS, "<tool_call>")
+
+    assert expected == json.loads(given)
+
+
 def test_text_behind_a_call_is_left() -> None:
     """What follows calls is not lost."""
     assert "That is all." == calls_of(f"{CALL}\nThat is all.", TOOLS)[1]

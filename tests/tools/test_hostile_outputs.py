@@ -182,7 +182,13 @@ def test_many_calls_are_read_in_linear_time(form: str) -> None:
         unit = style.calls_text([("get_weather", arguments)])
         begin, end = style.family.begin, style.family.end
         bare = unit.removeprefix(begin).removesuffix(end).strip()
-        for one in (unit, bare, unit.removesuffix(end), unit.replace("</parameter>", "")):
+        for one in (
+            unit,
+            bare,
+            unit.removesuffix(end),
+            unit.replace("</parameter>", ""),
+            f"{bare}<parameter=q>",
+        ):
             text = begin + (one * (SIZE // len(one)))
             assert least_s(family, text, 4096, MOST_S * 5) < MOST_S * 5, one
 

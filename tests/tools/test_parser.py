@@ -249,20 +249,54 @@ def test_ends_that_are_forgotten(size: int) -> None:
     assert " So." == choice.text
 
 
+INNER = "<tool_call>\n<function=other>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"
+WRITE = "<tool_call>\n<function=add>\n<parameter=a>\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "<tool_call><function=add>\n<parameter=a>\nprint('</tool_call>')\nprint(",
-        "<tool_call><function=add>\n<parameter=a>\nprint('</function></tool_call>')\nprint(",
+        f"{WRITE}print('</tool_call>')\nprint(",
+        f"{WRITE}print('</function></tool_call>')\nprint(",
+        f"{WRITE}print('</parameter></tool_call>')\nprint(",
+        f"{WRITE}Write:\n{INNER}",
+        f"{WRITE}Write:\n{INNER}\nor:\n{INNER}\n",
+        f"{WRITE}Write:\n{INNER.removesuffix('</tool_call>')}",
         '<tool_call>{"name": "add", "arguments": {"a": "</tool_call> and',
         "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value></tool_call> and",
     ],
 )
 def test_a_call_that_is_cut(text: str) -> None:
-    """A limit that cuts a call behind a mark in one of its arguments makes no call of the part before."""
-    for size in (1, 5, 1000):
-        parser = Parser(HERMES, NAMES, lambda: "call")
-        pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
-        events = [event for piece in [*pieces, parser.end(is_cut=True)] for event in piece]
-        assert not parser.calls
-        assert text == "".join(event.text for event in events if isinstance(event, TextDelta))
+    """A limit that cuts a call behind a mark in one of its arguments makes no call of the part before, and none of what the argument tells of."""
+    for tools in (NAMES, {"add": {"properties": {"a": {"type": "string"}}}}):
+        for size in (1, 5, 1000):
+            parser = Parser(HERMES, tools, lambda: "call")
+            pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
+            events = [event for piece in [*pieces, parser.end(is_cut=True)] for event in piece]
+            assert not parser.calls
+            assert text == "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        (f'<tool_call>{CALL}"</tool_call>', ["get_weather"]),
+        (f"<tool_call>{CALL}</tool_call>", ["get_weather"]),
+        ("<tool_call><function=add>\n<parameter=a>\n1\n</parameter>\n</tool_call>", ["add"]),
+        ("<tool_call><function=add>\n<parameter=a>\n1\n</function>\n</tool_call>", ["add"]),
+        ("<tool_call><function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</function>\n</tool_call>", ["add"]),
+        ("<tool_call><function=add></tool_call>", ["add"]),
+        ("<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value> so\n</tool_call>", ["add"]),
+        ("<tool_call><function=add><parameter=a>1</parameter></function>,\n<function=get_weather><parameter=city>Paris</parameter></function></tool_call>", ["add", "get_weather"]),
+    ],
+)  # fmt: skip
+def test_slips_end_where_they_did(text: str, ends: list[str]) -> None:
+    """A call with a small mistake is told at its mark, and not at the end of the answer; the text behind it and the next call are told as well."""
+    parser = Parser(HERMES, NAMES, lambda: "call")
+    events = parser.add(f'{text} It is 5" long.')
+    names = [event.name for event in events if isinstance(event, ToolCallDelta)]
+    assert ends == names
+    assert "long." in "".join(event.text for event in events if isinstance(event, TextDelta))
+    again = parsed(HERMES, f'{text} 5" {text}')
+    assert 2 * ends == [call.name for call in again.tool_calls]
+    assert ("1" in text) == ('{"a": 1}' in [call.arguments for call in again.tool_calls])

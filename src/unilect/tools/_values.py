@@ -4,97 +4,52 @@ The values in a call: one may hold anything, also the marks that calls are writt
 Where a form has no quotes, the end of a value shows by what follows it, and a mark that begins one within another has an end of its own.
 """
 
+import json
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 
 class Tag(NamedTuple):
     """
-    How a form writes a value.
+    How a form writes values without quotes.
 
     Attributes:
         begin: What one begins with.
+        end: What it ends with.
         marks: Finds the next of three things in one: its end (`last`), an end that is none unless it is of a value within (`end`), and
             the beginning of such a value (`begin`).
     """
 
     begin: str
+    end: str
     marks: re.Pattern[str]
 
 
-def _tag(begin: str, end: str, follows: str) -> tuple[Tag, Tag]:
-    """A value that ends with a mark, if one of some things follows; and one that no other stands in."""
+def _tag(begin: str, end: str, follows: str) -> Tag:
+    """A value that ends with a mark, if one of some things follows."""
     last = rf"(?P<last>{end}(?=\s*(?:{follows})))"
-    return Tag(begin, re.compile(f"{last}|(?P<end>{end})|(?P<begin>{begin})")), Tag(begin, re.compile(last))  # fmt: skip
+    return Tag(begin, end, re.compile(f"{last}|(?P<end>{end})|(?P<begin>{begin})"))
 
 
-_CALL_ENDS = r"\s*(?:</?tool_call>|<function=|\Z)"
 #: Qwen Coder.
-PARAMETER, FLAT_PARAMETER = _tag(
-    "<parameter=[^<>]+>", "</parameter>", f"<parameter=|</function>{_CALL_ENDS}"
-)
+PARAMETER = _tag("<parameter=[^<>]+>", "</parameter>", "<parameter=|</function>")
 #: GLM 4.5.
-ARGUMENT, _ = _tag("<arg_value>", "</arg_value>", r"<arg_key>|</?tool_call>|\Z")
-#: Values that no other one stands in: those of DeepSeek V3.2, Kimi K3 and Gemma 4, and the texts of JSON.
-_FLAT = (
-    Tag('<｜DSML｜parameter name="[^"<>]*" string="(?:true|false)">', re.compile("(?P<last></｜DSML｜parameter>)")),
-    Tag(r'<\|open\|>argument(?: [a-z]+="[^"<>]*")*<\|sep\|>', re.compile(r"(?P<last><\|close\|>argument<\|sep\|>)")),
-    Tag(r'<\|"\|>', re.compile(r'(?P<last><\|"\|>)')),
-    Tag('"', re.compile(r'\\.|(?P<last>")', re.S)),
-)  # fmt: skip
-_TAGS = (PARAMETER, ARGUMENT, *_FLAT)
-_BEGINS = re.compile("|".join(f"({tag.begin})" for tag in _TAGS))
+ARGUMENT = _tag("<arg_value>", "</arg_value>", r"<arg_key>|</?tool_call>|\Z")
 
 
-class Place:
-    """
-    A place in a call that is read from its beginning on, once.
-
-    Args:
-        at: Where the reading begins.
-        tag: How the value is written that it begins in; None for one outside of all values.
-
-    Attributes:
-        at: How far it has come.
-    """
-
-    def __init__(self, at: int = 0, tag: Tag | None = None) -> None:
-        self.begin(at, tag)
-
-    def begin(self, at: int = 0, tag: Tag | None = None) -> None:
-        """Begin to read another call."""
-        self.at = at
-        self._tag = tag
-        self._depth = 1
-
-    def is_within(self, text: str, end: int) -> bool:
-        """Go on to `end`, which is where the call would end; whether that is within a value."""
-        while self._tag is not None or self._enter(text, end):
-            if not self.leave(text, end):
-                return True
-        return False
-
-    def _enter(self, text: str, end: int) -> bool:
-        """Go on to the beginning of a value."""
-        found = _BEGINS.search(text, self.at, end)
-        self.at = end if found is None else found.end()
-        self._tag = None if found is None else _TAGS[(found.lastindex or 1) - 1]
-        return found is not None
-
-    def leave(self, text: str, end: int) -> int:
-        """Go on behind the end of the value; the length of the mark there, 0 where no such is seen."""
-        assert self._tag is not None
-        for found in self._tag.marks.finditer(text, self.at, end):
-            match found.lastgroup:
-                case "begin":
-                    self._depth += 1
-                case "end" | "last" if self._depth > 1:
-                    self._depth -= 1
-                case "last":
-                    self.at, self._tag = found.end(), None
-                    return len(found[0])
-        self.at = end
-        return 0
+def end_of(tag: Tag, text: str, at: int) -> re.Match[str] | None:
+    """The end of a value that begins at a place; None where it has none."""
+    depth = 1
+    for found in tag.marks.finditer(text, at):
+        match found.lastgroup:
+            case "begin":
+                depth += 1
+            case "end" | "last" if depth > 1:
+                depth -= 1
+            case "last":
+                return found
+    return None
 
 
 _QUOTED = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.S)
@@ -126,3 +81,63 @@ class Quotes:
             at = (found.end() if found is not None else at) + 1
             self.are_open = piece[at - 1 : at] != '"'
             self._escapes = piece[at - 1 : at] == "\\"
+
+
+_JSON = re.compile(r"\s*(?:[\w.-]{1,64}\s*)?(?=[{\[])")
+_FUNCTION = re.compile(r"\s*<function=")
+_LISTING = re.compile(r"\s*[\w.-]{1,64}\s*<arg_key>")
+_FORMS = (_FUNCTION, _LISTING, _JSON)
+_COUNTED = re.compile("<(/?)(function|parameter|arg_value)[=>]")
+_TAIL = 256
+#: What a call in Qwen Coder's form ends with, and what it does where the last mark is missing.
+_FUNCTION_ENDS = re.compile(r"(?:^|[\n>])\s*</function>\s*\Z")
+_PARAMETER_ENDS = re.compile(r"</parameter>[^\S\n]*\n\s*\Z")
+_decoder = json.JSONDecoder()
+
+
+class Ending:
+    """Whether a mark that a call may end with ends it, or stands in one of its values; asked of one mark after the other."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Another call begins."""
+        self._at = 0
+
+    def _look(self, text: str, place: int) -> None:
+        """See what form the call has."""
+        self._form = next((form for form in _FORMS if form.match(text, 0, place)), None)
+        self._quotes = Quotes()
+        self._open = dict[str, int]()  # how many of each tag
+
+    def is_at(self, text: str, place: int) -> bool:
+        """Whether the call that a text begins with ends at a mark there."""
+        at, self._at = self._at, place
+        if not at:
+            self._look(text, place)
+        if self._form is None:
+            return True
+        if self._form is _JSON:
+            self._quotes.add(text[at:place])
+            return not self._quotes.are_open or (not at and _begins_with_json(text[:place]))
+        for found in _COUNTED.finditer(text, at, place):
+            now = self._open.get(found[2], 0)
+            self._open[found[2]] = max(0, now - 1) if found[1] else now + 1
+        if self._form is _LISTING:
+            return not self._open.get("arg_value")
+        if "parameter" not in self._open:
+            return True
+        tail = text[max(0, place - _TAIL) : place]
+        if _FUNCTION_ENDS.search(tail) is not None:
+            return not (self._open["parameter"] and self._open["function"])
+        return not self._open["parameter"] and _PARAMETER_ENDS.search(tail) is not None
+
+
+def _begins_with_json(text: str) -> bool:
+    """Whether a call in JSON is whole, and only what follows it has a quote that does not close."""
+    found = _JSON.match(text)
+    with suppress(ValueError, RecursionError):
+        _decoder.raw_decode(text, found.end() if found is not None else 0)
+        return True
+    return False

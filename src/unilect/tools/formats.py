@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, NoReturn, TypeAlias
 
-from unilect.tools._values import ARGUMENT, FLAT_PARAMETER, PARAMETER, Place, Tag
+from unilect.tools._values import ARGUMENT, PARAMETER, Tag, end_of
 from unilect.tools.chatglm import python_calls
 
 #: The JSON Schema of each tool's parameters, by its name.
@@ -33,13 +33,12 @@ _FENCED = re.compile(
     r"([A-Za-z0-9_.-]{1,64})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
 )
 _FUNCTION, _FUNCTION_END = re.compile(r"<function=([\w.-]+)>\s*"), re.compile(r"\s*</function>")
-_BEGINS_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>\n?")
+_BEGINS_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>")
+# names without `<`: whatever is written, nothing is looked through twice
 _NAMED_PARAMETER = re.compile("<parameter=([^<>]+)>")
 _LISTING = re.compile(r"([\w.-]+)\s*(?=<arg_key>)")
 _BEGINS_ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>")
 _TAGGED = re.compile(r"<function=([\w.-]+)>\s*(.*?)(?:</function>|$)", re.S)
-# names without `<`: whatever is written, nothing is looked through twice
-_PARAMETER = re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|$)", re.S)
 _LISTED = re.compile(
     r"([\w.-]+)\s*((?:<arg_key>[^<]*</arg_key>\s*<arg_value>.*?</arg_value>\s*)+)", re.S
 )
@@ -62,7 +61,8 @@ _GIVEN = re.compile(
 )
 _GEMMA = re.compile(r"call:([\w.-]{1,64})\s*(?=\{)")
 _GEMMA_TEXT = '<|"|>'
-_GEMMA_PART = re.compile(r'<\|"\|>.*?<\|"\|>|"[^"]*"|[{}]', re.S)
+# what does not end goes on to the end: no mark in it is looked at by itself
+_GEMMA_PART = re.compile(r'<\|"\|>.*?(?:<\|"\|>|\Z)|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[{}]', re.S)
 _DEPTHS = {"{": 1, "}": -1}
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:")
 _CODE = re.compile(r"```[a-z_]*\n(.*?)(?:\n?```|$)", re.S)
@@ -89,7 +89,12 @@ class _Marked(dict[str, Mapping[str, Any] | None]):
 
 
 def calls_of(
-    text: str, tools: Tools, begin: str = "", marked: bool = False, is_cut: bool = False
+    text: str,
+    tools: Tools,
+    begin: str = "",
+    marked: bool = False,
+    is_cut: bool = False,
+    is_exact: bool = False,
 ) -> tuple[Calls, str]:
     """
     The name and the arguments, as JSON text, of each call that a text begins with; and what follows them.
@@ -98,6 +103,7 @@ def calls_of(
         begin: The mark of a call, which may stand between two.
         marked: What stood before the text said that it is a call; so does `begin`.
         is_cut: More of the text would have come: a call whose end is not to be seen is none.
+        is_exact: A call of which an end is missing is none.
     """
     found: Calls = []
     rest = text.strip()
@@ -114,7 +120,7 @@ def calls_of(
         # a call of Python stands there without a list
         rest = (inside if inside[:1] in "{[<" else f"[{inside}]") + rest[code.end() :]
     forms = _MARKED if begin else _FORMS
-    if is_cut:
+    if is_cut or is_exact:
         forms = tuple(one for one in forms if one not in _SLIPS)
     while rest and len(found) < _MOST_CALLS:
         form, read = next(
@@ -132,6 +138,12 @@ def calls_of(
         rest = rest.removeprefix(begin).lstrip(_SIGNS) if begin else rest
     # one bracket too many is a slip of the model, and no text
     return (found, rest if rest.strip(_CLOSERS) else "") if found else ([], text)
+
+
+def is_whole(text: str, tools: Tools, begin: str) -> bool:
+    """Whether a text is calls, of which each value ends, and nothing else."""
+    calls, rest = calls_of(text, tools, begin, is_exact=True)
+    return bool(calls) and not rest.strip()
 
 
 def _read(form: _Form, text: str, tools: Tools) -> tuple[Calls, str] | None:
@@ -196,20 +208,10 @@ def _function(text: str, tools: Tools) -> tuple[Calls, str] | None:
         value, rest = _value(text[at:])
         end = _FUNCTION_END.match(rest) if isinstance(value, dict) else None
         return None if end is None else ([(name, _dumped(value))], rest[end.end() :])
-    for tag in (PARAMETER, FLAT_PARAMETER):
-        pairs, behind = _values(text, at, _BEGINS_PARAMETER, tag)
-        end = _FUNCTION_END.match(text, behind)
-        if end is not None and (tag is PARAMETER or not _holds_parameters(pairs, tools[name])):
-            pairs = [(key, value.removesuffix("\n")) for key, value in pairs]
-            return [(name, _typed(name, pairs, tools))], text[end.end() :]
-    return None
-
-
-def _holds_parameters(pairs: list[tuple[str, str]], schema: Mapping[str, Any] | None) -> bool:
-    """Whether a value holds the beginning of another one, whose tool has such a parameter: the end before it is missing."""
-    known = (schema or {}).get("properties")
-    names = (name for _, value in pairs for name in _NAMED_PARAMETER.findall(value))
-    return any(not isinstance(known, dict) or name.strip() in known for name in names)
+    pairs, at = _values(text, at, _BEGINS_PARAMETER, PARAMETER)
+    end = _FUNCTION_END.match(text, at)
+    given = None if end is None else _exactly(name, _without_breaks(pairs), tools, PARAMETER)
+    return None if given is None or end is None else ([(name, given)], text[end.end() :])
 
 
 def _listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
@@ -219,26 +221,38 @@ def _listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
         return None
     pairs, at = _values(text, found.end(), _BEGINS_ARGUMENT, ARGUMENT)
     rest = text[at:].lstrip()
-    if not pairs or rest.startswith("<arg_"):
-        return None
-    return [(found[1], _typed(found[1], pairs, tools))], rest
+    given = None if not pairs or rest.startswith("<arg_") else _exactly(found[1], pairs, tools, ARGUMENT)  # fmt: skip
+    return None if given is None else ([(found[1], given)], rest)
 
 
 def _values(text: str, at: int, begin: re.Pattern[str], tag: Tag) -> tuple[list[tuple[str, str]], int]:  # fmt: skip
     """The values without quotes from a place on, each with its name, up to the first that has no end; and where that is."""
     pairs: list[tuple[str, str]] = []
     while (found := begin.match(text, at)) is not None:
-        place = Place(found.end(), tag)
-        mark = place.leave(text, len(text))
-        if not mark:
+        end = end_of(tag, text, found.end())
+        if end is None:
             break
-        pairs.append((found[1], text[found.end() : place.at - mark]))
-        at = place.at
+        pairs.append((found[1], text[found.end() : end.start()]))
+        at = end.end()
     return pairs, at
 
 
+def _without_breaks(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Values without the line break that the form has before and behind each."""
+    return [(key, value.removeprefix("\n").removesuffix("\n")) for key, value in pairs]
+
+
+def _exactly(name: str, pairs: list[tuple[str, str]], tools: Tools, tag: Tag) -> str | None:
+    """The arguments, as JSON text; None where a value that is no text holds an end mark, which is twice there then."""
+    known = _properties(name, tools)
+    marked = (key for key, value in pairs if tag.end in value)
+    if any((kinds := _kinds(known.get(key.strip()))) != {None} and "string" not in kinds for key in marked):  # fmt: skip
+        return None
+    return _typed(name, pairs, tools)
+
+
 def _tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """The form of `_function`, of a model that has forgotten an end."""
+    """The form of `_function`, of a model that has forgotten an end, or that writes of the beginning of a value."""
     found = _TAGGED.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -246,10 +260,22 @@ def _tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
     value, behind = _value(body)
     if isinstance(value, dict) and not behind.strip():
         return [(name, _dumped(value))], rest
-    pairs = _PARAMETER.findall(body)
+    pairs = _split(body, _properties(name, tools))
     if body.strip() and not pairs:
         return None
     return [(name, _typed(name, pairs, tools))], rest
+
+
+def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The values of a call, each up to its first end or the next one; where the end is missing, a name that the tool has not begins none."""
+    begins: list[re.Match[str]] = []
+    for found in _NAMED_PARAMETER.finditer(body):
+        before = body[max(0, found.start() - 64) : found.start()].rstrip()
+        if not begins or not known or found[1].strip() in known or before.endswith("</parameter>"):
+            begins.append(found)
+    ends = [*(found.start() for found in begins[1:]), len(body)]
+    values = (body[found.end() : end].partition("</parameter>")[0] for found, end in zip(begins, ends, strict=False))  # fmt: skip
+    return _without_breaks([(found[1], value) for found, value in zip(begins, values, strict=True)])
 
 
 def _listed(text: str, tools: Tools) -> tuple[Calls, str] | None:
@@ -348,8 +374,7 @@ def _is_closed(text: str, rest: str) -> bool:
 
 def _typed(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
     """Arguments that were written without quotes: texts where the schema says so, else JSON where they are some."""
-    properties = (tools[name] or {}).get("properties")
-    known = properties if isinstance(properties, dict) else {}
+    known = _properties(name, tools)
     values: dict[str, Any] = {}
     for key, raw in pairs:
         kinds = _kinds(known.get(key.strip()))
@@ -357,6 +382,12 @@ def _typed(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
         value, rest = (raw, "") if is_text else _value(raw.strip())
         values[key.strip()] = raw if rest.strip() or value is _NONE else value
     return _dumped(values)
+
+
+def _properties(name: str, tools: Tools) -> Mapping[str, Any]:
+    """The schemas of a tool's arguments, by their names."""
+    found = (tools[name] or {}).get("properties")
+    return found if isinstance(found, dict) else {}
 
 
 def _kinds(schema: Any) -> set[Any]:

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 from unilect.tools import held
-from unilect.tools._values import Place
-from unilect.tools.formats import Tools, calls_of
+from unilect.tools._values import Ending
+from unilect.tools.formats import Tools, calls_of, is_whole
 
 
 class Family(Struct, frozen=True):
@@ -161,7 +161,7 @@ class Parser:
         begins = [one.begin for one in (family, *family.others) if one.begin and tools is not None]
         self._marks = (*begins, *family.dropped)  # that a text may hold
         self._looked = 0  # how far the end of a call was looked for
-        self._place = Place()
+        self._ending = Ending()
         self._strays = False  # True once a model has not kept to its form
         self._passed: int | None = None  # the first mark that is within a value of the call
         self._text = ""
@@ -205,11 +205,13 @@ class Parser:
 
     def end(self, is_cut: bool = False) -> list[Event]:
         """The events of what was held back; a call that a limit or a stop word has cut is text."""
-        if self._state == "call" and self._passed is not None:
-            return [*self._end_early(is_cut), *self.end(is_cut)]
+        if self._passed is not None and not is_cut:
+            return [*self._end_early(), *self.end()]
         text, self._text = self._text, ""
         if not text:
             return []
+        if self._passed is not None:  # a value was cut, which may hold calls that are only told of
+            return [TextDelta(self._breaks + self._family.begin + text)]
         if self._state == "thought":
             return [ReasoningDelta(text)]
         if self._state == "call":
@@ -293,31 +295,32 @@ class Parser:
     def _call(self) -> list[Event]:
         end = self._family.end
         place = self._text.find(end, self._looked) if end else -1
-        while place > 0 and not self._strays and self._place.is_within(self._text, place):
+        while place > 0 and not self._strays and not self._ending.is_at(self._text, place):
             self._passed = place if self._passed is None else self._passed
             place = self._text.find(end, place + len(end))
         if place < 0:  # a long call is not searched from its beginning for each of its tokens
             self._looked = max(0, len(self._text) - len(end))
             return []
         body = self._text[:place]
-        if self._passed is not None and not calls_of(body, self._tools or {}, self._family.begin)[0]:  # fmt: skip
+        if self._passed is not None and not is_whole(body, self._tools or {}, self._family.begin):
             return self._end_early()
         self._text = self._text[place + len(end) :]
         return self._end_call(body)
 
-    def _end_call(self, body: str, is_cut: bool = False) -> list[Event]:
+    def _end_call(self, body: str) -> list[Event]:
         self._state, self._looked, self._passed = "text", 0, None
-        self._place.begin()
-        events = self._calls(body, self._family.begin, self._family.end, is_cut)
-        self._fresh = any(isinstance(event, ToolCallDelta) for event in events)
+        self._ending.begin()
+        before = self.calls
+        events = self._calls(body, self._family.begin, self._family.end)
+        self._fresh = self.calls > before
         return events
 
-    def _end_early(self, is_cut: bool = False) -> list[Event]:
+    def _end_early(self) -> list[Event]:
         """End a call that no value explains at the first mark that seemed to be in one; once, since what follows is read again."""
         assert self._passed is not None
         body, rest = self._text[: self._passed], self._text[self._passed + len(self._family.end) :]
         self._text, self._strays = "", True
-        return [*self._end_call(body, is_cut), *self.add(rest)]
+        return [*self._end_call(body), *self.add(rest)]
 
     def _calls(self, body: str, begin: str, end: str = "", is_cut: bool = False) -> list[Event]:
         """The calls of a text; the text itself where it has none."""
