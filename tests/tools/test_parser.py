@@ -286,6 +286,7 @@ def test_a_call_that_is_cut(text: str) -> None:
         ("<tool_call><function=add>\n<parameter=a>\n1\n</function>\n</tool_call>", ["add"]),
         ("<tool_call><function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</function>\n</tool_call>", ["add"]),
         ("<tool_call><function=add></tool_call>", ["add"]),
+        ("<tool_call><function=add><parameter=a>1</parameter></function>,\n</tool_call>", ["add"]),
         ("<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value> so\n</tool_call>", ["add"]),
         ("<tool_call><function=add><parameter=a>1</parameter></function>,\n<function=get_weather><parameter=city>Paris</parameter></function></tool_call>", ["add", "get_weather"]),
     ],

@@ -90,7 +90,7 @@ _FORMS = (_FUNCTION, _LISTING, _JSON)
 _COUNTED = re.compile("<(/?)(function|parameter|arg_value)[=>]")
 _TAIL = 256
 #: What a call in Qwen Coder's form ends with, and what it does where the last mark is missing.
-_FUNCTION_ENDS = re.compile(r"(?:^|[\n>])\s*</function>\s*\Z")
+_FUNCTION_ENDS = re.compile(r"(?:^|[\n>])\s*</function>\s*[,;]?\s*\Z")
 _PARAMETER_ENDS = re.compile(r"</parameter>[^\S\n]*\n\s*\Z")
 _decoder = json.JSONDecoder()
 
