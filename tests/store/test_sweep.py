@@ -162,6 +162,24 @@ async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
     await answers.aclose()
 
 
+async def test_any_number_that_goes(database: Database, clock: Clock) -> None:
+    """However many rows are deleted at once, it is one statement: of a database's statements each form is kept in memory."""
+    answers = Answers(database, max_age_s=AGE_S, clock=clock)
+    kept = set[int]()
+    for count in range(1, 5):
+        for number in range(count):
+            await answers.put(stored(f"r{number}"))
+        clock.now += AGE_S
+        await answers.sweep()
+        assert [] == await there(answers, ["r0"])
+        assert database._engine is not None
+        if count > 1:  # the first one has also made what the others do
+            kept.add(len(database._engine._compiled_cache or ()))
+    await answers.aclose()
+
+    assert 1 == len(kept)
+
+
 async def test_what_is_too_large(database: Database, clock: Clock) -> None:
     """Of too many bytes the oldest are deleted; conversations that grow count, and what is changed or deleted counts as it is now."""
     answers = Answers(database, max_age_s=AGE_S, max_bytes=100_000, clock=clock)

@@ -3,7 +3,7 @@
 import sqlite3
 from typing import cast
 
-from sqlalchemy import Connection, Table, and_, delete, func, or_, select
+from sqlalchemy import Connection, Table, delete, func, select, tuple_
 
 from unilect.store._tables import conversations, instances, responses
 
@@ -71,9 +71,8 @@ def delete_oldest(connection: Connection, most: int, most_bytes: int) -> bool:
 
 
 def _delete(connection: Connection, table: Table, keys: list[tuple[str, str]]) -> None:
-    if keys:
-        each = [and_(table.c.owner == owner, table.c.id == id) for owner, id in keys]
-        connection.execute(delete(table).where(or_(*each)))
+    if keys:  # one statement for any number of them: each form of one is kept, made ready, for a long time
+        connection.execute(delete(table).where(tuple_(table.c.owner, table.c.id).in_(keys)))
 
 
 def shrink(connection: Connection) -> bool:
