@@ -60,3 +60,14 @@ def test_quotes_that_do_not_close(size: int) -> None:
 
     assert ('{"a": "1}', "Hm.") == (choice.text, choice.reasoning)
     assert [("f", "{}")] == [(call.name, call.arguments) for call in choice.tool_calls]
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_blanks(size: int) -> None:
+    """Blanks before the text outside of all messages are a part of it, however they come, and those between messages are not."""
+    text = " \n<|channel|>analysis<|message|>Hm.<|end|> \n<|start|>assistant<|end|> Hi "
+    parser = ChannelParser(TOOLS, lambda: "call")
+    batches: list[list[Event]] = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]  # fmt: skip
+    [choice] = fold([*batches, parser.end()]).choices
+
+    assert ("Hm.", " Hi ") == (choice.reasoning, choice.text)

@@ -88,6 +88,7 @@ class ChannelParser:
         self._most = most
         self._head: str | None = None  # of the message that is being read
         self._in_head = self._outside = False
+        self._blanks: list[str] = []
         self._body: list[str] = []  # of a call
         self._quotes = Quotes()  # of its arguments, where a mark is a part of a text
         self._passed = False  # there is such a mark
@@ -108,6 +109,7 @@ class ChannelParser:
         for found in _MARK.finditer(text):
             events += self._tell(text[read : found.start()])
             mark, read = found[0], found.end()
+            self._blanks = []
             if self._quotes.are_open and not self._strays:
                 self._passed = True
                 events += self._tell(mark)
@@ -119,7 +121,8 @@ class ChannelParser:
                     events += self._end_message()
                 # a channel begins a head, or goes on with one: the recipient may stand before it
                 starts = mark in ("<|channel|>", "<|start|>")
-                self._head = f"{self._recipient} " if self._in_head and starts else ""
+                before = f"{self._recipient} " if self._in_head else ""
+                self._head = before if starts else None
                 self._in_head = starts
         rest = text[read:]
         kept = len(rest) - held(rest, _ALL)
@@ -147,9 +150,11 @@ class ChannelParser:
             self._body.append(text)
             self._quotes.add(text)
             return []
-        self._outside = self._outside or (self._head is None and not text.isspace())
-        if self._head is None and not self._outside:  # blanks between two messages
-            return []
+        if self._head is None and not self._outside:
+            self._blanks.append(text)  # between two messages they are none of the answer
+            if text.isspace():
+                return []
+            self._outside, text = True, "".join(self._blanks)
         return [ReasoningDelta(text) if self.thinks else TextDelta(text)]
 
     def _end_message(self) -> list[Event]:
