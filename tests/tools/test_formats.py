@@ -141,6 +141,7 @@ def test_what_is_no_call(text: str) -> None:
         ("add\n<arg_key>a</arg_key>\n<arg_value>87</arg_value></arg_value>\n", {"a": 87}),
         ("<function=add>\n<parameter=a>\n87\n<parameter=b>\n1\n</parameter>\n</function>", {"a": 87, "b": 1}),
         ("<function=get_weather>\n<parameter=city>\nwrite <parameter=word> there\n</parameter>\n</function>", {"city": "write <parameter=word> there"}),
+        ("<function=add>\n<parameter=c>\n87\n</parameter>\n<parameter=d>\n1\n</function>", {"c": 87, "d": 1}),
         ('call:get_weather{"city": "puts(\\"{\\");", zip: "}"}', {"city": 'puts("{");', "zip": "}"}),
     ],
 )  # fmt: skip

@@ -269,12 +269,14 @@ def _tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
 def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The values of a call, each up to its first end or the next one; where the end is missing, a name that the tool has not begins none."""
     begins: list[re.Match[str]] = []
+    end = -1  # of the value before
     for found in _NAMED_PARAMETER.finditer(body):
-        before = body[max(0, found.start() - 64) : found.start()].rstrip()
-        if not begins or not known or found[1].strip() in known or before.endswith("</parameter>"):
+        is_outside = not begins or 0 <= end < found.start()
+        if is_outside or not known or found[1].strip() in known:
             begins.append(found)
-    ends = [*(found.start() for found in begins[1:]), len(body)]
-    values = (body[found.end() : end].partition("</parameter>")[0] for found, end in zip(begins, ends, strict=False))  # fmt: skip
+            end = body.find("</parameter>", found.end())
+    nexts = [*(found.start() for found in begins[1:]), len(body)]
+    values = (body[found.end() : next].partition("</parameter>")[0] for found, next in zip(begins, nexts, strict=False))  # fmt: skip
     return _without_breaks([(found[1], value) for found, value in zip(begins, values, strict=True)])
 
 
