@@ -47,7 +47,7 @@ BUDGETS = {
     "parameters": 734,
     "routing": 3_971,
     "server": 2_113,
-    "store": 2_500,
+    "store": 2_504,
     "store/migrations": 9,
     "store/migrations/versions": 260,
     "testing": 337,

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from clock import Clock
 from unilect.errors import InvalidRequest
@@ -159,6 +160,29 @@ async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
     assert "r0" == left.pop(0)
     assert names[-len(left) :] == left
     assert 150 <= len(left) <= 200
+    await answers.aclose()
+
+
+async def test_what_is_worked_on_goes_last(database: Database, clock: Clock) -> None:
+    """Of too many responses those that a server still works on are deleted when there are no others."""
+    answers = Answers(database, max_age_s=AGE_S, max_count=10, clock=clock)
+    running = [f"q{number}" for number in range(5)]
+    for id in running:
+        clock.now += 1
+        await answers.put(replace(stored(id), status="in_progress"))
+    for number in range(20):
+        clock.now += 1
+        await answers.put(stored(f"r{number}"))
+    await answers.sweep()
+    assert running == await there(answers, running)
+
+    for number in range(5, 20):
+        clock.now += 1
+        await answers.put(replace(stored(f"q{number}"), status="queued"))
+    await answers.sweep()
+    left = await there(answers, [f"q{number}" for number in range(20)])
+    assert [f"q{number}" for number in range(20 - len(left), 20)] == left
+    assert 5 < len(left) <= 10
     await answers.aclose()
 
 

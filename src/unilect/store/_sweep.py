@@ -1,11 +1,12 @@
 """What is too old, or too much, is deleted, the oldest first, in transactions of some rows."""
 
 import sqlite3
-from typing import cast
+from typing import TypeAlias, cast
 
-from sqlalchemy import Connection, Table, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, tuple_
 
 from unilect.store._tables import conversations, instances, responses
+from unilect.store.answers import RUNNING
 
 _AT_ONCE = 100
 _FREED_PAGES = 1000  # of a file, given back at once
@@ -13,6 +14,8 @@ _SWEEPING = (
     0x756E696C  # the lock of whoever deletes what is too much; any number that is nobody else's
 )
 _INSTANCE_S = 86_400.0  # a server that was not heard of for so long is forgotten
+
+_Row: TypeAlias = tuple[float, float, int, Table, tuple[str, str]]
 
 
 def totals(connection: Connection) -> tuple[int, int]:
@@ -43,21 +46,18 @@ def delete_old(connection: Connection, since: float, now: float) -> bool:
 
 
 def delete_oldest(connection: Connection, most: int, most_bytes: int) -> bool:
-    """Delete some of the oldest where there are more than so many, or more bytes; whether there are more to delete."""
+    """
+    Delete some of the oldest where there are more than so many, or more bytes; whether there are more to delete. Responses that a server
+    works on go when nothing else is left: whoever waits for one has not had it.
+    """
     if (
         connection.dialect.name == "postgresql"
     ):  # of two that count and delete at once, one would delete for the other, too
         connection.execute(select(func.pg_advisory_xact_lock(_SWEEPING)))
     count, size = totals(connection)
-    rows = [
-        (row.used_at, row.created_at, row.size, table, (row.owner, row.id))
-        for table in (responses, conversations)
-        for row in connection.execute(
-            select(table.c.used_at, table.c.created_at, table.c.size, table.c.owner, table.c.id)
-            .order_by(table.c.used_at, table.c.created_at)
-            .limit(_AT_ONCE)
-        )
-    ]
+    runs = responses.c.status.in_(RUNNING)
+    rows = [*_oldest(connection, responses, ~runs), *_oldest(connection, conversations)]
+    rows = rows or _oldest(connection, responses, runs)
     rows.sort(key=lambda row: row[:2])
     gone: dict[Table, list[tuple[str, str]]] = {responses: [], conversations: []}
     for _, _, bytes_, table, key in rows[:_AT_ONCE]:
@@ -68,6 +68,17 @@ def delete_oldest(connection: Connection, most: int, most_bytes: int) -> bool:
     for table, keys in gone.items():
         _delete(connection, table, keys)
     return bool(rows) and (count > most or size > most_bytes)
+
+
+def _oldest(connection: Connection, table: Table, *which: ColumnElement[bool]) -> list[_Row]:
+    """When each was used last and made, its size, its table, and its key."""
+    rows = connection.execute(
+        select(table.c.used_at, table.c.created_at, table.c.size, table.c.owner, table.c.id)
+        .where(*which)
+        .order_by(table.c.used_at, table.c.created_at)
+        .limit(_AT_ONCE)
+    )
+    return [(row.used_at, row.created_at, row.size, table, (row.owner, row.id)) for row in rows]
 
 
 def _delete(connection: Connection, table: Table, keys: list[tuple[str, str]]) -> None:
