@@ -15,13 +15,11 @@ class Tag(NamedTuple):
     How a form writes values without quotes.
 
     Attributes:
-        begin: What one begins with.
-        end: What it ends with.
+        end: What a value ends with.
         marks: Finds the next of three things in one: its end (`last`), an end that is none unless it is of a value within (`end`), and
             the beginning of such a value (`begin`).
     """
 
-    begin: str
     end: str
     marks: re.Pattern[str]
 
@@ -29,7 +27,7 @@ class Tag(NamedTuple):
 def _tag(begin: str, end: str, follows: str) -> Tag:
     """A value that ends with a mark, if one of some things follows."""
     last = rf"(?P<last>{end}(?=\s*(?:{follows})))"
-    return Tag(begin, end, re.compile(f"{last}|(?P<end>{end})|(?P<begin>{begin})"))
+    return Tag(end, re.compile(f"{last}|(?P<end>{end})|(?P<begin>{begin})"))
 
 
 #: Qwen Coder.

@@ -585,6 +585,18 @@ async def test_items_that_no_response_can_read(item: Any, where: str) -> None:
     assert [] == items["data"]
 
 
+async def test_an_output_that_is_added_later() -> None:
+    """The output of a call may be added to a conversation after the call, and a response is made with both."""
+    made = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+    async with client(says(HELLO)) as one:
+        _, _, talk = await one.ask("POST", "/conversations", {"items": [USER, made]})
+        status, _, _ = await one.ask("POST", f"/conversations/{talk['id']}/items", {"items": [output]})  # fmt: skip
+        assert status == 200
+        await one.create("And?", conversation=talk["id"])
+        assert ["user", "assistant", "tool", "user"] == [said["role"] for said in one.prompt()]
+
+
 async def test_a_handed_over_conversation() -> None:
     """A shortened conversation keeps what the user said, and goes on from the summary."""
     summary = frames(delta(role="assistant", content="Ada wants tea."), delta(finish="stop"), USAGE, DONE)  # fmt: skip

@@ -14,11 +14,17 @@ from msgspec import Meta
 from unilect.context import in_hand
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._before import check_kept
-from unilect.dialects.responses._items import Conversation, kind_of, new_id, own_id, prefix_of, told
+from unilect.dialects.responses._items import (
+    check_readable,
+    kind_of,
+    new_id,
+    own_id,
+    prefix_of,
+    told,
+)
 from unilect.dialects.responses._kept import Kept
 from unilect.dialects.responses._pages import listed, page
 from unilect.dialects.responses._request import Short
-from unilect.dialects.responses._tools import Tools
 from unilect.errors import NotStored
 from unilect.requests import Request
 from unilect.store.answers import Item
@@ -158,9 +164,9 @@ def _as_items(given: Sequence[Any]) -> list[Item]:
     Raises:
         InvalidRequest: One cannot be read: no response could be made with the conversation any more.
     """
-    found, reader = [], Conversation(None, Tools())
+    check_readable(given, "items")
+    found = []
     for number, item in enumerate(given):
-        reader.add(item, f"items[{number}]")
         kind = kind_of(item, f"items[{number}]")
         id = own_id(item) or new_id(prefix_of(kind))
         found.append(Item(id, encode_json(told(item | {"type": kind, "id": id}))))

@@ -12,7 +12,7 @@ Source: https://platform.openai.com/docs/api-reference/responses/create (`input`
 import base64
 import binascii
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -68,6 +68,18 @@ def kind_of(item: Any, place: str) -> str:
     if not isinstance(kind, str):
         wrong(f"{place}.type", "the type of an item, such as `message`")
     return kind
+
+
+def check_readable(items: Iterable[Any], named: str) -> None:
+    """
+    Raises:
+        InvalidRequest: No response could be made with one of the items. Whether an output's call is there shows with the items before it.
+    """
+    reader = Conversation(None, Tools())
+    for number, item in enumerate(items):
+        place = f"{named}[{number}]"
+        if kind_of(item, place) not in _OUTPUTS:
+            reader.add(item, place)
 
 
 def prefix_of(kind: str) -> str:
