@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ledger_books import END, HELLO, books, ready
+from unilect.context import Context
 from unilect.errors import AuthenticationError, BackendError, LedgerUnavailable, StoreUnavailable
 from unilect.gateway import _writer, ledger
 from unilect.gateway.ledger import Rule, State
@@ -62,6 +63,39 @@ async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path, url:
         await asyncio.gather(first, *rest)
 
         assert [["a"], ["b", "c", "d"]] == made.ledger.groups
+
+
+async def test_what_is_written_is_let_go(tmp_path: Path, url: str) -> None:
+    """A row that is in the ledger is not kept, and no error is made for whoever has waited for it."""
+    made_errors: list[LedgerUnavailable] = []
+
+    def tell(item: _writer.Item, error: LedgerUnavailable) -> None:
+        made_errors.append(error)
+
+    async with books(tmp_path, url=url) as made:
+        await made.book.start()
+        writer = made.book.writer
+        writer._tell = tell  # type: ignore[method-assign]
+        await made.answer()
+        await writer.settle()
+        assert [] == writer._writing
+    assert [] == made_errors
+
+
+async def test_limits_are_asked_once(tmp_path: Path) -> None:
+    """Whether a request has a budget is found out once."""
+    async with books(tmp_path, None) as made:
+        asked: list[str] = []
+
+        def has_budget(context: Context) -> bool:
+            asked.append(context.request_id)
+            return True
+
+        made.book.has_budget = has_budget
+        await made.answer("a")
+        await made.answer("b")
+        assert ["a", "b"] == asked
+        assert ["a", "b"] == list(made.rows())
 
 
 async def test_a_client_that_has_left(tmp_path: Path, url: str) -> None:

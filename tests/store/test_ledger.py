@@ -136,6 +136,18 @@ async def test_what_is_kept(database: Database, ledger: Ledger) -> None:
     await ledger.aclose()
 
 
+@pytest.mark.parametrize("count", [1, 32, 33, 100])
+async def test_many_at_once(ledger: Ledger, count: int) -> None:
+    """However many rows are written together, all are there; of two with one id the first is, but for a status that is corrected."""
+    rows = [row(completion=number) for number in range(count)]
+    again = structs.replace(rows[0], completion=10**6, status=CORRECTED)
+    await ledger.write([*rows, again])
+    (sums,) = await ledger.sums(())
+    assert (count, sum(range(count))) == (sums.requests, sums.completion)
+    assert CORRECTED == await status_of(ledger, rows[0].id)
+    await ledger.aclose()
+
+
 async def test_a_corrected_status(ledger: Ledger) -> None:
     """A row that is written again changes its status alone, and only where its client was told that it could not be kept."""
     one = row(status=200, completion=5)

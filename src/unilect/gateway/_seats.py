@@ -32,7 +32,8 @@ class Seats:
         counters.make_room()  # now: what is found below is new, and says nothing yet
         self._counters, self._told_of = counters, told
         # each with its limit where a request needs of it as much as it is large, else one; a minute of such a kind is of tokens
-        self._minutes: list[tuple[Minute, int, Limit | None, str]] = []
+        # and how much it holds is told as a level, too
+        self._minutes: list[tuple[Minute, int, int, Limit | None, str]] = []
         self._budgets: list[tuple[Budget, int, Limit | None, int]] = []
         self._all: list[tuple[Minute | Budget, int, float | None]] = []  # in the order of `limits`
         for limit in limits:
@@ -40,7 +41,7 @@ class Seats:
             found = counters.found(name, limit.leaks, limit.most, ends_at)
             sized = None if limit.counts_requests else limit
             if isinstance(found, Minute):
-                self._minutes.append((found, limit.most, sized, name))
+                self._minutes.append((found, limit.most, limit.most * MINUTE_US, sized, name))
             else:
                 self._budgets.append((found, limit.most, sized, limit.each or 0))
             self._all.append((found, limit.most, ends_at))
@@ -65,11 +66,14 @@ class Seats:
         # what most requests need of each limit of tokens
         whole = None if size is None or size.limit is None else size.tokens(asked.allowed)
         needs: list[int] = []
-        for minute, most, sized, _ in self._minutes:
+        for minute, most, full, sized, _ in self._minutes:
             need = 1 if sized is None else asked.needs(sized) if whole is None else whole
             minute.leak(most, now_us)
-            if minute.level > (most - need) * MINUTE_US:
+            level = minute.level + need * MINUTE_US
+            if level > full:
+                self._give_back(needs)
                 return None
+            minute.level = level
             needs.append(need)
         loose = asked.loose
         for budget, most, sized, _ in self._budgets:
@@ -78,17 +82,21 @@ class Seats:
             else:
                 need = whole if whole is not None and sized.unit == "tokens" else asked.needs(sized)
                 room = need * LOOSE if loose else need
-            if budget.used + budget.held + room > most:
+            held = budget.held
+            if budget.used + held + room > most:
+                self._give_back(needs)
                 return None
+            budget.held = held + need
             needs.append(need)
-        at = 0
-        for minute, _, _, _ in self._minutes:
-            minute.level += needs[at] * MINUTE_US
-            at += 1
-        for budget, _, _, _ in self._budgets:
-            budget.held += needs[at]
-            at += 1
         return needs
+
+    def _give_back(self, needs: list[int]) -> None:
+        """Hold nothing of what was held just now, in the order in which it was: another one has no room."""
+        held = iter(needs)
+        for (minute, *_), need in zip(self._minutes, held, strict=False):
+            minute.level -= need * MINUTE_US
+        for (budget, *_), need in zip(self._budgets, held, strict=False):
+            budget.held -= need
 
     def headers(self, dialect: str, now: float) -> dict[str, str]:
         """What clients are told; as `_ratelimit.headers`."""
@@ -118,17 +126,15 @@ class Seats:
 
     def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
         """Count what a request has used, and hold nothing for it any more."""
-        at = 0
         tokens = usage.prompt_tokens + usage.completion_tokens
-        for minute, most, sized, name in self._minutes:
-            if sized is not None and tokens != needs[at]:
+        held = iter(needs)
+        for (minute, most, _, sized, name), need in zip(self._minutes, held, strict=False):
+            if sized is not None and tokens != need:
                 counters = self._counters
-                counters.kept(name, minute).settle(most, needs[at], tokens, counters.now_us())
-            at += 1
-        for budget, _, sized, each in self._budgets:
-            budget.held -= needs[at]
+                counters.kept(name, minute).settle(most, need, tokens, counters.now_us())
+        for (budget, _, sized, each), need in zip(self._budgets, held, strict=False):
+            budget.held -= need
             if sized is None:
                 budget.used += each
             else:
                 budget.used += tokens if sized.unit == "tokens" else cost(price, usage)
-            at += 1

@@ -168,7 +168,9 @@ class Writer:
                     await asyncio.sleep(GATHER_S)
                 some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
                 self._writing = some
-                if not await self._try(some):
+                is_written = await self._try(some)
+                self._writing = []
+                if not is_written:
                     self._idle.set()
                     await asyncio.sleep(RETRY_S)
                 elif not waiting:

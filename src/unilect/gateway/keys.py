@@ -14,6 +14,7 @@ from unilect.config.digests import key_digest
 from unilect.errors import MissingKey
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.secret import digest
+from unilect.store.keys import Key
 
 
 class Caller(NamedTuple):
@@ -92,24 +93,26 @@ class Keys:
             AuthenticationError: No key, or a wrong one.
             StoreUnavailable: The keys of the store cannot be read.
         """
-        known = self._known
-        if not self._callers and (known is None or not known.required):
+        callers, known = self._callers, self._known
+        if not callers and known is None:
             return ANONYMOUS
         secret = (_password(headers) if as_password else None) or self._secret(headers)
+        if secret is not None:
+            hashed = digest(secret)
+            if (caller := callers.get(hashed)) is not None:
+                return caller
+            if known is not None and (key := known.lasting(hashed)) is not None:
+                return _of_store(key)
+        if not self.required:
+            return ANONYMOUS
         if secret is None:
             raise MissingKey(
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
                 "`api-key: KEY`."
             )
-        hashed = digest(secret)
-        caller = self._callers.get(hashed)
-        if caller is not None:
-            return caller
         if known is None:
             raise wrong("this server does not know it.")
-        key = known.lasting(hashed) or await known.key(secret, hashed)
-        models = None if key.models is None else frozenset(key.models)
-        return Caller(key.id, models, key.owner, key.limits)
+        return _of_store(await known.key(secret, hashed))
 
     def _secret(self, headers: Mapping[str, str]) -> str | None:
         authorization = headers.get("Authorization")
@@ -120,6 +123,12 @@ class Keys:
                 if secret:
                     return secret
         return headers.get("X-API-Key") or headers.get("api-key")
+
+
+def _of_store(key: Key) -> Caller:
+    """Who has a key of the store."""
+    models = None if key.models is None else frozenset(key.models)
+    return Caller(key.id, models, key.owner, key.limits)
 
 
 def _password(headers: Mapping[str, str]) -> str | None:

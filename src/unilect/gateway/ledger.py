@@ -200,8 +200,9 @@ class LedgerBook:
         if self._rule is not None:
             return self._rule
         if context is not None:
-            known = context.has_budget
-            if self.has_budget(context) if known is None else known:
+            if context.has_budget is None:  # the limits will say so, and are not asked twice
+                context.has_budget = self.has_budget(context)
+            if context.has_budget:
                 return "required"
         try:
             if self._known is None or not self._known.required:

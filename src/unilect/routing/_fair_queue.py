@@ -198,10 +198,12 @@ class FairQueue:
     def leave(self, ticket: _Waiting) -> None:
         """A request has ended, however it has."""
         self._running.discard(ticket)
-        new = ticket.use.cost - ticket.charged
-        if new > 0:
-            ticket.charged += new
-        self._order.end(ticket, max(0, new))
+        cost, charged = ticket.use.cost, ticket.charged
+        if cost > charged:
+            ticket.charged = cost
+            self._order.end(ticket, cost - charged)
+        else:
+            self._order.end(ticket)
         if ticket.charged:  # one that failed at once says nothing of others
             self._learn(ticket)
         if self._order.length:

@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import chain
 
 from sqlalchemy import Connection, delete, func, literal_column, select
 
-from unilect.store._prepared import Prepared
+from unilect.store._prepared import Prepared, run_text
 from unilect.store._tables import keys, ledger
 from unilect.store.ledger import CORRECTED, Row, Sum, Used
 
 _NAMES = "id at day key owner model backend dialect endpoint prompt cached completion first_token_ms duration_ms status finish cost"
-_AT_ONCE = 1000  # rows that one transaction deletes
+#: Rows that one statement of SQLite inserts: several threads run, and what a statement waits for takes longer than what it does.
+AT_ONCE = 32
+_MOST_DELETED = 1000  # rows that one transaction deletes
 _DAY_S = 86_400
 #: Counts of a backend are its own words; beyond these a sum would not fit into the column.
 _MOST_TOKENS, _MOST_COST = 10**12, 10**15
@@ -24,11 +27,18 @@ class LedgerRows:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Insert rows. Of one whose id is there nothing changes, unless the new one has the status `CORRECTED`."""
-        if rows:
-            values = [_values(row) for row in rows]
-            _insert(self._connection.dialect.name).run(self._connection, values)
+    def add(self, rows: Sequence[Row]) -> bool:
+        """Insert rows; true. Of one whose id is there nothing changes, unless the new one has the status `CORRECTED`."""
+        connection, kind = self._connection, self._connection.dialect.name
+        values, insertion = [_values(row) for row in rows], _insert(kind)
+        if kind != "sqlite" and values:  # one statement of PostgreSQL takes no id twice
+            insertion.run(connection, values)
+            return True
+        for at in range(0, len(values), AT_ONCE):
+            some = values[at : at + AT_ONCE]
+            text = insertion.repeated(connection, len(some))
+            run_text(connection, text, [tuple(chain.from_iterable(some))])
+        return True
 
     def probe(self) -> None:
         """Write what leaves nothing behind."""
@@ -75,9 +85,9 @@ class LedgerRows:
 
     def delete_before(self, at: float) -> bool:
         """Delete some rows of requests that came before a time; whether there may be more."""
-        old = select(ledger.c.id).where(ledger.c.at < at).order_by(ledger.c.at).limit(_AT_ONCE)
+        old = select(ledger.c.id).where(ledger.c.at < at).order_by(ledger.c.at).limit(_MOST_DELETED)
         gone = self._connection.execute(delete(ledger).where(ledger.c.id.in_(old)))
-        return gone.rowcount == _AT_ONCE
+        return gone.rowcount == _MOST_DELETED
 
 
 @cache

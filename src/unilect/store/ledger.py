@@ -128,7 +128,19 @@ class Ledger:
 
         A row whose id is there already stays as it is; its status alone becomes `CORRECTED`, where the new one has that.
         """
-        await self._ask(lambda all: all.add(rows))
+
+        def add(connection: "Connection") -> bool:
+            from unilect.store._ledger import LedgerRows
+
+            return LedgerRows(connection).add(rows)
+
+        def add_at_once(connection: "Connection") -> bool | None:
+            """Add them by one statement, where they are few enough."""
+            from unilect.store._ledger import AT_ONCE
+
+            return add(connection) if len(rows) <= AT_ONCE else None
+
+        await self._database.begin(add, add_at_once)
         if self._sweeper is None:
             self._sweeper = self._tasks.start("the sweep of the ledger", self._sweep_on())
 
