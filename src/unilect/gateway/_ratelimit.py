@@ -74,14 +74,15 @@ def tell(
 ) -> None:
     """Tell of one kind of limits: how much it is, what is left of it, and in how many seconds nothing of it is used."""
     if dialect == "messages":
-        names = of.anthropic_names
+        limit, remaining, reset = of.anthropic_names
         at_end = datetime.fromtimestamp(math.ceil(now + resets_s), UTC)
-        reset = f"{at_end:%Y-%m-%dT%H:%M:%SZ}"
+        when = f"{at_end:%Y-%m-%dT%H:%M:%SZ}"
     else:
-        names, reset = of.names, duration(resets_s)
-    told[names[0]] = most
-    told[names[1]] = str(left) if left > 0 else "0"
-    told[names[2]] = reset
+        limit, remaining, reset = of.names
+        when = duration(resets_s)
+    told[limit] = most
+    told[remaining] = str(left) if left > 0 else "0"
+    told[reset] = when
 
 
 def duration(seconds: float) -> str:

@@ -126,15 +126,17 @@ class Seats:
 
     def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
         """Count what a request has used, and hold nothing for it any more."""
+        at = 0
         tokens = usage.prompt_tokens + usage.completion_tokens
-        held = iter(needs)
-        for (minute, most, _, sized, name), need in zip(self._minutes, held, strict=False):
-            if sized is not None and tokens != need:
+        for minute, most, _, sized, name in self._minutes:
+            if sized is not None and tokens != needs[at]:
                 counters = self._counters
-                counters.kept(name, minute).settle(most, need, tokens, counters.now_us())
-        for (budget, _, sized, each), need in zip(self._budgets, held, strict=False):
-            budget.held -= need
+                counters.kept(name, minute).settle(most, needs[at], tokens, counters.now_us())
+            at += 1
+        for budget, _, sized, each in self._budgets:
+            budget.held -= needs[at]
             if sized is None:
                 budget.used += each
             else:
                 budget.used += tokens if sized.unit == "tokens" else cost(price, usage)
+            at += 1

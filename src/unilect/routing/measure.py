@@ -92,16 +92,14 @@ class Measures:
     def _chain(self, name: str) -> list[Model]:
         """A model and its fallbacks; nothing of one that is gone meanwhile."""
         chain: list[Model] = []
-        following: str | None = name
-        while following is not None:
-            try:
-                model = self._registry.get(following)
-            except ModelNotFound:
-                break
-            if model in chain:
-                break
-            chain.append(model)
-            following = model.fallback
+        try:
+            while (model := self._registry.get(name)) not in chain:
+                chain.append(model)
+                if model.fallback is None:
+                    break
+                name = model.fallback
+        except ModelNotFound:
+            return chain
         return chain
 
     async def _count(self, model: Model, request: Request) -> int | None:
@@ -123,9 +121,12 @@ def _attempts(chain: list[Model], request: Request) -> int:
     """How many answers may be made of which one is told: those that are validated whole are made again."""
     if not isinstance(request, ChatRequest | CompletionRequest):
         return 1
+    calls = isinstance(request, ChatRequest) and request.tools
+    if request.response_format is None and request.grammar is None and not calls:
+        return 1  # as of nearly all: nothing binds it
     if bonds(request):
         return ATTEMPTS
-    if isinstance(request, ChatRequest) and request.tools and must_call(request):
+    if isinstance(request, ChatRequest) and calls and must_call(request):
         plans = (tools.plan(request, one.capabilities) for one in chain)
         if any(made is not None and made.held for made in plans):
             return ATTEMPTS
