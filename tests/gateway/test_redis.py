@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
@@ -62,6 +64,35 @@ async def until(check: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def taken(counters: RedisCounters, claims: list[Claim]) -> str:
+    """The id of a request that is let through, empty where it is not; the server may have to be asked again, by a new request each time."""
+    async with asyncio.timeout(20):
+        for number in count():
+            try:
+                return f"{number}" if (await counters.take(f"{number}", claims)).ok else ""
+            except LimitsUnavailable:
+                await asyncio.sleep(0.01)
+    raise AssertionError
+
+
+async def becomes(expected: tuple[int, int], counters: RedisCounters) -> None:
+    """Wait until so much is used and held, on a server whose connections may have ended."""
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(LimitsUnavailable):
+                (found,) = await counters.look(budget(1))
+                if found[:2] == expected:
+                    return
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers say soon that they are alive, and one that has begun anew waits no longer for it than it must."""
+    monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
+    monkeypatch.setattr(_redis, "ANEW_S", 1.0)
+
+
 async def state(counters: RedisCounters) -> tuple[int, int]:
     """What is used and held of the budget."""
     found = await counters.take("look", [Claim(name="b", most=1, need=1, room=1, ends_at=LATER)])
@@ -69,15 +100,14 @@ async def state(counters: RedisCounters) -> tuple[int, int]:
     return found.states[0][:2]
 
 
+@pytest.mark.usefixtures("quick")
 async def test_away_and_back(
     server: RedisServer,
     new: Callable[[], RedisCounters],
     ledger: Ledger,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """While the server is away, requests are refused at once; back without its data, it gets the ledger's and what was used meanwhile."""
-    monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
     counters = new()
     assert (await counters.take("a", budget(100))).ok
     server.stop()
@@ -92,9 +122,11 @@ async def test_away_and_back(
     ledger["b"] = (170, LATER)  # the ledger had the request all the same
     server.start()
     await until(lambda: not counters._unsettled)
-    assert (170, 0) == await state(counters)
+    assert not await taken(counters, budget(900))
+    await becomes((170, 0), counters)
 
 
+@pytest.mark.usefixtures("quick")
 async def test_back_with_old_data(
     server: RedisServer, new: Callable[[], RedisCounters], ledger: Ledger
 ) -> None:
@@ -111,16 +143,73 @@ async def test_back_with_old_data(
     server.stop()
     server.start()
 
-    with pytest.raises(LimitsUnavailable):  # its connections have ended
-        await first.take("d", budget(300))
-    assert not (await first.take("d", budget(300))).ok
-    assert (730, 0) == await state(first)
+    assert not await taken(first, budget(300))
+    await becomes((730, 0), first)
     ledger["b"] = (0, LATER)
-    assert (await first.take("e", budget(200))).ok
-    with pytest.raises(LimitsUnavailable):
-        await second.take("f", budget(1))
-    assert (730, 200) == await state(second)
-    await first.settle("e", budget(200), [200])
+    let_through = await taken(first, budget(200))
+    assert let_through
+    assert not await taken(second, budget(100))
+    await becomes((730, 200), second)
+    await first.settle(let_through, budget(200), [200])
+
+
+@pytest.mark.parametrize("lost", ["an old copy", "nothing is left", "flushed"])
+@pytest.mark.usefixtures("quick")
+async def test_what_runs_is_held_again(
+    server: RedisServer, new: Callable[[], RedisCounters], lost: str
+) -> None:
+    """What a request may use that was let through before the server lost its data is held there before another one gets anything of the budget."""
+    first, second = new(), new()
+    rate = Claim(name="m", leaks=True, most=100, need=1, room=1)
+    if lost == "an old copy":
+        assert (await second.take("before", budget(5))).ok
+        await second.settle("before", budget(5), [0])
+        server.save()
+    assert (await first.take("a", [rate, *budget(600)])).ok
+    assert (await second.take("b", budget(50))).ok
+    await until(lambda: first._run and second._run)
+    if lost == "flushed":
+        server.flush()
+    else:
+        server.stop()
+        server.start()
+
+    assert not await taken(second, budget(400))
+    await becomes((100, 650), second)
+    await first.settle("a", [rate, *budget(600)], [1, 70])
+    await second.settle("b", budget(50), [50])
+    await becomes((220, 0), first)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_ends_meanwhile_is_not_held_again(
+    server: RedisServer, new: Callable[[], RedisCounters]
+) -> None:
+    """A request that ends before it could be held again is counted, and holds nothing; one that is held is so once."""
+    first = new()
+    assert (await first.take("a", budget(600))).ok
+    running = dict(first._running)
+    await first._hold_again(b"again")
+    assert (100, 600) == await state(first)
+    await first.settle("a", budget(600), [70])
+    first._running = running  # as it was when the pass began
+    await first._hold_again(b"again")
+    assert (170, 0) == await state(first)
+    first._running = {}
+
+
+@pytest.mark.usefixtures("quick")
+async def test_new_servers_wait_for_nobody(
+    server: RedisServer, new: Callable[[], RedisCounters]
+) -> None:
+    """The first request on a new Redis server is answered at once, whoever else is new."""
+    first, second = new(), new()
+    await second.open()
+    async with asyncio.timeout(20):
+        while not await second._redis.exists(_redis._alive(second.id)):
+            await asyncio.sleep(0.01)
+    assert (await first.take("a", budget(10))).ok
+    assert (await second.take("b", budget(10))).ok
 
 
 async def test_scripts_that_are_gone(server: RedisServer, new: Callable[[], RedisCounters]) -> None:
@@ -167,10 +256,10 @@ async def test_alive_while_it_settles(
         await may_send.wait()
         await send(one)
 
-    async def sign() -> list[str]:
+    async def sign() -> tuple[None, list[str]]:
         nonlocal signs
         signs += 1
-        return []
+        return None, []
 
     monkeypatch.setattr(counters, "_send", slow)
     monkeypatch.setattr(counters, "_sign", sign)

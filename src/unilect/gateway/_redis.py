@@ -9,6 +9,7 @@ Counters of limits on a Redis server, for several servers that count together.
 4. A Redis server that has lost its data, or is new, has no mark of having been seeded: it holds no budget before the ledger's totals are in it.
 5. One that was started again may have an old copy of its data, and one that took over an old copy of another's. It has no scripts then, which
    are in no copy: its mark is taken off before it gets them (Redis 7; https://redis.io/docs/latest/develop/programmability/eval-intro/).
+   Nothing of a budget is held then for `ANEW_S`, in which every server sees that, and holds again what its running requests may use.
 """
 
 import asyncio
@@ -33,11 +34,12 @@ log = logging.getLogger("unilect")
 ANSWER_TIMEOUT_S = 0.7
 ALIVE_S = 2.0
 DEAD_S = 10.0
+ANEW_S = 4.0  # longer than `ALIVE_S` and a time-out
 _MOST_CONNECTIONS = 64
 _MOST_UNSETTLED = 100_000
 _AT_ONCE = 500  # counters that are raised in one script, so that others wait for none of them long
 _PREFIX = "{unilect}:"
-_SERVERS, _SEEDED, _RUN = f"{_PREFIX}servers", f"{_PREFIX}seeded", f"{_PREFIX}run"
+_SERVERS, _SEEDED, _RUN, _ANEW = (f"{_PREFIX}{name}" for name in ("servers", "seeded", "run", "anew"))  # fmt: skip
 _Value = TypeVar("_Value")
 
 
@@ -98,9 +100,13 @@ class RedisCounters:
         self._settle = self._script(scripts.SETTLE)
         self._lapse = self._script(scripts.LAPSE)
         self._raise = self._script(scripts.SEED)
+        self._hold = self._script(scripts.HOLD)
         self._tasks = Tasks()
         self._settling: set[asyncio.Task[None]] = set()
         self._unsettled: list[_Settlement] = []
+        self._running: dict[str, Sequence[Claim]] = {}  # what was let through, and has not ended
+        self._run: bytes | None = None  # the Redis server's, when all of that was held there
+        self._holding: asyncio.Task[None] | None = None
         self._alive: asyncio.Task[None] | None = None
         self._freeing: asyncio.Task[None] | None = None
         self._late: asyncio.Task[None] | None = None  # settles what could not be settled before
@@ -120,21 +126,28 @@ class RedisCounters:
             async with self._seeding:
                 taken = await self._taken(request, claims)
                 if taken is None:
+                    await self._asked(self._begin_anew())
+                    if await self._asked(self._redis.exists(_ANEW)):
+                        raise self._too_early()
                     await self._seed()
                     taken = await self._taken(request, claims)
         if taken is None:
             raise _unavailable(f"the Redis server at {self._where} lost the limits' totals")
+        if taken.ok:
+            self._running[request] = claims
         return taken
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`: who waits may leave, and it is settled all the same."""
+        self._running.pop(request, None)
         done = self._start(_Settlement(request, claims, used))
         await asyncio.wait([done], timeout=ANSWER_TIMEOUT_S)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
         await self.raise_some(used)
-        await self._asked(self._redis.set(_SEEDED, "1"))
+        if not await self._asked(self._redis.eval(scripts.SEEDED, 2, _SEEDED, _ANEW)):
+            raise self._too_early()
 
     async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
@@ -182,10 +195,9 @@ class RedisCounters:
         Raises:
             LimitsUnavailable: It says nothing; whatever it has taken is given back.
         """
-        budgets = {_PREFIX + c.name: str(c.need) for c in claims if not c.leaks and c.need}
         keys = [self._held, _mark(request), _SEEDED, _alive(self.id), _SERVERS]
         needs_seed = any(claim.ends_at is not None for claim in claims)
-        given: list[Any] = [request, self.id, int(DEAD_S * 1000), int(needs_seed), msgspec.json.encode(budgets)]  # fmt: skip
+        given: list[Any] = [request, self.id, int(DEAD_S * 1000), int(needs_seed), _budgets(claims)]  # fmt: skip
         for claim in claims:
             keys.append(_PREFIX + claim.name)
             given += _numbers(claim, claim.room)
@@ -208,10 +220,16 @@ class RedisCounters:
         try:
             return await self._take_once(keys, given)
         except NoScriptError:
-            if await self._redis.eval(scripts.ANEW, 3, _RUN, _SEEDED, _SERVERS, _held("")):
-                log.info("limits: the Redis server at %s has begun anew; it gets what the ledger has", self._where)  # fmt: skip
+            await self._begin_anew()
             await self._redis.script_load(scripts.TAKE)
             return await self._take_once(keys, given)
+
+    async def _begin_anew(self) -> None:
+        """Take a Redis server whose counters are of another run, or that has lost them, for one that has to be seeded."""
+        keys = _RUN, _SEEDED, _SERVERS, _ANEW
+        given = _held(""), _alive(""), self.id, int(self._has_counted), int(ANEW_S * 1000)
+        if await self._redis.eval(scripts.ANEW, 4, *keys, *given, secrets.token_hex(8)):
+            log.info("limits: the Redis server at %s has begun anew; it gets what the ledger has", self._where)  # fmt: skip
 
     async def _take_once(self, keys: list[str], given: list[Any]) -> list[Any]:
         answer: list[Any] = await self._redis.evalsha(self._take.sha, len(keys), *keys, *given)
@@ -258,14 +276,19 @@ class RedisCounters:
         """Say that this server is alive, and set free what dead ones held."""
         while True:
             try:
-                others = await self._asked(self._sign())
+                run, others = await self._asked(self._sign())
                 if self._away:
                     self._away = False
                     log.info("the Redis server at %s answers again", self._where)
+                    await self._asked(self._begin_anew())
+                    run = await self._asked(self._redis.get(_RUN))
                 # apart: much to settle, or a database that is slow, must not make this server look dead
                 if self._unsettled and (self._late is None or self._late.done()):
                     late = self._settle_late()
                     self._late = self._tasks.start("the late settlement of requests", late)
+                if run != self._run and (self._holding is None or self._holding.done()):
+                    holding = self._hold_again(run)
+                    self._holding = self._tasks.start("what runs is held again", holding)
                 if others and (self._freeing is None or self._freeing.done()):
                     freeing = self._free(others)
                     self._freeing = self._tasks.start("the end of dead servers", freeing)
@@ -273,13 +296,28 @@ class RedisCounters:
                 pass  # the log tells it already
             await asyncio.sleep(ALIVE_S)
 
-    async def _sign(self) -> list[str]:
-        """Say that this server is alive; the others that do not."""
+    async def _hold_again(self, run: bytes | None) -> None:
+        """Hold what running requests may use on a Redis server that has begun anew; what cannot be done now is tried again."""
+        with suppress(LimitsUnavailable):
+            for request, claims in list(self._running.items()):
+                held = [claim for claim in claims if not claim.leaks and claim.need]
+                if held and request in self._running:  # else it has ended meanwhile
+                    keys = [self._held, _mark(request), *(_PREFIX + claim.name for claim in held)]
+                    given: list[Any] = [request, _budgets(held)]
+                    for claim in held:
+                        given += claim.need, _ends_ms(claim)
+                    await self._asked(self._hold(keys=keys, args=given))
+            self._run = run
+
+    async def _sign(self) -> tuple[bytes | None, list[str]]:
+        """Say that this server is alive; the run of the Redis server that its counters are of, and the other servers that do not say so."""
         redis = self._redis
-        await redis.set(_alive(self.id), "1", px=int(DEAD_S * 1000))
+        sign = "2" if self._has_counted else "1"  # one that has not need not be waited for
+        await redis.set(_alive(self.id), sign, px=int(DEAD_S * 1000))
         await redis.sadd(_SERVERS, self.id)
         others = {raw.decode() for raw in await redis.smembers(_SERVERS)} - {self.id}
-        return [other for other in sorted(others) if not await redis.exists(_alive(other))]
+        dead = [other for other in sorted(others) if not await redis.exists(_alive(other))]
+        return await redis.get(_RUN), dead
 
     async def _free(self, dead: Sequence[str]) -> None:
         """Set free what dead servers held, once what they have used is counted; what cannot be done now is tried again."""
@@ -289,6 +327,14 @@ class RedisCounters:
                 keys = [_held(one), _alive(one), _SERVERS]
                 if lapsed := await self._asked(self._lapse(keys=keys, args=[one])):
                     log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
+
+    @property
+    def _has_counted(self) -> bool:
+        """Whether something of this server may be held, so that a Redis server that has begun anew has lost it."""
+        return self._run is not None or bool(self._running)
+
+    def _too_early(self) -> LimitsUnavailable:
+        return _unavailable(f"the Redis server at {self._where} has begun anew, and does not have yet what runs")  # fmt: skip
 
     @property
     def _held(self) -> str:
@@ -334,5 +380,14 @@ def _mark(request: str) -> str:
 
 def _numbers(claim: Claim, units: int) -> list[int]:
     """The arguments of a counter, see `scripts.ARGUMENTS`."""
-    until = 0 if claim.ends_at is None else int(claim.ends_at * 1000)
-    return [int(claim.leaks), claim.most, claim.need, units, until]
+    return [int(claim.leaks), claim.most, claim.need, units, _ends_ms(claim)]
+
+
+def _ends_ms(claim: Claim) -> int:
+    return 0 if claim.ends_at is None else int(claim.ends_at * 1000)
+
+
+def _budgets(claims: Sequence[Claim]) -> bytes:
+    """What is held of each counter, by its name in Redis."""
+    held = {_PREFIX + one.name: str(one.need) for one in claims if not one.leaks and one.need}
+    return msgspec.json.encode(held)
