@@ -69,6 +69,11 @@ class RedisServer:
         command = ["redis-cli", "-p", str(self.port), "config", "set", "requirepass", password]
         assert "OK\n" == subprocess.check_output(command, text=True)
 
+    def forbid(self, command: str) -> None:
+        """Refuse a command to everybody from now on."""
+        asked = ["redis-cli", "-p", str(self.port), "acl", "setuser", "default", f"-{command}"]
+        assert "OK\n" == subprocess.check_output(asked, text=True)
+
     def freeze(self, frozen: bool = True) -> None:
         """Have it answer nothing for a while, as a network that is gone does."""
         assert self._process is not None

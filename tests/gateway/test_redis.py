@@ -199,6 +199,103 @@ async def test_what_ends_meanwhile_is_not_held_again(
 
 
 @pytest.mark.usefixtures("quick")
+async def test_an_old_copy_and_a_new_server(
+    server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is new lets nothing through on an old copy before those that ran have reserved again what they run."""
+    monkeypatch.setattr(_redis, "DEAD_S", 0.1)
+    first = new()
+    assert (await first.take("before", budget(5))).ok
+    await first.settle("before", budget(5), [0])
+    server.save()
+    assert (await first.take("a", budget(600))).ok
+    server.stop()
+    await asyncio.sleep(0.2)  # the signs of life in the copy are over
+    server.start()
+
+    assert not await taken(new(), budget(400))
+    await becomes((100, 600), first)
+    await first.settle("a", budget(600), [70])
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_idle_server_remembers(
+    server: RedisServer, new: Callable[[], RedisCounters]
+) -> None:
+    """A server that runs nothing waits for the others all the same on a server that was flushed, also after it has seen that."""
+    idle, busy = new(), new()
+    assert (await busy.take("a", budget(600))).ok
+    await until(lambda: idle._run is not None or busy._run is not None)
+    await idle.open()
+    await until(lambda: idle._run is not None)
+    server.flush()
+    await idle._hold_again(None)
+    assert not await taken(idle, budget(400))
+    await becomes((100, 600), busy)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_flushed_while_it_is_seeded(
+    server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that loses its data after they were raised to the ledger's is not taken for seeded."""
+    counters, raise_some, flushes = new(), RedisCounters.raise_some, 0
+
+    async def flushed(self: RedisCounters, used: dict[str, tuple[int, float]]) -> None:
+        nonlocal flushes
+        await raise_some(self, used)
+        flushes += 1
+        if flushes == 1:
+            server.flush()
+
+    monkeypatch.setattr(RedisCounters, "raise_some", flushed)
+    assert not await taken(counters, budget(950))
+    await becomes((100, 0), counters)
+    assert 2 == flushes
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_server_that_tells_no_run(
+    server: RedisServer, new: Callable[[], RedisCounters]
+) -> None:
+    """Where its user may not ask for the run, a new server is used at once, and one that was flushed begins anew once."""
+    server.forbid("info")
+    first, second = new(), new()
+    assert (await first.take("a", budget(600))).ok
+    assert (await second.take("b", budget(50))).ok
+    server.flush()
+    assert not await taken(second, budget(400))
+    await becomes((100, 650), second)
+
+
+async def test_an_end_while_it_is_held_again(
+    server: RedisServer, new: Callable[[], RedisCounters]
+) -> None:
+    """A server that ends while it holds again what runs leaves nothing held; and whoever holds something is in the list of servers."""
+    counters, other = new(), new()
+    assert (await counters.take("a", budget(600))).ok
+    server.flush()
+    await counters._hold_again(b"again")
+    assert {counters.id.encode()} == await counters._redis.smembers(_redis._SERVERS)
+
+    begun, together = asyncio.Event(), counters._held_together
+
+    async def late(requests: list[str]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await together(requests)
+
+    counters._held_together = late  # type: ignore[method-assign, assignment]
+    server.flush()
+    counters._holding = asyncio.create_task(counters._hold_again(b"and again"))
+    await begun.wait()
+    await counters.aclose()
+    assert {} == await other._redis.hgetall(counters._held)
+
+
+@pytest.mark.usefixtures("quick")
 async def test_new_servers_wait_for_nobody(
     server: RedisServer, new: Callable[[], RedisCounters]
 ) -> None:

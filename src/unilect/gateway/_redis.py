@@ -34,10 +34,12 @@ log = logging.getLogger("unilect")
 ANSWER_TIMEOUT_S = 0.7
 ALIVE_S = 2.0
 DEAD_S = 10.0
-ANEW_S = 4.0  # longer than `ALIVE_S` and a time-out
+_SOON_S = 0.5  # until a sign of life that has failed is given again
+ANEW_S = 4.0  # longer than `ALIVE_S`, `_SOON_S` and a time-out
 _MOST_CONNECTIONS = 64
 _MOST_UNSETTLED = 100_000
 _AT_ONCE = 500  # counters that are raised in one script, so that others wait for none of them long
+_HELD_AT_ONCE = 200  # requests
 _PREFIX = "{unilect}:"
 _SERVERS, _SEEDED, _RUN, _ANEW = (f"{_PREFIX}{name}" for name in ("servers", "seeded", "run", "anew"))  # fmt: skip
 _Value = TypeVar("_Value")
@@ -106,6 +108,9 @@ class RedisCounters:
         self._unsettled: list[_Settlement] = []
         self._running: dict[str, Sequence[Claim]] = {}  # what was let through, and has not ended
         self._run: bytes | None = None  # the Redis server's, when all of that was held there
+        self._has_counted = (
+            False  # so that a Redis server that has begun anew may have lost something of this one
+        )
         self._holding: asyncio.Task[None] | None = None
         self._alive: asyncio.Task[None] | None = None
         self._freeing: asyncio.Task[None] | None = None
@@ -123,18 +128,19 @@ class RedisCounters:
         await self.open()
         taken = await self._taken(request, claims)
         if taken is None:  # no budget before its ledger
+            await self._check_anew()
             async with self._seeding:
+                if self._away:  # who waits for one that has asked in vain need not ask, too
+                    raise _unavailable(f"the Redis server at {self._where} does not answer")
                 taken = await self._taken(request, claims)
                 if taken is None:
-                    await self._asked(self._begin_anew())
-                    if await self._asked(self._redis.exists(_ANEW)):
-                        raise self._too_early()
                     await self._seed()
                     taken = await self._taken(request, claims)
         if taken is None:
             raise _unavailable(f"the Redis server at {self._where} lost the limits' totals")
         if taken.ok:
             self._running[request] = claims
+            self._has_counted = True
         return taken
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
@@ -145,8 +151,9 @@ class RedisCounters:
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
+        run = await self._check_anew()
         await self.raise_some(used)
-        if not await self._asked(self._redis.eval(scripts.SEEDED, 2, _SEEDED, _ANEW)):
+        if not await self._asked(self._redis.eval(scripts.SEEDED, 3, _SEEDED, _ANEW, _RUN, run)):
             raise self._too_early()
 
     async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
@@ -169,8 +176,10 @@ class RedisCounters:
 
     async def aclose(self) -> None:
         """See `Counters`: all that could not be settled yet is tried once more."""
-        if self._alive is not None:
-            self._alive.cancel()
+        for task in (self._alive, self._holding):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         if self._settling:
             await asyncio.wait(self._settling, timeout=ANSWER_TIMEOUT_S)
         if self._late is not None:
@@ -220,16 +229,32 @@ class RedisCounters:
         try:
             return await self._take_once(keys, given)
         except NoScriptError:
-            await self._begin_anew()
-            await self._redis.script_load(scripts.TAKE)
+            await self._begin_anew(has_scripts=False)
             return await self._take_once(keys, given)
 
-    async def _begin_anew(self) -> None:
+    async def _check_anew(self) -> bytes:
+        """
+        The run that the counters of the Redis server are of; where it is another one, or has lost them, it begins anew.
+
+        Raises:
+            LimitsUnavailable: It has done so just now, and may not have yet what runs.
+        """
+        await self._asked(self._begin_anew())
+        anew, run = await self._asked(self._redis.mget(_ANEW, _RUN))
+        if anew is not None or run is None:
+            raise self._too_early()
+        return bytes(run)
+
+    async def _begin_anew(self, *, has_scripts: bool = True) -> None:
         """Take a Redis server whose counters are of another run, or that has lost them, for one that has to be seeded."""
         keys = _RUN, _SEEDED, _SERVERS, _ANEW
         given = _held(""), _alive(""), self.id, int(self._has_counted), int(ANEW_S * 1000)
-        if await self._redis.eval(scripts.ANEW, 4, *keys, *given, secrets.token_hex(8)):
+        more = secrets.token_hex(8), int(not has_scripts)
+        if await self._redis.eval(scripts.ANEW, 4, *keys, *given, *more):
             log.info("limits: the Redis server at %s has begun anew; it gets what the ledger has", self._where)  # fmt: skip
+            has_scripts = False
+        if not has_scripts:  # last: who finds it missing begins anew
+            await self._redis.script_load(scripts.TAKE)
 
     async def _take_once(self, keys: list[str], given: list[Any]) -> list[Any]:
         answer: list[Any] = await self._redis.evalsha(self._take.sha, len(keys), *keys, *given)
@@ -275,6 +300,7 @@ class RedisCounters:
     async def _live(self) -> None:
         """Say that this server is alive, and set free what dead ones held."""
         while True:
+            pause_s = ALIVE_S
             try:
                 run, others = await self._asked(self._sign())
                 if self._away:
@@ -292,22 +318,33 @@ class RedisCounters:
                 if others and (self._freeing is None or self._freeing.done()):
                     freeing = self._free(others)
                     self._freeing = self._tasks.start("the end of dead servers", freeing)
-            except LimitsUnavailable:
-                pass  # the log tells it already
-            await asyncio.sleep(ALIVE_S)
+            except LimitsUnavailable:  # the log tells it already
+                pause_s = min(_SOON_S, ALIVE_S)
+            await asyncio.sleep(pause_s)
 
     async def _hold_again(self, run: bytes | None) -> None:
         """Hold what running requests may use on a Redis server that has begun anew; what cannot be done now is tried again."""
+        requests = list(self._running)
         with suppress(LimitsUnavailable):
-            for request, claims in list(self._running.items()):
-                held = [claim for claim in claims if not claim.leaks and claim.need]
-                if held and request in self._running:  # else it has ended meanwhile
-                    keys = [self._held, _mark(request), *(_PREFIX + claim.name for claim in held)]
-                    given: list[Any] = [request, _budgets(held)]
+            for at in range(0, len(requests), _HELD_AT_ONCE):
+                await self._asked(self._held_together(requests[at : at + _HELD_AT_ONCE]))
+            self._has_counted = self._has_counted or run is not None
+            self._run = run
+
+    async def _held_together(self, requests: Sequence[str]) -> None:
+        """Hold what some of them may use that still run; others wait for a second more at least."""
+        async with self._redis.pipeline(transaction=False) as together:
+            together.pexpire(_ANEW, 1000, gt=True)
+            for request in requests:
+                held = [one for one in self._running.get(request, ()) if not one.leaks and one.need]
+                if held:
+                    keys = [self._held, _SERVERS, _mark(request)]
+                    keys += [_PREFIX + claim.name for claim in held]
+                    given: list[Any] = [self.id, request, _budgets(held)]
                     for claim in held:
                         given += claim.need, _ends_ms(claim)
-                    await self._asked(self._hold(keys=keys, args=given))
-            self._run = run
+                    await self._hold(keys=keys, args=given, client=together)
+            await together.execute()
 
     async def _sign(self) -> tuple[bytes | None, list[str]]:
         """Say that this server is alive; the run of the Redis server that its counters are of, and the other servers that do not say so."""
@@ -327,11 +364,6 @@ class RedisCounters:
                 keys = [_held(one), _alive(one), _SERVERS]
                 if lapsed := await self._asked(self._lapse(keys=keys, args=[one])):
                     log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
-
-    @property
-    def _has_counted(self) -> bool:
-        """Whether something of this server may be held, so that a Redis server that has begun anew has lost it."""
-        return self._run is not None or bool(self._running)
 
     def _too_early(self) -> LimitsUnavailable:
         return _unavailable(f"the Redis server at {self._where} has begun anew, and does not have yet what runs")  # fmt: skip
