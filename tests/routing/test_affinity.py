@@ -91,11 +91,16 @@ def test_a_text_is_known_by_whole_blocks() -> None:
 
 
 def test_the_oldest_is_forgotten() -> None:
-    """No more than `MAX_KNOWN` conversations are kept, and what was asked for lately stays."""
+    """The conversations of the last `MAX_KNOWN` / 2 are known, and never more than twice as many; one that goes on stays."""
     affinity: Affinity[str] = Affinity()
-    for number in range(MAX_KNOWN):
-        affinity.note([number], "here")
-    assert affinity.find([0])
-    affinity.note([MAX_KNOWN], "here")
+    most, half = 2 * MAX_KNOWN + 7, MAX_KNOWN // 2
+    for number in range(most):
+        affinity.note([number], f"{number}")
+        assert "0" == affinity.find([0])
+        assert len(affinity._new) + len(affinity._old) <= MAX_KNOWN
+    known = sorted({*affinity._old, *affinity._new})
 
-    assert [True, False] == [bool(affinity.find([number])) for number in (0, 1)]
+    assert [0, *range(most - half + 2, most)] == known[:1] + known[2 - half :]
+    assert affinity.find([1]) is None
+    affinity.note([0], "there")
+    assert "there" == affinity.find([0])

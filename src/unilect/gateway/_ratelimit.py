@@ -14,6 +14,11 @@ from unilect.gateway._counters import MINUTE_US, Claim, State
 from unilect.gateway.claims import Limit
 
 _WHAT = ("limit", "remaining", "reset")
+#: Of each kind the headers' names as OpenAI has them, and as Anthropic has them.
+_HEADERS = {
+    kind: ([f"x-ratelimit-{what}-{kind}" for what in _WHAT], [f"anthropic-ratelimit-{kind}-{what}" for what in _WHAT])
+    for kind in ("requests", "tokens")
+}  # fmt: skip
 
 
 class Shown(NamedTuple):
@@ -34,13 +39,12 @@ class Shown(NamedTuple):
 def shown(limits: Sequence[Limit]) -> list[Shown]:
     """What is told of limits, for `headers`: of requests and of tokens those of a minute, or where there are none those of a day."""
     found: list[Shown] = []
-    for kind in ("requests", "tokens"):
+    for kind, names in _HEADERS.items():
         of_kind = [(at, limit) for at, limit in enumerate(limits) if limit.unit == kind]
         leaks = any(limit.leaks for _, limit in of_kind)
         places = [(at, str(limit.most)) for at, limit in of_kind if limit.leaks == leaks]
         if places:
-            names = [f"x-ratelimit-{what}-{kind}" for what in _WHAT]
-            found.append(Shown(names, [f"anthropic-ratelimit-{kind}-{what}" for what in _WHAT], places))  # fmt: skip
+            found.append(Shown(*names, places))
     return found
 
 

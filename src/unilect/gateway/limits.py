@@ -252,9 +252,11 @@ class LimitBook:
                 await self.seed()
 
     def changed(self, keys: Iterable[str]) -> None:
-        """Some keys of the store have changed: what they have used may not have been counted."""
+        """Some keys of the store have changed: what they have used may not have been counted, and one that was revoked needs no plan."""
+        gone = set(keys)
+        self._plans = {name: plan for name, plan in self._plans.items() if name[0] not in gone}
         if self._ledger is not None:
-            self._recounts.changed(keys)
+            self._recounts.changed(gone)
 
     def corrected(self, before: float, now: float) -> None:
         """

@@ -7,7 +7,6 @@ says nothing of what another caller has asked. Digests are Python's hashes: they
 only, and a collision costs a cache hit, never an answer.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -23,26 +22,36 @@ PlaceT = TypeVar("PlaceT")
 
 
 class Affinity(Generic[PlaceT]):
-    """The backends of the last `MAX_KNOWN` conversations; the oldest are dropped first."""
+    """
+    The backends of the conversations that were asked for last: of `MAX_KNOWN` at most, and of half as many at least.
+
+    They are in two dicts, of which the older one is dropped when the newer one is full: one dict whose oldest entry goes for each new one is
+    made anew, larger and larger, as places of entries that are gone are not used again.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, PlaceT] = OrderedDict()
+        self._new: dict[int, PlaceT] = {}
+        self._old: dict[int, PlaceT] = {}
 
     def find(self, digests: Sequence[int]) -> PlaceT | None:
         """The backend of the longest known prefix."""
         for digest in reversed(digests):
-            if (place := self._known.get(digest)) is not None:
-                self._known.move_to_end(digest)
+            if (place := self._new.get(digest)) is not None:
+                return place
+            if (place := self._old.get(digest)) is not None:
+                self._keep(digest, place)
                 return place
         return None
 
     def note(self, digests: Sequence[int], place: PlaceT) -> None:
         """Store the backend of a request, for the next turn of its conversation."""
         if digests:
-            self._known[digests[-1]] = place
-            self._known.move_to_end(digests[-1])
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+            self._keep(digests[-1], place)
+
+    def _keep(self, digest: int, place: PlaceT) -> None:
+        if len(self._new) >= MAX_KNOWN // 2 and digest not in self._new:
+            self._new, self._old = {}, self._new
+        self._new[digest] = place
 
 
 def digests(request: Request | None) -> list[int]:
