@@ -22,11 +22,7 @@ from msgspec import structs
 from unilect.config.limits import Limits as Table
 from unilect.config.server import Config
 from unilect.context import Context, Rates, Requests
-from unilect.errors import (
-    AnswerTooLong,
-    LimitsUnavailable,
-    UnilectError,
-)
+from unilect.errors import AnswerTooLong, LimitsUnavailable, UnilectError
 from unilect.events import Usage
 from unilect.gateway import claims
 from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
