@@ -42,7 +42,7 @@ BUDGETS = {
     "engines/process": 834,
     "engines/transformers": 3_689,
     "fleet": 2_075,
-    "gateway": 2_985,
+    "gateway": 2_988,
     "http": 955,
     "parameters": 734,
     "routing": 3_977,

@@ -295,6 +295,27 @@ async def test_an_end_while_it_is_held_again(
     assert {} == await other._redis.hgetall(counters._held)
 
 
+async def test_a_cancellation_that_is_lost(new: Callable[[], RedisCounters]) -> None:
+    """A server ends also where its sign of life takes a cancellation for an answer that does not come."""
+    counters, begun = new(), asyncio.Event()
+
+    async def sign() -> tuple[None, list[str]]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise LimitsUnavailable("It does not answer.") from None
+        raise AssertionError
+
+    counters._sign = sign  # type: ignore[method-assign]
+    await counters.open()
+    await begun.wait()
+    async with asyncio.timeout(20):
+        await counters.aclose()
+    assert counters._alive is not None
+    assert counters._alive.done()
+
+
 @pytest.mark.usefixtures("quick")
 async def test_new_servers_wait_for_nobody(
     server: RedisServer, new: Callable[[], RedisCounters]

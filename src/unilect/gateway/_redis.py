@@ -40,6 +40,7 @@ _MOST_CONNECTIONS = 64
 _MOST_UNSETTLED = 100_000
 _AT_ONCE = 500  # counters that are raised in one script, so that others wait for none of them long
 _HELD_AT_ONCE = 200  # requests
+_ENDS = 20  # times that a task is cancelled
 _PREFIX = "{unilect}:"
 _SERVERS, _SEEDED, _RUN, _ANEW = (f"{_PREFIX}{name}" for name in ("servers", "seeded", "run", "anew"))  # fmt: skip
 _Value = TypeVar("_Value")
@@ -177,14 +178,10 @@ class RedisCounters:
     async def aclose(self) -> None:
         """See `Counters`: all that could not be settled yet is tried once more."""
         for task in (self._alive, self._holding):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+            await _end(task)
         if self._settling:
             await asyncio.wait(self._settling, timeout=ANSWER_TIMEOUT_S)
-        if self._late is not None:
-            self._late.cancel()
-            await asyncio.wait([self._late])
+        await _end(self._late)
         await self._settle_late()
         with suppress(LimitsUnavailable):
             await self._asked(self._redis.delete(_alive(self.id)))
@@ -391,6 +388,15 @@ class RedisCounters:
                 self._away = True
                 log.error("limits: %s", reason)
             raise _unavailable(reason) from error
+
+
+async def _end(task: "asyncio.Task[None] | None") -> None:
+    """End a task that waits for a Redis server: where its wait ends in the same moment, a cancellation may be lost."""
+    for _ in range(_ENDS):
+        if task is None or task.done():
+            return
+        task.cancel()
+        await asyncio.wait([task], timeout=ANSWER_TIMEOUT_S / _ENDS)
 
 
 def _unavailable(reason: str) -> LimitsUnavailable:
