@@ -109,9 +109,7 @@ class RedisCounters:
         self._unsettled: list[_Settlement] = []
         self._running: dict[str, Sequence[Claim]] = {}  # what was let through, and has not ended
         self._run: bytes | None = None  # the Redis server's, when all of that was held there
-        self._has_counted = (
-            False  # so that a Redis server that has begun anew may have lost something of this one
-        )
+        self._has_counted = False  # then a Redis server that begins anew may have lost something
         self._holding: asyncio.Task[None] | None = None
         self._alive: asyncio.Task[None] | None = None
         self._freeing: asyncio.Task[None] | None = None
