@@ -1,9 +1,8 @@
 """Tests of unilect.upstreams.openai._tool_calls."""
 
-import time
-
 import pytest
 
+from effort import effort_s
 from unilect.upstreams.openai._tool_calls import Calls
 
 Piece = tuple[int | None, str, str, str]
@@ -80,8 +79,7 @@ def test_arguments_that_only_look_whole() -> None:
 def test_many_pieces_with_a_name(id: str) -> None:
     """Pieces that repeat the call's name, also with an id of their own, are one call, however many, and put together in linear time."""
     pieces = [(0, id.format(n), "f", "abcd") for n in range(12_000)]
-    begun_s = time.thread_time()
-    found = told((0, id.format("a"), "f", '{"a":"'), *pieces, (0, "", "f", '"}'))
+    pieces = [(0, id.format("a"), "f", '{"a":"'), *pieces, (0, "", "f", '"}')]
 
-    assert time.thread_time() - begun_s < 0.3
-    assert [(id.format("a"), "f", '{"a":"' + "abcd" * 12_000 + '"}')] == found
+    assert effort_s(lambda: told(*pieces), 0.3) <= 0.3
+    assert [(id.format("a"), "f", '{"a":"' + "abcd" * 12_000 + '"}')] == told(*pieces)
