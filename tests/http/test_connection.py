@@ -44,6 +44,17 @@ def test_head(head: bytes, expected: tuple[int, dict[str, str]]) -> None:
     assert expected == parse_head(head)
 
 
+def test_heads_that_come_again() -> None:
+    """A head that comes again is not read again, unless it is long; a broken one is refused each time."""
+    short, long = (b"HTTP/1.1 200 OK\r\na: " + b"b" * size for size in (9, 1000))
+
+    assert parse_head(short) is parse_head(bytes(bytearray(short)))
+    assert parse_head(long) is not parse_head(long)
+    for _ in range(2):
+        with pytest.raises(ProtocolError):
+            parse_head(BROKEN_HEADS[0])
+
+
 @pytest.mark.parametrize("head", BROKEN_HEADS)
 def test_broken_head(head: bytes) -> None:
     """What is no sound head is refused, a second length and a folded line among it."""

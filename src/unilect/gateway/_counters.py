@@ -148,19 +148,22 @@ class Minute:
     def __init__(self, most: int, at_us: int) -> None:
         self.level, self.at_us, self.most = 0, at_us, most
 
-    def leak(self, most: int, now_us: int) -> None:
-        """Let out what has leaked until now; a limit that was changed is in force at once."""
-        if self.level:
+    def leak(self, most: int, now_us: int) -> int:
+        """Let out what has leaked until now, and tell what is left; a limit that was changed is in force at once."""
+        level = self.level
+        if level:
             passed = now_us - self.at_us
-            left = self.level - (passed if passed < _LONGEST_US else _LONGEST_US) * self.most
-            self.level = left if left > 0 else 0
+            level -= (passed if passed < _LONGEST_US else _LONGEST_US) * self.most
+            if level < 0:
+                level = 0
+            self.level = level
         self.at_us = now_us
         self.most = most
+        return level
 
     def has_room(self, claim: Claim, now_us: int) -> bool:
         """Whether a claim fits in now."""
-        self.leak(claim.most, now_us)
-        return self.level <= (claim.most - claim.room) * MINUTE_US
+        return self.leak(claim.most, now_us) <= (claim.most - claim.room) * MINUTE_US
 
     def hold(self, claim: Claim) -> State:
         """Hold what was found to fit in, and tell how it is then."""
@@ -176,8 +179,7 @@ class Minute:
     def settle(self, most: int, need: int, units: int, now_us: int) -> None:
         """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
         if units != need:
-            self.leak(most, now_us)
-            level = self.level + (units - need) * MINUTE_US
+            level = self.leak(most, now_us) + (units - need) * MINUTE_US
             self.level = max(0, min(level, most * _LONGEST_US))
 
     def says_nothing(self, now: float, now_us: int) -> bool:

@@ -68,8 +68,7 @@ class Seats:
         needs: list[int] = []
         for minute, most, full, sized, _ in self._minutes:
             need = 1 if sized is None else asked.needs(sized) if whole is None else whole
-            minute.leak(most, now_us)
-            level = minute.level + need * MINUTE_US
+            level = minute.leak(most, now_us) + need * MINUTE_US
             if level > full:
                 self._give_back(needs)
                 return None
@@ -103,26 +102,23 @@ class Seats:
         told: dict[str, str] = {}
         for one in self._told_of:
             places = one.places
-            at, most = places[0]
-            left, resets_s = self._left(at, now)
-            if len(places) > 1:
-                for other, its_most in places[1:]:
-                    its_left, its_resets_s = self._left(other, now)
-                    if its_left < left:
-                        most, left, resets_s = its_most, its_left, its_resets_s
-            tell(told, one, dialect, most, left, resets_s, now)
+            at, text = places[0] if len(places) == 1 else min(places, key=self._left)
+            counter, most, ends_at = self._all[at]
+            if isinstance(counter, Minute):
+                used = -(-counter.level // MINUTE_US)
+                resets_s = used * 60.0 / most
+            else:
+                used = counter.used + counter.held
+                resets_s = 0.0 if ends_at is None or ends_at <= now else ends_at - now
+            tell(told, one, dialect, text, most - used, resets_s, now)
         return told
 
-    def _left(self, at: int, now: float) -> tuple[int, float]:
-        """What is left of a limit, never below 0, and seconds until all of it is again."""
-        counter, most, ends_at = self._all[at]
+    def _left(self, place: tuple[int, str]) -> int:
+        """What is left of a limit, never below 0."""
+        counter, most, _ = self._all[place[0]]
         if isinstance(counter, Minute):
-            used = -(-counter.level // MINUTE_US)
-            left = most - used
-            return left if left > 0 else 0, used * 60.0 / most
-        left = most - counter.used - counter.held
-        resets_s = 0.0 if ends_at is None or ends_at <= now else ends_at - now
-        return left if left > 0 else 0, resets_s
+            return max(0, most + -counter.level // MINUTE_US)
+        return max(0, most - counter.used - counter.held)
 
     def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
         """Count what a request has used, and hold nothing for it any more."""

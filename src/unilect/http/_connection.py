@@ -11,6 +11,8 @@ Source: https://www.rfc-editor.org/rfc/rfc9112
 import asyncio
 import select
 import ssl
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import cast
 
 from unilect.http._reasons import of_connecting
@@ -18,6 +20,7 @@ from unilect.http.body import ProtocolError
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
+_SHORT_HEAD_BYTES = 512
 
 
 class Silence(Exception):
@@ -227,13 +230,17 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+def parse_head(head: bytes) -> tuple[int, Mapping[str, str]]:
     """
     Status and headers of an answer's head, without its last blank line.
 
     Raises:
         ProtocolError: The head is malformed.
     """
+    return _parsed_before(head) if len(head) <= _SHORT_HEAD_BYTES else _parsed(head)
+
+
+def _parsed(head: bytes) -> tuple[int, Mapping[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status, _, _ = rest.partition(" ")
@@ -251,3 +258,7 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     if version == "HTTP/1.0":
         headers.setdefault("connection", "close")
     return int(status), headers
+
+
+# a server begins many of its answers with the same bytes, or with the same within a second
+_parsed_before = lru_cache(256)(_parsed)

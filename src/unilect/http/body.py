@@ -5,6 +5,7 @@ Source: https://www.rfc-editor.org/rfc/rfc9112#name-transfer-codings
 """
 
 import re
+from collections.abc import Mapping
 
 MAX_HEAD_BYTES = 64 * 1024  # and trailers
 _MAX_SIZE_LINE_BYTES = 1024
@@ -119,7 +120,7 @@ def _one_chunk(data: bytes) -> bytes:
     return rest[:-2]
 
 
-def body_of(status: int, headers: dict[str, str]) -> ChunkedBody | CountedBody | None:
+def body_of(status: int, headers: Mapping[str, str]) -> ChunkedBody | CountedBody | None:
     """
     The decoder for the body of an answer; None if the body ends with the connection.
 

@@ -282,7 +282,7 @@ class Response:
 
     def __init__(self, server: HttpServer, connection: Connection, gather_s: float) -> None:
         self.status = 0
-        self.headers: dict[str, str] = {}
+        self.headers: Mapping[str, str] = {}
         self.kind = ""
         self.complete = False
         self.timeout_s = server.timeout_s

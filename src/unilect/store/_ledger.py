@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import chain
 
+from msgspec import structs
 from sqlalchemy import Connection, delete, func, literal_column, select
 
 from unilect.store._prepared import Prepared, run_text
 from unilect.store._tables import keys, ledger
 from unilect.store.ledger import CORRECTED, Row, Sum, Used
 
+#: The columns: the fields of a `Row`, and between them the day.
 _NAMES = "id at day key owner model backend dialect endpoint prompt cached completion first_token_ms duration_ms status finish cost"
+_TEXTS = ["key", "owner", "model", "backend", "dialect", "endpoint", "finish"]
 #: Rows that one statement of SQLite inserts: several threads run, and what a statement waits for takes longer than what it does.
 AT_ONCE = 32
 _MOST_DELETED = 1000  # rows that one transaction deletes
@@ -108,44 +111,27 @@ def _insert(dialect: str) -> Prepared:
 
 def _values(row: Row) -> tuple[object, ...]:
     """The values of a row, in the order of `_NAMES`, as every database takes them."""
-    at, prompt, cached, completion, cost = row.at, row.prompt, row.cached, row.completion, row.cost
-    numbers = (prompt, cached, completion, cost)
+    numbers = (row.prompt, row.cached, row.completion, row.cost)
     if min(numbers) < 0 or max(numbers) > _MOST_TOKENS:
-        prompt, cached, completion = _bounded(prompt), _bounded(cached), _bounded(completion)
-        cost = _bounded(cost, _MOST_COST)
-    key, owner, model, backend, dialect, endpoint, finish = _plain(
-        row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint, row.finish
-    )
-    return (
-        row.id,
-        at,
-        int(at // _DAY_S),
-        key,
-        owner,
-        model,
-        backend,
-        dialect,
-        endpoint,
-        prompt,
-        cached,
-        completion,
-        row.first_token_ms,
-        row.duration_ms,
-        row.status,
-        finish,
-        cost,
-    )
+        row = _bounded(row)
+    if not _are_plain(row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint, row.finish):  # fmt: skip
+        texts = {name: _plain(getattr(row, name)) for name in _TEXTS}
+        row = structs.replace(row, **texts)
+    values = structs.astuple(row)
+    return (*values[:2], int(row.at // _DAY_S), *values[2:])
 
 
-def _bounded(number: int, most: int = _MOST_TOKENS) -> int:
-    return min(max(number, 0), most)
+def _bounded(row: Row) -> Row:
+    most = dict.fromkeys(("prompt", "cached", "completion"), _MOST_TOKENS) | {"cost": _MOST_COST}
+    numbers = {name: min(max(getattr(row, name), 0), its_most) for name, its_most in most.items()}
+    return structs.replace(row, **numbers)
 
 
 @lru_cache(256)
-def _plain(*texts: str) -> list[str]:
-    """Texts, most of which come again and again, as every database takes them."""
-    return [_plain_one(text) for text in texts]
+def _are_plain(*texts: str) -> bool:
+    """Whether every database takes texts, most of which come again and again."""
+    return all(text == _plain(text) for text in texts)
 
 
-def _plain_one(text: str) -> str:
+def _plain(text: str) -> str:
     return text[:_LONGEST].encode(errors="replace").decode().replace("\0", "")
