@@ -171,10 +171,23 @@ Event: TypeAlias = (
 )
 
 
+#: What servers say of themselves with the first chunk, which may come long before the first token.
+_OF_THE_SERVER = frozenset({"system_fingerprint", "service_tier"})
+
+
 def tells(batch: list[Event]) -> bool:
-    """Whether a batch holds a piece of the answer, and not only how far the prompt is."""
+    """Whether a batch holds a piece of the answer, and not only how far the prompt is, or who answers."""
     # nearly always the first: a generator costs more than the rest of this
-    return type(batch[0]) is not Progress or any(type(event) is not Progress for event in batch)
+    return type(batch[0]) is TextDelta or not all(map(is_before, batch))
+
+
+def is_before(event: Event) -> bool:
+    """Whether an event may come before the answer has begun."""
+    if type(event) is not Opaque:
+        return type(event) is Progress
+    extra = event.extra
+    more = extra.choice or extra.delta or extra.call or extra.native
+    return not more and extra.chunk.keys() <= _OF_THE_SERVER
 
 
 class ToolCall(Struct):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unilect.events import Event, Finish, Progress, TextDelta, Usage
+from unilect.events import Event, Extra, Finish, Opaque, Progress, TextDelta, Usage
 from unilect.gateway.metrics import Metrics
 
 LABELS = {"model": "m", "endpoint": "chat"}
@@ -49,6 +49,15 @@ def test_a_request() -> None:
         "request_duration_seconds",
     ):
         assert value(metrics, f"{name}_count", **LABELS) == 1
+
+
+def test_the_first_token() -> None:
+    """What a server says of itself is no token: the request waits on."""
+    meter = Metrics().start("m", "chat")
+    meter.see([Opaque(Extra({"system_fingerprint": "b1", "service_tier": "default"}))])
+    assert meter.first_token_s is None
+    meter.see([Opaque(Extra({"else": 1}))])
+    assert meter.first_token_s is not None
 
 
 @pytest.mark.parametrize(

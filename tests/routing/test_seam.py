@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from engine import chat, completion
 from properties import given
 from unilect.backend import Batches, Capabilities
+from unilect.context import IN_HAND, Context
 from unilect.errors import BackendError, ContextLengthExceeded, UnilectError
 from unilect.events import (
     Event,
+    Extra,
     Finish,
     Progress,
     ReasoningDelta,
@@ -23,6 +25,7 @@ from unilect.events import (
     Usage,
     fold,
 )
+from unilect.gateway.metrics import Metrics
 from unilect.parameters.rules import resolve_parameters
 from unilect.requests import ChatRequest, CompletionRequest, FunctionDefinition, Message, Tool
 from unilect.routing._resume import Continuation
@@ -264,6 +267,39 @@ async def test_a_stop_word_ends_the_answer() -> None:
         chat(stop="END", temperature=0.5), "aE", says(TextDelta("ND"), TextDelta("more"))
     )
     assert [Finish("stop", stop="END"), Usage(0, 3)] == got
+
+
+async def test_an_answer_of_one_token() -> None:
+    """An answer that may have one token only, and has it, is complete."""
+    got = await rest_of(chat(max_tokens=1, temperature=0.5), "a", says(TextDelta("d")))
+    assert [Finish("length"), Usage(0, 1)] == got
+    got = await rest_of(chat(max_tokens=1, temperature=0), "a b", says(TextDelta("d")))
+    assert [Finish("length"), Usage(0, 3)] == got
+
+
+async def test_a_stop_word_in_the_last_batch() -> None:
+    """A stop word across the seam ends the answer once, also where the server ends its own in the same read."""
+
+    async def at_once() -> Batches:
+        yield [TextDelta("N"), TextDelta("D more"), Finish("length"), Usage(7, 2)]
+
+    got = await rest_of(chat(stop="END", temperature=0.5), "aE", at_once())
+    assert [TextDelta("N"), Finish("stop", stop="END"), Usage(5, 4)] == got
+
+
+async def test_what_the_second_server_says_of_its_part() -> None:
+    """The whole answer's usage is told, with the prompt that is known; fields of the second server's end are of its part, and are not."""
+    context = Context(request_id="r")
+    context.meter = Metrics().start("m", "chat")
+    context.meter.see([Progress(57, 57)])
+    IN_HAND.set(context)
+    end = Finish("stop", extra=Extra(native={"tokens_evaluated": 9}))
+    used = Usage(61, 2, cached_tokens=60)
+
+    got = await rest_of(chat(temperature=0.5), "ab", says(TextDelta("c"), end, used))
+    assert [TextDelta("c"), Finish("stop"), Usage(57, 4, cached_tokens=57)] == got
+    got = await rest_of(chat(temperature=0.5, max_tokens=2), "ab", says())
+    assert [Finish("length"), Usage(57, 2)] == got
 
 
 async def test_a_server_that_refuses_the_beginning() -> None:

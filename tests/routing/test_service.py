@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from engine import Spy, chat, completion, engine
-from scripted import Exchange, delta, frames, says, scripted, small, stream_of
-from unilect.backend import Capabilities
+from scripted import DONE, Exchange, delta, frames, says, scripted, small, stream_of
+from unilect.backend import Batches, Capabilities
 from unilect.context import IN_HAND, Context
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import (
@@ -23,12 +23,13 @@ from unilect.errors import (
     UnsupportedOperation,
     UnsupportedParameter,
 )
-from unilect.events import Event, Progress, TextDelta
+from unilect.events import Event, Progress, TextDelta, fold
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.http.client import HttpServer
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import EmbeddingRequest
+from unilect.routing._breaker import FAILURES
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Run, Service
@@ -36,6 +37,7 @@ from unilect.testing.echo import Echo
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+WHOLE = stream_of(frames(delta(content="a"), delta(finish="stop"), DONE))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -43,6 +45,17 @@ async def demo() -> AsyncIterator[GgufEngine]:
     """The bundled model."""
     async with engine() as running:
         yield running
+
+
+class Failing(Echo):
+    """A backend that fails, and of which is known what it does not take."""
+
+    capabilities = Capabilities(parameters={"verbosity": "refused"})
+
+    async def generate(self, request: Any) -> Batches:
+        """Nothing."""
+        raise BackendError("It broke.")
+        yield []
 
 
 def service_of(backend: Any, **settings: Any) -> Service:
@@ -149,6 +162,43 @@ async def test_a_run_that_breaks(stream: bytes, status: int) -> None:
             await events_of(service.run(chat()))
 
     assert counted(service, status)
+
+
+async def test_a_backend_that_breaks_before_it_says_anything() -> None:
+    """A stream whose first backend has told only who it is is made by the next one."""
+    first = says(stream_of(frames(delta(role="assistant", content="") | {"system_fingerprint": "b"})))  # fmt: skip
+    async with scripted(first) as one, scripted(says(WHOLE)) as other:
+        service = service_of([Member(OpenAIUpstream(HttpServer(at.url), "m")) for at in (one, other)])  # fmt: skip
+        events = await events_of(service.run(chat(stream=True)))
+
+    assert "a" == fold([events]).choices[0].text
+    assert 1 == len(other.requests)
+
+
+async def test_what_failed_backends_made_of_a_whole_answer() -> None:
+    """Of an answer that is told at its end only what the last backend made is counted."""
+    broken = says(stream_of(frames(*[delta(content="b")] * 40)))
+    async with scripted(broken) as one, scripted(broken) as two, scripted(says(WHOLE)) as last:
+        service = service_of([Member(OpenAIUpstream(HttpServer(at.url), "m")) for at in (one, two, last)])  # fmt: skip
+        while not last.requests:
+            run = service.run(chat())
+            events = await events_of(run)
+
+    assert "a" == fold([events]).choices[0].text
+    assert 1 == run.usage.completion_tokens
+
+
+async def test_a_request_that_is_refused_says_nothing_of_its_backend() -> None:
+    """A backend that fails is out after five requests, whatever else is refused before it is sent to anybody."""
+    service = service_of(Failing())
+    for number in range(FAILURES):
+        with pytest.raises(BackendError):
+            await events_of(service.run(chat(f"{number}")))
+        with pytest.raises(UnsupportedParameter):
+            await events_of(service.run(chat(verbosity="low")))
+    (member,) = service.registry.get("m").pool.members
+
+    assert member.breaker.open
 
 
 async def test_a_backend_that_cannot_start() -> None:

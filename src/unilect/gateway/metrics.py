@@ -24,7 +24,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
-from unilect.events import Event, Finish, Progress, TextDelta, Usage, tokens_of
+from unilect.events import Event, Finish, Progress, TextDelta, Usage, is_before, tokens_of
 from unilect.gateway.key_counts import KeyCounts
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
@@ -257,6 +257,7 @@ class Meter:
         for event in batch:
             if type(event) is Progress:
                 self._prompt = event
+            if is_before(event):
                 continue
             begun = True
             if type(event) is TextDelta:

@@ -278,13 +278,14 @@ class Response:
         kind: The content type.
         complete: True when the whole body was read and the connection can be reused.
         timeout_s: The read timeout within the body.
+        broken: The body has not come to its end.
     """
 
     def __init__(self, server: HttpServer, connection: Connection, gather_s: float) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.kind = ""
-        self.complete = False
+        self.complete = self.broken = False
         self.timeout_s = server.timeout_s
         connection.gather_s = gather_s
         self._server = server
@@ -364,6 +365,7 @@ class Response:
                     raise ProtocolError("the body ended early")
                 payload = body.feed(payload)
         except (ConnectionError, ProtocolError, Silence) as error:
+            self.broken = True
             raise self._server.translated(error) from error
         if body is not None and body.done:
             self.complete = not body.rest and self._keeps

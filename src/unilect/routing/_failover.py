@@ -55,15 +55,17 @@ class Lease:
         source: Where the backend comes from.
         backend: The backend, ready, behind its queues, if it has any.
         bare: The backend itself, for calls without work for its model.
+        judging: The backend is not asked yet: an error is about the request, and says nothing of the backend.
     """
 
-    __slots__ = ("_failover", "_member", "backend", "bare", "model", "source")
+    __slots__ = ("_failover", "_member", "backend", "bare", "judging", "model", "source")
 
     def __init__(self, model: Model, member: Member, failover: "Failover") -> None:
         self.model = model
         self.source = member.source
         self.backend = member.enter()
         self.bare = member.backend
+        self.judging = False
         if failover.continuation is not WHOLE:
             failover.continuation.leased(member.backend.capabilities)
         self._member = member
@@ -82,7 +84,8 @@ class Lease:
         if error is not None and not isinstance(error, UnilectError):
             return False  # a client that leaves says nothing of the backend
         failover, continuation = self._failover, self._failover.continuation
-        if error is None or error is not continuation.lost:  # that was another backend's failure
+        # that of before was another backend's failure
+        if not self.judging and (error is None or error is not continuation.lost):
             failover.asked.begun = continuation.begun
             self.model.record_result(self._member, error, failover.asked)
         return failover.goes_on(self._member, error)

@@ -90,7 +90,8 @@ def seam_of(
     limit, spent = request.token_limit, False
     if limit is not None and tokens > again:
         spent = tokens >= limit
-        request, _ = limited(request, max(1, limit - tokens + again))
+        if (left := max(1, limit - tokens + again)) < limit:
+            request, _ = limited(request, left)
     sent = text[: len(text) - len(expected)]
     stops = request.stop_words
     if sent:
@@ -132,15 +133,22 @@ async def continued(batches: Batches, seam: Seam, lost: UnilectError) -> Batches
     join = Join(seam, lost)
     async with aclosing(batches):
         if seam.spent:
-            yield [Finish("length"), Usage(0, seam.tokens)]
+            yield [
+                Finish("length"),
+                replace(join.usage(Usage(0, 0)), completion_tokens=seam.tokens),
+            ]
             return
         try:
             async for batch in batches:
-                if rest := [new for event in batch if (new := join.rest(event)) is not None]:
-                    yield rest
-                if join.stopped:
-                    yield [Finish("stop", stop=join.stopped), join.usage(Usage(0, 0))]
+                rest = [new for event in batch if (new := join.rest(event)) is not None]
+                if join.stopped:  # what the server says of its own end is of a longer text
+                    rest = [event for event in rest if not isinstance(event, Finish | Usage)]
+                    told = next((one for one in batch if isinstance(one, Usage)), Usage(0, 0))
+                    used = join.usage(replace(told, completion_tokens=0))
+                    yield [*rest, Finish("stop", stop=join.stopped), used]
                     return
+                if rest:
+                    yield rest
         except UnilectError as error:
             if refuses(error):
                 raise lost from error
@@ -183,7 +191,7 @@ class Join:
                     reason == "stop" and any(s.startswith(self._expected) for s in self._seam.stops)
                 ):
                     raise self._lost
-                return event
+                return replace(event, extra=None)  # its counts and its prompt are those of a part
             case ToolCallDelta() if not self._expected:
                 return event
             case Opaque():
@@ -201,7 +209,8 @@ class Join:
         known = 0 if meter is None else meter.usage.prompt_tokens
         # a text is not always read as the tokens that it was made of
         prompt = known or max(0, told.prompt_tokens - given)
-        return replace(told, prompt_tokens=prompt, completion_tokens=given + made)
+        cached = None if told.cached_tokens is None else min(told.cached_tokens, prompt)
+        return replace(told, prompt_tokens=prompt, completion_tokens=given + made, cached_tokens=cached)  # fmt: skip
 
     def _added(self, text: str) -> str:
         """

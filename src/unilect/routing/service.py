@@ -130,7 +130,8 @@ class Run:
                     if (known := self.model.known_cold) is not None:
                         self._fitted(self.model, known)  # what is refused loads no model
                     async for lease in failover:
-                        whole.clear()
+                        if whole:
+                            self._forget(whole)
                         with lease:
                             answer = self._continuation.rest(self._answer(lease))
                             async with aclosing(answer) as batches:
@@ -147,12 +148,20 @@ class Run:
             self._name_as_asked(error)
             raise
 
+    def _forget(self, whole: list[Event]) -> None:
+        """Nothing is told, nor counted, of an answer that has failed before its end."""
+        whole.clear()
+        if (meter := self._context.meter) is not None:
+            meter.hold(0, -meter.usage.completion_tokens)
+
     def _answer(self, lease: Lease) -> Batches:
         """What a leased backend answers; errors as `_fitted`."""
         self.answering = model = lease.model
         self._context.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
+        lease.judging = True
         request = self._asked(model, capabilities)
+        lease.judging = False
         if emulation.needed(request, capabilities):
             return self._emulated(lease, request)
         return lease.backend.generate(request)

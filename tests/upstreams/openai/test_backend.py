@@ -220,6 +220,61 @@ async def test_a_connection_that_stays_open_after_the_answer(
         await server.gone.acquire()  # and the connection is not used again
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("end", ["close", "reset"])
+@pytest.mark.parametrize("left", [(), (USAGE,), (USAGE, DONE)])
+async def test_a_connection_that_breaks_after_the_answer(
+    left: tuple[Any, ...], end: str, reuse: bool
+) -> None:
+    """An answer whose finish reason has come is whole, and is not asked for again, where its connection breaks after that."""
+    read = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        body = BEGUN + frames(delta(finish="stop"), *left)
+        await exchange.send(chunked([body])[:-5])
+        await read.wait()
+        getattr(exchange, end)()
+
+    async with scripted(script) as server, asyncio.timeout(60):
+        upstream = OpenAIUpstream(HttpServer(server.url, reuse_connections=reuse), "m")
+        async with aclosing(upstream.generate(CHAT)) as batches:
+            events = await anext(batches)
+            read.set()
+            events += [event async for batch in batches for event in batch]
+
+    assert ("Hel", "stop") == (fold([events]).choices[0].text, fold([events]).choices[0].finish_reason)  # fmt: skip
+
+
+async def test_a_connection_that_breaks_within_the_usage() -> None:
+    """A frame that is cut after the finish reason takes nothing from the answer."""
+    body = chunked([BEGUN + frames(delta(finish="stop")), b'data: {"choices":[],"usa'])[:-5]
+    async with scripted(says(body)) as server:
+        events = await events_of(OpenAIUpstream(HttpServer(server.url), "m"))
+
+    assert [TextDelta("Hel"), Finish("stop"), Usage(0, 0)] == events
+
+
+async def test_a_server_whose_finish_reasons_say_nothing() -> None:
+    """An answer is cut where its connection breaks, if each of its pieces has a finish reason."""
+    pieces = [delta(content=piece, finish="stop") for piece in ("a", "b", "c")]
+    read = asyncio.Semaphore(0)
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(chunked([frames(pieces[0])])[:-5])
+        for piece in pieces[1:]:
+            await read.acquire()
+            await exchange.send(chunked([frames(piece)]).partition(b"\r\n\r\n")[2][:-5])
+        await read.acquire()
+        exchange.reset()
+
+    async with scripted(script) as server, asyncio.timeout(60):
+        upstream = OpenAIUpstream(HttpServer(server.url), "m")
+        with pytest.raises(BackendError):
+            async with aclosing(upstream.generate(CHAT)) as batches:
+                async for _ in batches:
+                    read.release()
+
+
 async def test_comments_after_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is finished is not held up by a server that goes on with comments and never ends."""
     monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.02)

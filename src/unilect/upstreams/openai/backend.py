@@ -21,7 +21,6 @@ from msgspec import Raw
 from unilect.backend import BackendSpec, Batches, Capabilities, Description
 from unilect.errors import (
     BackendError,
-    BackendTimeout,
     InvalidRequest,
     UnilectError,
     UnsupportedOperation,
@@ -350,7 +349,8 @@ async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Ba
     Send a streaming request and yield its events.
 
     The end of the bytes is not the end of an answer: `decoder.end` decides. Some servers keep the connection open after
-    the answer: once every choice has a finish reason, unilect waits only a short time for the end.
+    the answer: once every choice has a finish reason, unilect waits only a short time for the end. A connection that breaks
+    after that takes nothing from the answer, which must not go on elsewhere.
 
     Raises:
         UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.
@@ -367,12 +367,12 @@ async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Ba
                     batch = []
                 if decoder.finished and end.is_due(answer, found):
                     break
-        except UnilectError as error:
-            if batch:  # it came before a frame that is an error
-                yield batch
-            if not (decoder.finished and isinstance(error, BackendTimeout)):
+        except UnilectError:
+            if not (decoder.finished and answer.broken):  # else the answer is whole
+                if batch:  # it came before a frame that is an error
+                    yield batch
                 raise
-    if not decoder.done:
+    if not (decoder.done or answer.broken):
         decoder.decode(reader.end(), batch)
     batch += decoder.end()
     if batch:

@@ -77,7 +77,7 @@ class ChunkDecoder:
     Attributes:
         joined: As given.
         done: `[DONE]` has arrived.
-        finished: `[DONE]` has arrived, or all requested choices have a finish reason.
+        finished: `[DONE]` has arrived, or all requested choices have a finish reason, and no text came after one.
     """
 
     def __init__(self, joined: bool = False, choices: int = 1) -> None:
@@ -90,7 +90,7 @@ class ChunkDecoder:
         self._words: dict[int, str] = {}
         self._usage: Usage | None = None
         self._calls: dict[int, Calls] = {}
-        self._told = False
+        self._told = self._goes_on = False
 
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
@@ -103,7 +103,10 @@ class ChunkDecoder:
         """
         if len(frames) == 1 and (text := self._repeated.text(frames[0])):
             into.append(TextDelta(text))
+            if self._finishes:
+                self._look_for_more(list(self._finishes), into[-1:])
             return
+        ended, before = list(self._finishes), len(into)
         if len(frames) >= _MANY_FRAMES:
             frames = self._alike_texts(frames, into)
         if DONE in frames:  # it may not be the last, or be said twice
@@ -115,8 +118,9 @@ class ChunkDecoder:
                 into.append(TextDelta(text))
                 if self._repeated.serves:
                     self._repeated.learn(frame)
-        all_asked = len(self._finishes) >= self._asked
-        self.finished = self.done or (all_asked and self._finishes.keys() >= self._begun)
+        if ended:
+            self._look_for_more(ended, into[before:])
+        self.finished = self.done or (self._all_finished and not self._goes_on)
 
     def decode_whole(self, body: bytes, into: list[Event]) -> bool:
         """Append the events of a whole answer without anything unusual; false where it is no such answer, and nothing was appended."""
@@ -127,6 +131,18 @@ class ChunkDecoder:
         self._chunk(chunk, _NO_EXTRAS, into)
         self.done = self.finished = True
         return True
+
+    @property
+    def _all_finished(self) -> bool:
+        """Whether all choices have a finish reason."""
+        all_asked = len(self._finishes) >= self._asked
+        return all_asked and self._finishes.keys() >= self._begun
+
+    def _look_for_more(self, ended: list[int], events: list[Event]) -> None:
+        """Know a server whose finish reasons say nothing: it goes on with choices that had one."""
+        for event in events:
+            if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and event.index in ended:  # fmt: skip
+                self._goes_on, self.finished = True, self.done
 
     def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[Chunk]:
         """The chunks of all frames; none where that fails, after the events of each were appended."""
@@ -207,7 +223,7 @@ class ChunkDecoder:
         Raises:
             BackendError: The answer was cut.
         """
-        if not self.finished:
+        if not (self.done or self._all_finished):
             raise BackendError("The model's server ended its answer before it was finished.")
         if not self._begun and self._usage is None:
             raise BackendError("The model's server ended its answer before it had begun.")
