@@ -273,6 +273,21 @@ async def test_dead_servers(tmp_path: Path, url: str) -> None:
             assert [] == made.journals()
 
 
+async def test_what_it_cost_when_it_came(tmp_path: Path, url: str) -> None:
+    """What a dead server has left costs what its model cost when the request came, whatever it costs now, and whether it is known."""
+    for price, cost in ((None, 30), ((0.0, 0.0, 0.0), 0), ((1.0, 0.5, 1000.0), 5010)):
+        about = About(f"a.{cost}", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat", price)
+        journal = Journal(tmp_path / "unilect.db", f"of{cost}")
+        journal.take(about).made(10, 0, 5, 1.0, 2.0)
+        journal.close()
+
+    async with books(tmp_path, None, known=None, url=url) as made:
+        await made.book.start()
+        await made.book.writer.settle()
+        costs = {name: row["cost"] for name, row in made.rows().items()}
+    assert {"30": 30, "0": 0, "5010": 5010} == costs
+
+
 async def test_what_nobody_got(tmp_path: Path, url: str) -> None:
     """An answer that is not streamed costs nothing where its server dies, since its client has got nothing of it."""
     async with books(tmp_path, url=url) as made:

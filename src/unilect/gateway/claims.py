@@ -133,13 +133,14 @@ class Measures(Protocol):
 
 
 def cost(price: Rates | None, usage: Usage) -> int:
-    """What an answer has cost, in millionths."""
+    """What an answer has cost, in millionths, rounded up."""
     if price is None:
         return 0
     cached = usage.cached_tokens or 0
     fresh = max(usage.prompt_tokens - cached, 0) * price.prompt
     whole = fresh + cached * price.cached + usage.completion_tokens * price.completion
-    return min(round(whole), _MOST_COST)
+    # up, so that no budget is passed by what is too little to be counted; but not for what a float is above a whole number
+    return min(math.ceil(round(whole, 6)), _MOST_COST)
 
 
 def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[Limit]:

@@ -42,6 +42,7 @@ BUDGETS = frozenset({"tokens_per_day", "tokens_per_month", "money_per_day", "mon
 LOOK_S = 60.0  # between two looks for journals of dead servers
 _AGAIN_S = 1.0  # between two attempts to make a journal
 _FLUSH_S = 5.0
+_FREE = (0.0, 0.0, 0.0)
 _APART = 16  # tokens between two times that the journal is told more than how many there are
 Rule: TypeAlias = Literal["required", "best_effort", "off"]
 
@@ -68,7 +69,7 @@ class LedgerBook:
         journals: What the paths of the journals begin with; None where there are to be none.
         rule: Whether a request has to be recorded; None to go by its key.
         known: The keys of the store, if it has any.
-        price: What a model costs now, for what dead servers have left.
+        price: What a model costs now, for what dead servers of older versions have left.
         clock: Seconds since 1970.
 
     Attributes:
@@ -156,6 +157,7 @@ class LedgerBook:
         if required:
             self._is_required = True
             self.writer.check()
+        price = context.price
         about = About(
             # rows of one server are neighbours in the index of ids: a transaction writes a page of it, and not one for each row
             f"{self._instance}{next(self._numbers):010x}.{context.request_id or 'apart'}",
@@ -165,6 +167,7 @@ class LedgerBook:
             context.model,
             context.dialect,
             context.endpoint,
+            _FREE if price is None else (price.prompt, price.cached, price.completion),
         )
         streams = bool(getattr(request, "stream", False))
         slot = self._slot(about, required)
@@ -275,9 +278,10 @@ class LedgerBook:
                     one.discard()
 
             for row in one.rows:
-                cost = cost_of(
-                    self._price(row.model), Usage(row.prompt, row.completion, row.cached)
-                )
+                price = self._price(row.model)
+                if (known := one.prices.get(row.id)) is not None:
+                    price = Price(prompt=known[0], cached=known[1], completion=known[2])
+                cost = cost_of(price, Usage(row.prompt, row.completion, row.cached))
                 self.writer.put(structs.replace(row, cost=cost), written, bounded=False)
 
     async def _look_on(self) -> None:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import lru_cache
 from glob import escape
 from pathlib import Path
+from typing import TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -51,8 +52,12 @@ _MOST_TOKENS = 2**63
 _NO_HEAD, _NO_SLOT, _NO_TOKENS = bytes(_HEAD.size), bytes(_SLOT), bytes(_TOKENS.size)
 
 
+#: What a million tokens cost: of the prompt, of the prompt from a cache, of the answer.
+Price: TypeAlias = tuple[float, float, float]
+
+
 class About(Struct, frozen=True, array_like=True):
-    """What is known of a request when it begins; as `Row`."""
+    """What is known of a request when it begins; as `Row`. The price is that of its model then; None where older servers did not note it."""
 
     id: str
     at: float
@@ -61,6 +66,7 @@ class About(Struct, frozen=True, array_like=True):
     model: str = ""
     dialect: str = ""
     endpoint: str = ""
+    price: Price | None = None
 
 
 #: The most bytes of each text, so that all fit into a slot.
@@ -89,8 +95,8 @@ class Slot:
             id = _cut(id, _MOST_ID)
         # an `About`, of which all but the first two parts is the same in many requests
         first = msgspec.msgpack.encode((id, about.at))[1:]
-        rest = _packed(about.key, about.owner, about.model, about.dialect, about.endpoint)
-        data = _checked(b"\x97" + first + rest)
+        rest = _packed(about.key, about.owner, about.model, about.dialect, about.endpoint, about.price)  # fmt: skip
+        data = _checked(b"\x98" + first + rest)
         at += _ABOUT
         self._map[at : at + len(data)] = data
 
@@ -231,11 +237,14 @@ class Dead:
     Attributes:
         path: Where it is.
         rows: What its requests had used: the ledger gets them, without their cost.
+        prices: What their models cost when they came, by their ids, where that is known.
     """
 
     def __init__(self, file: int, path: Path) -> None:
         self._file, self.path = file, path
-        self.rows = list(_rows(file))
+        found = list(_rows(file))
+        self.rows = [row for row, _ in found]
+        self.prices = {row.id: price for row, price in found if price is not None}
 
     def discard(self) -> None:
         """Its rows are in the ledger: remove it."""
@@ -270,8 +279,8 @@ def dead(stem: Path) -> list[Dead]:
     return found
 
 
-def _rows(file: int) -> Iterator[Row]:
-    """The requests in a file. One whose beginning is torn was not admitted yet."""
+def _rows(file: int) -> Iterator[tuple[Row, Price | None]]:
+    """The requests in a file, and what their models cost. One whose beginning is torn was not admitted yet."""
     for number in range(1, min(os.fstat(file).st_size // _SLOT, _MOST_SEGMENTS * _IN_SEGMENT)):
         slot = os.pread(file, _SLOT, number * _SLOT)
         if slot[: _HEAD.size] == bytes(_HEAD.size) or (text := _text(slot, _ABOUT)) is None:
@@ -283,8 +292,10 @@ def _rows(file: int) -> Iterator[Row]:
         backend = (_text(slot, _BACKEND) or b"").decode(errors="replace")
         counts = max((_counts(slot, at) for at in _COUNTS), default=(0,) * 6)
         _, prompt, cached, completion, first_ms, taken_ms = counts
-        yield Row(
-            **structs.asdict(about),
+        known = structs.asdict(about)
+        price = known.pop("price")
+        row = Row(
+            **known,
             backend=backend,
             prompt=int(prompt),
             cached=int(cached),
@@ -294,6 +305,7 @@ def _rows(file: int) -> Iterator[Row]:
             status=_LOST_STATUS,
             finish=LOST,
         )
+        yield row, price
 
 
 def _text(slot: bytes, place: int) -> bytes | None:
@@ -341,10 +353,11 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 @lru_cache(256)
-def _packed(*texts: str) -> bytes:
-    """The texts of a request, but for its id, as MessagePack has them in an `About`."""
+def _packed(key: str, owner: str, model: str, dialect: str, endpoint: str, price: Price | None) -> bytes:  # fmt: skip
+    """What is the same of many requests, as MessagePack has it in an `About`."""
+    texts = (key, owner, model, dialect, endpoint)
     cut = [_cut(text, most) for text, most in zip(texts, _ROOM, strict=True)]
-    return b"".join(map(msgspec.msgpack.encode, cut))
+    return b"".join(map(msgspec.msgpack.encode, [*cut, price]))
 
 
 @lru_cache(256)
