@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_466,
+    "": 2_473,
     "cli": 2_526,
     "cli/connect": 1_019,
     "config": 2_071,
@@ -42,12 +42,12 @@ BUDGETS = {
     "engines/process": 834,
     "engines/transformers": 3_689,
     "fleet": 2_075,
-    "gateway": 2_984,
-    "http": 962,
+    "gateway": 2_989,
+    "http": 963,
     "parameters": 734,
-    "routing": 3_977,
+    "routing": 3_995,
     "server": 2_113,
-    "store": 2_504,
+    "store": 2_513,
     "store/migrations": 9,
     "store/migrations/versions": 260,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 661,
     "upstreams/llamacpp": 791,
-    "upstreams/openai": 1_832,
+    "upstreams/openai": 1_843,
     "web": 1_396,
 }
 

@@ -3,7 +3,7 @@ Answers that are held back before one is told: they are counted as they are made
 leaves, or as none of them is valid.
 """
 
-from unilect.context import in_hand
+from unilect.context import Measured, in_hand
 from unilect.events import Event, Progress, Usage, tokens_of
 
 
@@ -34,3 +34,11 @@ class Held:
         if self._meter is not None:
             self._meter.hold(prompt - self._prompt, completion - self._completion)
         self._prompt, self._completion = prompt, completion
+
+
+def forget(answer: list[Event], meter: Measured | None) -> None:
+    """Keep and count nothing of an answer, if there is one: it has failed before its end, and nobody has a part of it."""
+    if answer:
+        answer.clear()
+        if meter is not None:
+            meter.hold(0, -meter.usage.completion_tokens)

@@ -41,6 +41,7 @@ from unilect.routing import _emulation as emulation
 from unilect.routing import _tools as tools
 from unilect.routing._enforcement import Enforced, bonds
 from unilect.routing._failover import Failover, Lease
+from unilect.routing._held import forget
 from unilect.routing._kinds import check_kind, not_for
 from unilect.routing._resume import WHOLE, Continuation
 from unilect.routing.images import Images, other_images
@@ -117,8 +118,7 @@ class Run:
         """
         The events of the answer. Iterate once, inside `aclosing`.
 
-        A backend that fails is followed by the next one, which makes what the client does not have: in a stream the rest, where
-        it can, and of a whole answer, which is one batch, all.
+        A backend that fails is followed by the next one, which makes what the client has not: of a whole answer, which is one batch, all.
 
         Raises:
             UnilectError: Before the first batch or between batches.
@@ -130,8 +130,7 @@ class Run:
                     if (known := self.model.known_cold) is not None:
                         self._fitted(self.model, known)  # what is refused loads no model
                     async for lease in failover:
-                        if whole:
-                            self._forget(whole)
+                        forget(whole, self._context.meter)
                         with lease:
                             answer = self._continuation.rest(self._answer(lease))
                             async with aclosing(answer) as batches:
@@ -147,12 +146,6 @@ class Run:
         except UnilectError as error:
             self._name_as_asked(error)
             raise
-
-    def _forget(self, whole: list[Event]) -> None:
-        """Nothing is told, nor counted, of an answer that has failed before its end."""
-        whole.clear()
-        if (meter := self._context.meter) is not None:
-            meter.hold(0, -meter.usage.completion_tokens)
 
     def _answer(self, lease: Lease) -> Batches:
         """What a leased backend answers; errors as `_fitted`."""
