@@ -398,6 +398,21 @@ async def test_models_that_were_found() -> None:
     await limits.aclose()
 
 
+async def test_models_that_are_found_late() -> None:
+    """A model that its server is found to have after the ledger was read has what it had used, too."""
+    table = msgspec.structs.replace(echo(), model="*", limits=Table(tokens_per_day=1000))
+    config = Config(models={"router": table}, limits=LimitsConfig(tokens_per_day=2000))
+    models = [Model(name, Echo(Options(context=4096)), limits=table.limits) for name in "am"]
+    registry = Registry(models[:1])
+    limits = LimitBook(config, Measures(registry), FakeLedger(one=950), Clock())
+    assert await entry_of(limits, Context(caller="two", model="a"), chat(80)) is not None
+    registry.add(models[1])
+    with pytest.raises(QuotaExceeded, match="of this model is 1000: 950 are used"):
+        await entry_of(limits, Context(caller="two", model="m"), chat(80))
+    await limits.aclose()
+    await registry.aclose()
+
+
 async def test_another_day() -> None:
     """A budget is new at midnight (UTC), and a rate does not ask what the system's time is."""
     clock = Clock()

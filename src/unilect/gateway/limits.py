@@ -285,7 +285,8 @@ class LimitBook:
                 subjects = [f"key:{one.key}"]
                 if key == EVERY:
                     subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
-                    subjects += [f"model:{one.model}"] if self._measures.limits(one.model) else []
+                    # also of one that is not known yet: the server that has it may be down
+                    subjects += [f"model:{one.model}"] if self._has_models else []
                 for subject in subjects:
                     for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
                         if amount:
