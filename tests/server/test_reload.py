@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from certificates import certificate, needs_openssl
 from engine import chat, process
 from reloading import Reloadable, until
-from scripted import Exchange, scripted
+from scripted import Exchange, answer, scripted
 from unilect.config import load as config_load
 from unilect.config.server import Config
 from unilect.errors import BackendUnavailable, ModelNotFound, ReloadRefused
@@ -249,6 +249,31 @@ async def test_a_server_of_many_models(tmp_path: Path) -> None:
             await server.discovery.look()
 
     assert [["a", "x", "y"], ["a", "x", "y"], ["a", "y"], ["a"]] == seen
+
+
+async def test_a_server_of_many_models_that_is_down(tmp_path: Path) -> None:
+    """Models that a server listed stay while it cannot be asked, with the new settings of its table; one with another URL has none of them."""
+    body = json.dumps({"data": [{"id": "x"}, {"id": "y"}]}).encode()
+    answers = [answer(body), *[answer(b"{}", "503 Busy")] * 9]
+
+    async def list_models(exchange: Exchange) -> None:
+        await exchange.send(answers.pop(0))
+
+    async with scripted(list_models) as upstream, serving(tmp_path, TOP) as server:
+        far = f'[models.far]\nsource = "{upstream.url}"\nmodel = "*"\n'
+        seen = []
+        for text in (
+            far,
+            far + "price = { prompt = 2.0 }\n",
+            far + "price = { prompt = 3.0 }\n" + table("x", text="mine"),
+            far.replace(upstream.url, f"{upstream.url}/other"),
+        ):
+            server.write(TOP + text)
+            await server.reloader.reload("a test")
+            prices = {name: model.price for name, model in server.registry.models.items()}
+            seen.append({name: price and price.prompt for name, price in prices.items()})
+
+    assert [{"x": None, "y": None}, {"x": 2.0, "y": 2.0}, {"x": None, "y": 3.0}, {}] == seen
 
 
 # Under load

@@ -91,11 +91,15 @@ class Discovery:
         for found in self._found.values():
             found -= own
         for name in (before.keys() - self._tables.keys()) | listed.keys():
-            was, names = self._found.pop(name, set[str]()), (listed.get(name) or set()) - own
+            was, names, table = self._found.pop(name, set[str]()), listed.get(name), self._tables.get(name)  # fmt: skip
+            if names is None:  # a server that is down keeps its models
+                stays = table is not None and name in before and before[name].sources == table.sources  # fmt: skip
+                names = was if stays else set()
+            names = names - own
             self._refused.pop(name, None)
             for gone in was - names:
                 self._registry.forget(gone)
-            if (table := self._tables.get(name)) is not None:
+            if table is not None:
                 self._found[name], self._refused[name] = set(), {}
                 for one in sorted(names):
                     if one in was or one not in self._registry:
