@@ -250,6 +250,7 @@ def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
             ["create", "x", "--limit", "money_per_day=nan"],
             "--limit: money_per_day: expected a number above 0",
         ),
+        (["create", "key_3GqS0bZx"], "key_3GqS0bZx: a NAME may not have the form of a key's id"),
         (["create", "x", "--models", ","], "--models: expected the names of models"),
         (["limit", "nobody"], "--limit: nothing to change; give --limit NAME=NUMBER, or --none"),
         (["limit", "nobody", "--none", "parallel"], "nobody: there is no key of this name"),

@@ -182,6 +182,8 @@ async def test_keys(tmp_path: Path) -> None:
         ("/keys", {}, "name"),
         ("/keys", {"name": "a b"}, "name"),
         ("/keys", {"name": 5}, "name"),
+        ("/keys", {"name": "key_3GqS0bZx"}, "name"),
+        ("/keys", {"name": "anonymous"}, "name"),
         ("/keys", {"name": "n", "model": ["a"]}, "model"),
         ("/keys", {"name": "n", "models": []}, "models"),
         ("/keys", {"name": "n", "models": ["x"]}, "models"),

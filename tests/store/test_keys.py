@@ -79,6 +79,29 @@ async def test_revoke(keys: StoredKeys, clock: Clock) -> None:
         await keys.revoke("eve")
 
 
+async def test_a_name_that_is_an_id(keys: StoredKeys, clock: Clock) -> None:
+    """An id means its key, also where another one is called so, and also once it has been revoked."""
+    ann = await keys.create("ann", "AAAA", b"1")
+    bob = await keys.create("key_AAAA", "BBBB", b"2")
+    assert [ann, bob] == [await keys.named(one) for one in ("key_AAAA", "key_BBBB")]
+    assert {"parallel": 2.0} == (await keys.limit("ann", {"parallel": 2.0})).limits
+    assert ann.id == (await keys.rotate("key_AAAA", "CCCC", b"3", overlap_s=0)).id
+    assert ann.id == (await keys.revoke("key_AAAA")).id
+    with pytest.raises(ConfigError, match="key_AAAA: this key has been revoked already"):
+        await keys.revoke("key_AAAA")
+    assert is_usable(await keys.get("key_BBBB"), clock.now)
+
+
+@pytest.mark.parametrize("name", ["key_3GqS0bZx", "key-0f8d12ab", "anonymous"])
+async def test_names_that_mean_something_else(keys: StoredKeys, name: str) -> None:
+    """No new key is called like an id of a key, nor as requests without a key are."""
+    with pytest.raises(ConfigError, match=rf"{name}: a NAME may not have the form of a key's id"):
+        await keys.create(name, "AAAA", b"1")
+    for other in (f"{name}x", f"x{name}", "key_3GqS0bZ", "key-3GqS0bZx"):
+        await keys.create(other, f"A{other}", b"1")
+    assert f"{name}x" in [key.name for key in await keys.all()]
+
+
 async def test_rotate(keys: StoredKeys, clock: Clock) -> None:
     """A rotated key has two secrets for a while; its id stays, and one that ends sooner is not kept longer."""
     made = await keys.create("ann", "AAAA", b"1")

@@ -5,6 +5,7 @@ A key has one secret, or two for a while after it was rotated: its id, and all t
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from unilect.context import ANONYMOUS
 from unilect.errors import ConfigError
 from unilect.store.database import Database
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from unilect.store._keys import KeyRows
 
 _Result = TypeVar("_Result")
+#: What usage and limits call a key of the store and one of the configuration, and requests without a key.
+_IDS = re.compile(rf"key_[0-9A-Za-z]{{8}}|key-[0-9a-f]{{8}}|{ANONYMOUS}")
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -93,8 +97,12 @@ class StoredKeys:
             lasts_s: None for ever.
 
         Raises:
-            ConfigError: Another key that can be used has the name.
+            ConfigError: Another key that can be used has the name, or could be meant by it.
         """
+        if _IDS.fullmatch(name):
+            raise ConfigError(
+                f"{name}: a NAME may not have the form of a key's id, nor be `{ANONYMOUS}`, which stands for requests without a key. Choose another one."
+            )
         now = self._clock()
         key = Key(
             id=f"key_{secret_id}",
@@ -188,11 +196,11 @@ class StoredKeys:
         return await self._ask(lambda rows: rows.find(secret_id))
 
     async def named(self, name: str) -> Key | None:
-        """The key of a name or an id; of several the one that can be used, or else the newest."""
+        """The key of an id or a name; of several the one that can be used, or else the newest."""
         now = self._clock()
 
         def look(rows: "KeyRows") -> Key | None:
-            found = rows.named(name)
+            found = _of(rows.named(name), name)
             usable = [key for key in found if is_usable(key, now)]
             return next(reversed(usable or found), None)
 
@@ -260,12 +268,12 @@ def _time(at: float | None) -> str | None:
 
 def _named(keys: Sequence[Key], name: str, now: float) -> Key:
     """
-    The key of a name, or of an id.
+    The key of an id, or of a name.
 
     Raises:
         ConfigError: There is none that can be used.
     """
-    of_name = [key for key in keys if name in (key.name, key.id)]
+    of_name = _of(keys, name)
     usable = [key for key in of_name if is_usable(key, now)]
     if usable:
         return usable[-1]
@@ -274,6 +282,11 @@ def _named(keys: Sequence[Key], name: str, now: float) -> Key:
         raise ConfigError(f"{name}: this key has {'been revoked' if why == 'revoked' else why} already.")  # fmt: skip
     names = ", ".join([key.name for key in keys if is_usable(key, now)][:20]) or "none"
     raise ConfigError(f"{name}: there is no key of this name. The keys are: {names}.")
+
+
+def _of(keys: Sequence[Key], name: str) -> list[Key]:
+    """The key of an id, or else those of a name: who names an id means no key that is only called so."""
+    return [key for key in keys if key.id == name] or [key for key in keys if key.name == name]
 
 
 def packed(value: object) -> str:
