@@ -32,6 +32,7 @@ from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.redact import redacted
 from unilect.requests import Request
+from unilect.store.database import ABSENT
 from unilect.store.journal import About, Dead, Journal, Slot, dead
 from unilect.store.ledger import Ledger, Row
 from unilect.tasks import Tasks
@@ -111,14 +112,16 @@ class LedgerBook:
 
     @property
     def kept(self) -> bool:
-        """Whether requests are recorded, or some were that had a budget; of a request that goes by its key it depends on that, too."""
-        return self.state is State.OPEN or self._rule_for(None) != "off"
+        """Whether requests are recorded, or some may have been that had a budget, also before this server was started."""
+        if self.state is State.OPEN or self._rule_for(None) != "off":
+            return True
+        return self._rule is None and self.ledger.mark() is not ABSENT
 
     async def start(self) -> None:
         """Make rows of what dead servers of this store have left; what cannot be written now is tried again."""
         if self._rule != "off":
             found = self._dead()
-            if found or self.kept:
+            if found or self._rule_for(None) != "off":
                 await self._open(found)
 
     def applies(self, context: Context) -> bool:

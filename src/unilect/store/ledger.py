@@ -175,6 +175,10 @@ class Ledger:
         while await self._ask(lambda all: all.delete_before(before)):
             await asyncio.sleep(0)
 
+    def mark(self) -> object | None:
+        """See `Database.mark`."""
+        return self._database.mark()
+
     async def aclose(self) -> None:
         """End what goes on in the background. Idempotent."""
         await self._tasks.aclose()
