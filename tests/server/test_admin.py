@@ -409,6 +409,20 @@ async def test_a_reload(tmp_path: Path) -> None:
     assert (200, {"state": "idle", "file": str(server.file)}) == state
 
 
+async def test_a_reload_of_the_length_of_bodies(tmp_path: Path) -> None:
+    """The length of bodies that the admin API takes changes with the file."""
+    names = [f"m{number}" for number in range(900)]
+    async with operated(tmp_path) as server:
+        text, seen = server.file.read_text(), list[int]()
+        for number, limit in enumerate((2048, 65536, 2048)):
+            server.file.write_text(f"max_body_bytes = {limit}\n{text}")
+            await server.ask("POST", "/reload")
+            body = {"name": f"ann{number}", "models": names}
+            seen.append((await server.ask("POST", "/keys", body))[0])
+
+    assert [413, 201, 413] == seen
+
+
 async def test_a_model_that_leaves(tmp_path: Path) -> None:
     """A model that a reload has taken out is listed until its last request has ended."""
     async with operated(tmp_path) as server:

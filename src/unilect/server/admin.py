@@ -33,6 +33,7 @@ from unilect.server._admin_keys import check_no_body, json_of
 from unilect.server.app import GUARD, add_routes
 from unilect.server.reload import Reloader
 from unilect.store.keys import StoredKeys
+from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
 from unilect.web.route import Route
 
@@ -41,6 +42,7 @@ _ABOUT = (
     "<a href=openapi.json>openapi.json</a>.</p>"
 )
 ADMIN_KEYS = web.AppKey("admin_keys", Keys)
+ADMIN_BODIES = web.AppKey("admin_bodies", Bodies)
 
 
 class Operated(NamedTuple):
@@ -67,9 +69,10 @@ class Operated(NamedTuple):
 def create_admin(config: Config, operated: Operated) -> web.Application:
     """The application of the admin API."""
     accepted, table = Keys(config.admin.api_keys), dict[web.AbstractRoute, Route]()
-    guard = Guard(_guarded(config), table, keys=accepted)
+    bodies = Bodies(config.max_body_bytes)  # clients who fill theirs lock no operator out
+    guard = Guard(_guarded(config), table, bodies=bodies, keys=accepted)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
-    app[GUARD], app[ADMIN_KEYS] = guard, accepted
+    app[GUARD], app[ADMIN_KEYS], app[ADMIN_BODIES] = guard, accepted, bodies
     routes = [
         *keys.routes(operated.keys, lambda: _aliases(operated.registry)),
         *usage.routes(operated.ledger, operated.limits, operated.keys),
@@ -84,8 +87,9 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
 
 
 def change_admin(app: web.Application, config: Config) -> None:
-    """Have the admin API take the keys of another configuration from now on."""
+    """Have the admin API go by the keys, the hosts and the length of bodies of another configuration from now on."""
     app[ADMIN_KEYS].change(config.admin.api_keys)
+    app[ADMIN_BODIES].change(config.max_body_bytes)
     app[GUARD].change(_guarded(config))
 
 
