@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,10 @@ class Reloadable:
         os.replace(new, self.file)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """It listens until the block ends."""
+    async def running(self, starts: Iterable[str] | None = None) -> AsyncIterator[None]:
+        """It has started all models, or some, and listens until the block ends."""
         try:
-            await self.registry.start(self.registry.models)
+            await self.registry.start(self.registry.models if starts is None else starts)
             await self.discovery.start()
             (self.url,) = await self.listener.listen()
             yield

@@ -56,12 +56,14 @@ def table(name: str, **options: Any) -> str:
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path, text: str, look_s: float = 0.01) -> AsyncIterator[Server]:
-    """A server of a configuration."""
+async def serving(
+    tmp_path: Path, text: str, look_s: float = 0.01, starts: list[str] | None = None
+) -> AsyncIterator[Server]:
+    """A server of a configuration, which has started all models, or some."""
     file = tmp_path / "unilect.toml"
     file.write_text(text)
     server = Server(file, look_s=look_s)
-    async with server.running():
+    async with server.running(starts):
         yield server
 
 
@@ -127,6 +129,44 @@ async def test_settings_need_no_new_backend(tmp_path: Path, client: aiohttp.Clie
         assert "b" == server.registry.models["a"].fallback
     assert ["404", "012"] == answers
     assert (("a",), ()) == (done.adjusted, done.restarted)
+
+
+async def test_a_model_that_is_on_demand_no_more(tmp_path: Path) -> None:
+    """A model that is to be loaded at the start now is started by the reload; one that an operator has drained stays so."""
+    lazy = '[models.{0}]\nsource = "echo:"\nload = "demand"\n'
+    both = lazy.format("a") + lazy.format("b")
+    async with serving(tmp_path, TOP + table("c") + both, starts=["c"]) as server:
+        (kept, drained) = (server.registry.models[name] for name in "ab")
+        drained.drain()
+        server.write(TOP + table("c") + both.replace("demand", "start"))
+        done = await server.reloader.reload("a test")
+        starts = [server.echo(name).starts for name in "abc"]
+
+        assert (kept, "ready") == (server.registry.models["a"], kept.state)
+        assert "draining" == drained.state
+    assert [1, 0, 1] == starts
+    assert ("a", "b") == done.adjusted
+
+
+@pytest.mark.parametrize("fails", ["a", "b"])
+async def test_a_model_that_stays_on_demand(
+    tmp_path: Path, client: aiohttp.ClientSession, fails: str
+) -> None:
+    """Where a model that is on demand no more, or a new one beside it, cannot be started, the reload is refused, and the next request starts the model."""
+    lazy = table("a", text="a", failing_starts=int(fails == "a"))
+    new = table("b", text="b", failing_starts=int(fails == "b"), load_s=0.01)
+    demand = lazy.replace('source = "echo:"', 'source = "echo:"\nload = "demand"')
+    async with serving(tmp_path, TOP + demand, starts=[]) as server:
+        model = server.registry.models["a"]
+        server.write(TOP + lazy + new)
+        with pytest.raises(ReloadRefused, match="failing_starts"):
+            await server.reloader.reload("a test")
+        await until(lambda: model.stopping is None)
+
+        assert ["a"] == list(server.registry.models)
+        assert "stopped" == model.state
+        assert "a" == await said(client, server, "a")
+        assert "ready" == model.state
 
 
 async def test_keys_and_origins(tmp_path: Path, client: aiohttp.ClientSession) -> None:

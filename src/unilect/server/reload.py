@@ -2,7 +2,7 @@
 Reloads the configuration of a running server: all of it, or nothing and the reason.
 
 1. *checking*: the file is read and checked as at the start, and its models are made.
-2. *starting*: models with new backends are started while the old ones go on answering.
+2. *starting*: models with new backends are started while the old ones go on answering, and so are those that are on demand no more.
 3. *swapping*: everything changes in one step of the event loop. Models that leave finish their requests, and are stopped then.
 
 One reload runs at a time. Who asks while one runs may have changed the file since it was read, so another one follows, which all who
@@ -69,12 +69,14 @@ class _Plan(NamedTuple):
         tls: Its certificate.
         models: Its models, in order.
         kept: Those with the same backends as a model that is served, by whose name, with their settings.
+        woken: Models that are served, and were to be loaded on demand until now, which nobody has; not those that an operator has drained.
     """
 
     config: Config
     tls: SSLContext | None
     models: list[Model]
     kept: dict[str, Model]
+    woken: list[Model]
 
     @property
     def new(self) -> list[Model]:
@@ -204,6 +206,9 @@ class Reloader:
             if not swapped:
                 await asyncio.gather(*(model.aclose() for model in plan.new))
                 await self._restore(plan.new)
+                for model in plan.woken:
+                    if not model.in_use:
+                        model.stay(0)
         now = sources.served(plan.config)
         return changes(before, plan.config, was, now, [model.name for model in plan.new])
 
@@ -230,7 +235,12 @@ class Reloader:
         Mistakes(self._source.origin.told(found.errors)).raise_all()
         was, now = sources.served(self._config), sources.served(config)
         kept = {model.name: model for model in models if self._is_kept(model.name, was, now)}
-        return _Plan(config, tls, models, kept)
+        demanded = [
+            name for name in kept if was[name].load == "demand" and now[name].load == "start"
+        ]
+        served = map(self._registry.models.__getitem__, demanded)
+        woken = [model for model in served if not (model.runs_here or model.draining)]
+        return _Plan(config, tls, models, kept, woken)
 
     def _is_kept(self, name: str, was: dict[str, ModelConfig], now: dict[str, ModelConfig]) -> bool:
         """Whether a model goes on with the backends that it has."""
@@ -243,16 +253,15 @@ class Reloader:
 
     async def _start(self, plan: _Plan) -> None:
         """
-        Start the new models that are not to be loaded on demand.
+        Start the new models that are not to be loaded on demand, and those that are no more.
 
         Raises:
             ConfigError: One cannot be started.
         """
         tables = sources.served(plan.config)
         try:
-            await self._registry.start_all(
-                model for model in plan.new if tables[model.name].load == "start"
-            )
+            new = [model for model in plan.new if tables[model.name].load == "start"]
+            await self._registry.start_all([*new, *plan.woken])
         except* UnilectError as group:
             raise ConfigError(first_message(group)) from group
 
