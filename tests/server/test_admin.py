@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripted import Exchange, answer, scripted
 from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig
 from unilect.config.server import Config
@@ -302,6 +303,26 @@ async def test_limits_and_usage(
     assert ("ann", "p", None, 2) == tuple(line[n] for n in ("key", "model", "day", "requests"))
     assert [] == none["data"]
     assert [404] * 5 == [status for status, _ in (*unknown, gone)]
+
+
+async def test_limits_of_models(tmp_path: Path) -> None:
+    """The limits of models that a server was found to have are told beside those of the configuration, and a model is also named by an alias."""
+    body = json.dumps({"data": [{"id": "m1"}, {"id": "m2"}]}).encode()
+
+    async def list_models(exchange: Exchange) -> None:
+        await exchange.send(answer(body))
+
+    own = '[models.a]\nsource = "echo:a"\naliases = ["x"]\nlimits = { parallel = 2 }\n[models.b]\nsource = "echo:"\n'
+    async with scripted(list_models) as far, operated(tmp_path, own) as server:
+        star = f'[models.far]\nsource = "{far.url}"\nmodel = "*"\nlimits = {{ parallel = 1 }}\n'
+        server.file.write_text(server.file.read_text() + star)
+        await server.ask("POST", "/reload")
+        found = [await server.ask("GET", f"/limits{query}") for query in ("", "?model=x", "?model=m2")]  # fmt: skip
+        refused = [await server.ask("GET", f"/limits?model={name}") for name in ("b", "far", "none")]  # fmt: skip
+
+    told = [[(one["name"], one["most"]) for one in body["limits"]] for _, body in found]
+    assert [[("a", 2), ("m1", 1), ("m2", 1)], [("a", 2)], [("m2", 1)]] == told
+    assert [404] * 3 == [status for status, _ in refused]
 
 
 async def test_models(tmp_path: Path) -> None:

@@ -128,8 +128,7 @@ class LimitBook:
             name: claims.limits_of(_named(one), "owner", f"owner:{name}")
             for name, one in config.owners.items()
         }
-        self._limited = tuple(name for name, one in config.models.items() if one.limits is not None)
-        self._has_models = bool(self._limited)
+        self._has_models = any(one.limits is not None for one in config.models.values())
         self._has_own = bool(self._defaults or self._owners or self._has_models)
         self._plans = dict[tuple[str, str, str], _Plan]()
         # budgets that were not counted before have what the ledger says, also of what runs now
@@ -236,9 +235,9 @@ class LimitBook:
         return list(zip(limits, claimed, states, strict=True))
 
     @property
-    def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The owners and the models that have limits."""
-        return tuple(self._owners), self._limited
+    def owners(self) -> tuple[str, ...]:
+        """The owners that have limits."""
+        return tuple(self._owners)
 
     async def start(self) -> None:
         """Make ready; what cannot be done yet is done with the first request. Idempotent."""

@@ -10,6 +10,7 @@ from unilect.gateway import usage
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
 from unilect.gateway.remaining import remaining
+from unilect.routing.registry import Registry
 from unilect.server._admin_keys import json_of
 from unilect.server._usage import NONE, asked_of
 from unilect.store.keys import Key, StoredKeys
@@ -17,7 +18,10 @@ from unilect.web.route import Route
 
 
 def routes(
-    ledger: LedgerBook | None, limits: LimitBook | None, stored: StoredKeys | None
+    ledger: LedgerBook | None,
+    limits: LimitBook | None,
+    stored: StoredKeys | None,
+    registry: Registry,
 ) -> list[Route]:
     """
     The routes.
@@ -26,6 +30,7 @@ def routes(
         ledger: Has what was used; None where nothing is recorded.
         limits: Knows the limits; None where there are none.
         stored: The keys; None where those of the store let nobody in.
+        registry: The models, also those that `model = "*"` finds.
     """
 
     async def get_usage(request: web.Request) -> web.StreamResponse:
@@ -48,14 +53,14 @@ def routes(
 
         Query: `key`, `owner` or `model`, or several of them; of all owners and models that have limits where none of them is given.
         """
-        query = request.query
-        _check_query(query, ("key", "owner", "model"))
+        _check_query(request.query, ("key", "owner", "model"))
         if limits is None:
             return json_of({"limits": []})
-        owners, models = limits.named
+        query, owners = dict(request.query), limits.owners
+        models = tuple(name for name in registry.models if limits.of_model(name))
         if query:
-            named = query.get("model", "")
-            models = (named,) if limits.of_model(named) else ()
+            if "model" in query:  # or an alias
+                query["model"] = registry.get(query["model"]).name
             owners, models = _one_of(query, "owner", owners), _one_of(query, "model", models)
         asked = [Context(owner=name) for name in owners] + [Context(model=name) for name in models]
         if (name := query.get("key")) is not None:

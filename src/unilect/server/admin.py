@@ -75,7 +75,7 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
     app[GUARD], app[ADMIN_KEYS], app[ADMIN_BODIES] = guard, accepted, bodies
     routes = [
         *keys.routes(operated.keys, lambda: _aliases(operated.registry)),
-        *usage.routes(operated.ledger, operated.limits, operated.keys),
+        *usage.routes(operated.ledger, operated.limits, operated.keys, operated.registry),
         *_model_routes(operated.registry),
         *_request_routes(operated.requests),
         *_process_routes(operated.reloader),
