@@ -66,8 +66,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_hosts: Annotated[
         list[str],
         described(
-            "Values of the `Host` header to accept, in addition to the addresses listened on; `*` accepts any. This check prevents "
-            "DNS rebinding. A server that listens on all interfaces accepts any host if API keys are set; without keys it accepts "
+            "Values of the `Host` header to accept, in addition to the addresses listened on, with any port; `*` accepts any. This "
+            "check prevents DNS rebinding. A server that listens on all interfaces accepts any host if API keys are set; without keys it accepts "
             "IP addresses, its own host name, and names without a dot or in `.local`, `.lan`, `.internal` or `.home.arpa`."
         ),
     ] = []

@@ -394,7 +394,7 @@ def _host_names(config: Config) -> frozenset[str] | None:
     if "*" in config.allowed_hosts:
         return None
     own = socket.gethostname() if config.host in _WILDCARDS else config.host
-    names = {own.lower(), *(host.lower() for host in config.allowed_hosts)}
+    names = {own.lower(), *map(_host_name, config.allowed_hosts)}
     if ":" in config.host:
         names.add(f"[{config.host.lower()}]")
     return frozenset(names | _LOOPBACK_NAMES if is_loopback(config.host) else names)
