@@ -11,12 +11,12 @@ needs_openssl = pytest.mark.skipif(
 )
 
 
-def certificate(folder: Path) -> tuple[str, str]:
-    """The files of a certificate and of its key."""
+def certificate(folder: Path, name: str = "IP:127.0.0.1") -> tuple[str, str]:
+    """The files of a certificate, for 127.0.0.1 or another name, and of its key."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     openssl(
         f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {cert} "
-        "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+        f"-subj /CN=localhost -addext subjectAltName={name}"
     )
     return str(cert), str(key)
 

@@ -3,14 +3,18 @@
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from certificates import certificate, needs_openssl
+from loopback import free_port
 from serving import Server, serve
 from unilect.cli import _admin
 
@@ -108,6 +112,66 @@ def test_something_else_that_answers(
         thread.join()
 
     assert str(path) in capsys.readouterr().err
+
+
+def tls(cert: str, key: str, port: int) -> str:
+    """A configuration whose admin API has a certificate."""
+    admin = f"[admin]\nlisten = '127.0.0.1:{port}'\napi_keys = ['admin-key']\n"
+    return f"tls_cert = '{cert}'\ntls_key = '{key}'\n{admin}{MODEL}"
+
+
+@needs_openssl
+def test_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server is known by its certificate, whatever that names and whoever has signed it; other text may stand before it in the file."""
+    cert, key = certificate(tmp_path, "DNS:chat.example.org")
+    Path(cert).write_text(f"Kühn GmbH\n{Path(cert).read_text()}")
+    config = tls(cert, key, free_port())
+    (tmp_path / "unilect.toml").write_text(config)
+    with serve(config=config):
+        _admin.show(tmp_path / "unilect.toml", False)
+        _admin.reload(tmp_path / "unilect.toml", None)
+
+    assert " reloaded: " in capsys.readouterr().out
+
+
+@needs_openssl
+def test_another_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that has another certificate is sent nothing, no key either, and the command says so."""
+    context, got = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[bytes]()
+    context.load_cert_chain(*certificate(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def receive() -> None:
+            with listening.accept()[0] as client, suppress(ConnectionError):
+                with context.wrap_socket(client, server_side=True) as secured:
+                    got.append(secured.recv(65536))
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        config = tls(*certificate(tmp_path), listening.getsockname()[1])
+        (tmp_path / "unilect.toml").write_text(config)
+        with pytest.raises(SystemExit, match="1"):
+            _admin.show(tmp_path / "unilect.toml", False)
+        thread.join()
+
+    assert not any(got)
+    assert "has another certificate than the file `tls_cert`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [(None, "cannot be read (No such"), ("key", "has no certificate")]
+)
+def test_a_file_without_a_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, told: str
+) -> None:
+    """A file that has no certificate is told by its option."""
+    if text is not None:
+        (tmp_path / "c.pem").write_text(text)
+    (tmp_path / "unilect.toml").write_text(tls("c.pem", "k.pem", 9))
+    with pytest.raises(SystemExit, match="1"):
+        _admin.show(tmp_path / "unilect.toml", False)
+
+    assert f"unilect: tls_cert: {tmp_path / 'c.pem'} {told}" in capsys.readouterr().err
 
 
 def test_a_process_that_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import socket
+import ssl
 from collections.abc import Sequence
 from getpass import getpass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -16,6 +18,7 @@ from unilect.config.digests import is_digest
 from unilect.config.server import Config
 from unilect.errors import ConfigError
 
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _PROC = Path("/proc")
 _TTY = 4  # of the fields behind the name in /proc/PID/stat, proc(5)
 
@@ -87,13 +90,44 @@ class _UnixConnection(HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+class _TlsConnection(HTTPSConnection):
+    """A connection to the server of this configuration: it is known by its certificate, which names what clients call it."""
+
+    def __init__(self, host: str, port: int, file: str) -> None:
+        self._certificate = _certificate(file)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        super().__init__(host, port, context=context)
+
+    def connect(self) -> None:
+        """Connect; nothing is sent to a server that has another certificate."""
+        super().connect()
+        if self.sock.getpeercert(binary_form=True) != self._certificate:
+            fail(
+                f"the server at {self.host}:{self.port} has another certificate than the file `tls_cert`; where it still has an "
+                "older one, run `unilect reload --pid PID` or restart it."
+            )
+
+
+def _certificate(file: str) -> bytes:
+    """The server's certificate, the first in a file; the command ends where there is none."""
+    try:
+        found = _CERTIFICATE.search(Path(file).read_text("utf-8", "replace"))
+        return ssl.PEM_cert_to_DER_cert(found[0] if found else "")
+    except OSError as error:
+        fail(f"tls_cert: {file} cannot be read ({error.strerror}). Name a file in PEM.")
+    except ValueError:
+        fail(f"tls_cert: {file} has no certificate. Name a file in PEM.")
+
+
 def _connection(settings: Config, place: Path | tuple[str, int]) -> HTTPConnection:
     if isinstance(place, Path):
         return _UnixConnection(place)
     host, port = place
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    kind = HTTPConnection if settings.tls_cert is None else HTTPSConnection
-    return kind(host, port)  # without a timeout: a reload may load a model
+    if settings.tls_cert is None:
+        return HTTPConnection(host, port)  # without a timeout: a reload may load a model
+    return _TlsConnection(host, port, settings.tls_cert)
 
 
 def _keys(settings: Config) -> list[str]:
