@@ -15,6 +15,12 @@ from unilect.redact import Secrets, basic, redacted, secrets_of
         ("fastchat+http://me:p%40w@host", "fastchat+http://***@host"),
         ("http://me:p/w@host/v1", "http://***@host/v1"),
         ("http://me:p?w#@host/v1", "http://***@host/v1"),
+        ("http://:p/w@host/v1", "http://***@host/v1"),
+        ("redis://:12345/secret@host", "redis://***@host"),
+        ("rediss://me:7/secret@host/0", "rediss://***@host/0"),
+        ("PostgreSQL+asyncpg://me:7/secret@host/db", "PostgreSQL+asyncpg://***@host/db"),
+        ("postgres://host:5432/db", "postgres://host:5432/db"),
+        ("http://host:8000/v1?user=a@b", "http://host:8000/v1?user=a@b"),
         ("me:pw@host/v1", "***@host/v1"),
         ("http://host:8000/v1@2", "http://host:8000/v1@2"),
         ("http://host/v1?api-version=2024-10-21", "http://host/v1?api-version=2024-10-21"),
@@ -37,7 +43,9 @@ def test_redacted(text: str, expected: str) -> None:
     assert expected == redacted(expected)
 
 
-@pytest.mark.parametrize("piece", ["//", "?a=", "&", "//a@", "a:@", "#;=", "http://a:"])
+@pytest.mark.parametrize(
+    "piece", ["//", "?a=", "&", "//a@", "a:@", "#;=", "http://a:", "//:", "redis://a:", "redis+"]
+)
 def test_redacted_of_much(piece: str) -> None:
     """A text of a megabyte is no harder than a short one."""
     assert redacted(piece * (2**20 // len(piece)))

@@ -14,7 +14,11 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 MASK = "***"
 _USER = re.compile(r"//([^\s/?#]*)@")
 #: A password that is not percent-encoded, and so looks like a port and a path; and `user:password@host` without a scheme.
-_BROKEN_USER = re.compile(r"//[^\s/?#@:\[]+:(?!\d{1,5}(?:[/?#\s]|$))[^\s@]{0,200}@")
+_BROKEN_USER = re.compile(r"//(?:[^\s/?#@:\[]+:(?!\d{1,5}(?:[/?#\s]|$))|:)[^\s@]{0,200}@")
+#: The same of a store, which has hardly an `@` behind a real port and path.
+_BROKEN_STORE = re.compile(
+    r"((?:postgres(?:ql)?|rediss?)(?:\+\w{1,20})?:)//[^\s/?#@:\[]+:[^\s@]{0,200}@", re.IGNORECASE
+)
 _BARE_USER = re.compile(r"^[^\s/?#@:]+:[^\s/@]+@")
 _FIELD = re.compile(r"([?&;#])([^=&#\s?;]*)=([^&#\s;]*)")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|cred|sig|code|session", re.IGNORECASE)
@@ -34,6 +38,7 @@ def redacted(text: str) -> str:
     """
     text = _USER.sub(f"//{MASK}@", text)
     text = _BROKEN_USER.sub(f"//{MASK}@", text)
+    text = _BROKEN_STORE.sub(rf"\1//{MASK}@", text)
     text = _BARE_USER.sub(f"{MASK}@", text)
     return _FIELD.sub(_field, text)
 
