@@ -211,6 +211,15 @@ def test_ollama() -> None:
     )
 
 
+def test_origins_that_are_none() -> None:
+    """An origin that no page has is left out, and told; the older servers took any text."""
+    done = setup("ollama", [], {"OLLAMA_ORIGINS": "http://a,app://*"})
+    none = setup("ollama", [], {"OLLAMA_ORIGINS": "app://*"})
+
+    assert (["http://a"], []) == (done.config.allowed_origins, none.config.allowed_origins)
+    assert ["CORS: 'app://*' is ignored"] == [one[:26] for one in done.notices]
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "environment", "said"),
     [

@@ -22,6 +22,7 @@ from msgspec import Struct
 from unilect import templates
 from unilect.config import load as config_load
 from unilect.config import server as configuration
+from unilect.config.cors import is_origin
 from unilect.config.server import Config
 from unilect.engines.transformers.folder import has_tokenizer, own_template
 from unilect.errors import ConfigError
@@ -406,6 +407,9 @@ def _cors(
         notices.append("CORS allows every origin, as the older server did; set --api-key to require a key.")  # fmt: skip
         if credentials:
             notices.append("--allow-credentials: ignored with the origin `*`; name the origins in --allowed-origins.")  # fmt: skip
+    for origin in (one for one in origins if not is_origin(one)):
+        notices.append(f"CORS: {origin[:50]!r} is ignored, since it is not the origin of a page, such as https://chat.example.org.")  # fmt: skip
+    origins = [one for one in origins if is_origin(one)]
     if not origins:
         return {"allowed_origins": []}
     return {

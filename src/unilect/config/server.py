@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.config.admin import AdminConfig, check_admin
+from unilect.config.cors import check_cors
 from unilect.config.digests import check_digests
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig
@@ -84,7 +85,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_origins: Annotated[
         list[str],
         described(
-            "CORS: origins whose pages may call this server; `*` allows any, without credentials."
+            "CORS: origins whose pages may call this server, such as `https://chat.example.org`; `*` allows any, without credentials."
         ),
     ] = []
     allow_credentials: Annotated[
@@ -316,11 +317,8 @@ def check(config: Config, broken: Container[object] = ()) -> None:
             )
     if config.tls_key is not None and config.tls_cert is None and "tls_cert" not in broken:
         found.add("tls_key: requires a certificate; set tls_cert too.", ("tls_key",))
-    if config.allow_credentials and "*" in config.allowed_origins:
-        found.add(
-            "allow_credentials: browsers reject credentials with `*`; name the origins in allowed_origins.",
-            ("allow_credentials",),
-        )
+    with found:
+        check_cors(msgspec.structs.asdict(config))
     for option, needed in _NEEDS.items():
         if _is_set(config, option) and not _is_set(config, needed) and needed not in broken:
             found.add(

@@ -1,0 +1,44 @@
+"""What a configuration says of pages of other origins (CORS), which goes into headers of answers."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from unilect.config.values import shown
+from unilect.mistakes import Mistakes
+
+#: `file://` is what views of files in an application send.
+_ORIGIN = re.compile(
+    r"\*|null|file://|[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?", re.ASCII | re.I
+)
+_TOKEN = re.compile(r"[!#$%&'*+.^`|~\w-]+", re.ASCII)  # RFC 9110, 5.6.2
+_EXPECTED = {
+    "allowed_origins": "`*`, `null`, or SCHEME://HOST[:PORT] without a path or a slash at the end, such as https://chat.example.org",
+    "allowed_methods": "the name of a method, such as POST",
+    "allowed_headers": "`*`, or the name of a header, such as X-Team",
+}
+
+
+def is_origin(text: str) -> bool:
+    """Whether a text can be the origin of a page, or stand for any."""
+    return _ORIGIN.fullmatch(text) is not None
+
+
+def check_cors(options: Mapping[str, Any]) -> None:
+    """
+    The options of a server about pages of other origins can be what they name.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    found = Mistakes()
+    for option, expected in _EXPECTED.items():
+        for text in options[option]:
+            if not (is_origin(text) if option == "allowed_origins" else _TOKEN.fullmatch(text)):
+                found.add(f"{option}: expected {expected}, found {shown(text)}.", (option,))
+    if options["allow_credentials"] and "*" in options["allowed_origins"]:
+        found.add(
+            "allow_credentials: browsers reject credentials with `*`; name the origins in allowed_origins.",
+            ("allow_credentials",),
+        )
+    found.raise_all()
