@@ -118,6 +118,7 @@ MISTAKES = [
     Mistake("a circle of fallbacks", "is a cycle", ":2: models.a.fallback:", "a -> b -> a", '[models.a]\nfallback = "b"\n[models.b]\nfallback = "a"\n'),
     Mistake("without effect on the model", "no effect on http://127.0.0.1:1/v1", ":3: models.a: context:", "leave it out", '[models.a]\nsource = "http://127.0.0.1:1/v1"\ncontext = 512\n'),
     Mistake("without effect on the server", "no effect without allowed_origins", ":1: allowed_methods:", "set allowed_origins too", 'allowed_methods = "GET"\n'),
+    Mistake("a worker's limit without a controller", "no effect without fastchat_register", ":1: fastchat_worker_concurrency:", "set fastchat_register too", "fastchat_worker_concurrency = 3\n"),
     # defaults
     Mistake("a misspelt default", "no such parameter", ":2: models.a.defaults.temprature:", "`temperature`", "[models.a]\ndefaults = { temprature = 1 }\n"),
     Mistake("a default's value", "found 3", ":3: models.a.defaults.temperature:", "number from 0 to 2", "[models.a]\n[models.a.defaults]\ntemperature = 3\n"),

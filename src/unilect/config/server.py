@@ -274,6 +274,7 @@ _NEEDS = {
     "fastchat_token": "fastchat_controller",
     "fastchat_workers_from": "fastchat_controller",
     "fastchat_worker_address": "fastchat_register",
+    "fastchat_worker_concurrency": "fastchat_register",
 }
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
 
