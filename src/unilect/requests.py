@@ -21,6 +21,7 @@ MAX_PARTS = 1024
 MAX_TOOLS = 128
 MAX_SNIPPETS = 128
 MAX_ADAPTERS = 64
+MAX_LORA_SCALE = 100
 RAW_FIELDS = "unilect:raw_fields"  # not `raw_fields`: a client may send a field of that name, which is unknown like any other
 
 Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
@@ -305,7 +306,7 @@ class LoraScale(Struct, frozen=True):
     """How much of an adapter a request gets; adapters that are left out count as 0."""
 
     id: Count
-    scale: Annotated[float, Meta(ge=-100, le=100)]
+    scale: Annotated[float, Meta(ge=-MAX_LORA_SCALE, le=MAX_LORA_SCALE)]
 
 
 class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):

@@ -129,6 +129,7 @@ MISTAKES = [
     Mistake("a model beside the file", "no file", ":2: models.a:", "FOLDER/a/model.gguf. Check the path.", '[models.a]\nsource = "a/model.gguf"\n'),
     Mistake("an adapter beside the file", "no file", ":2: models.a:", "FOLDER/x.gguf", '[models.a]\nlora = "x.gguf=0.5"\n'),
     Mistake("an adapter of a model of the hub", "FOLDER/x.gguf does not exist", ":3: models.a: lora:", "Name a local file", '[models.a]\nsource = "gguf:org/repo/x.gguf"\nlora = "x.gguf"\n'),
+    Mistake("the scale of an adapter", 'found "nan"', ":2: models.a: lora:", "such as `path=0.5`", f'[models.a]\nlora = "{MODEL.parent}/lora-robot.gguf=nan"\n'),
     Mistake("a template", "x.jinja", ":2: models.a: chat_template:", "no named format", '[models.a]\nchat_template = "x.jinja"\n'),
     Mistake("more context than there is", "999999 exceeds the model's maximum context length of 2048 tokens", ":2: models.a: context:", "Set at most 2048, or leave it out.", "[models.a]\ncontext = 999999\n"),
     Mistake("a source that is none", "no such file", ":2: models.a: nothing:", "Name a GGUF file", '[models.a]\nsource = "nothing"\n'),

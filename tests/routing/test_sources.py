@@ -193,6 +193,14 @@ def test_models() -> None:
         ({"source": "nothing"}, "nothing"),
         ({"context": 100_000}, "models.m: context"),
         ({"lora": ["missing.gguf"]}, "models.m: "),
+        *(
+            (
+                {"source": source, "lora": [f"x={scale}"]},
+                "models.m: lora: expected a scale from -100 to 100",
+            )
+            for source in ("demo:", "gguf:org/repo/x.gguf", "hf:org/name")
+            for scale in ("nan", "inf", "-1e400")
+        ),
         ({"mmproj": "missing.gguf"}, "models.m: "),
         ({"chat_template": "missing.jinja"}, "models.m: chat_template"),
         ({"defaults": {"nonsense": 1}}, "models.m.defaults.nonsense"),

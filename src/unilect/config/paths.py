@@ -3,13 +3,16 @@ Paths among the options: those of a file are relative to its folder, and `~` is 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
 from unilect.config.store import SQLITE, sqlite_path
+from unilect.config.values import shown
+from unilect.errors import ConfigError
+from unilect.requests import MAX_LORA_SCALE
 
 _SERVER = ("tls_cert", "tls_key")
 _TEMPLATES = ("chat_template", "completion_template")
@@ -127,6 +130,22 @@ def adapter_of(text: str) -> tuple[str, float]:
         return (path, float(scale)) if path else (text, 1.0)
     except ValueError:
         return text, 1.0
+
+
+def check_adapters(texts: Iterable[str]) -> None:
+    """
+    The scales of adapters are those that a request may ask for.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for text in texts:
+        path, scale = adapter_of(text)
+        if not abs(scale) <= MAX_LORA_SCALE:  # nan is not, either
+            given = text.removeprefix(f"{path}=")
+            raise ConfigError(
+                f"lora: expected a scale from -{MAX_LORA_SCALE} to {MAX_LORA_SCALE} behind the path, such as `path=0.5`, found {shown(given)}."
+            )
 
 
 def _adapter(text: str, folder: Path | None) -> str:

@@ -26,6 +26,7 @@ from unilect.config.fleet import FleetConfig
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS, check_options
 from unilect.config.model import NAME, ModelConfig
+from unilect.config.paths import check_adapters
 from unilect.config.server import Config, process_environment
 from unilect.config.store import may_have_keys
 from unilect.config.values import accepted
@@ -310,6 +311,8 @@ def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[An
     with found:
         plain, option = config.completion_defaults, "completion_defaults"
         check_defaults(name, plain, CompletionRequest, option=option)
+    with found, told_of(name):
+        check_adapters(config.lora)
     with found, told_of(name):
         return _request_defaults(config)
     return lambda request: request
