@@ -16,7 +16,7 @@ import pytest
 
 from postgresql import POSTGRESQL
 from serving import Server, serve
-from unilect.cli._keys import seconds
+from unilect.cli._keys import create, seconds
 from unilect.errors import ConfigError
 
 SECRET = re.compile(r"ul_[0-9A-Za-z]{8}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}")
@@ -222,6 +222,7 @@ def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
     [
         (["create", "a b"], "NAME: 'a b' is not a name; expected 1 to 100 characters"),
         (["create", "x", "--expires", "soon"], "--expires: 'soon' is not a length of time"),
+        (["create", "x", "--expires", "0s"], "--expires: the key would have ended"),
         (
             ["create", "x", "--limit", "tokens_per_day"],
             "--limit: 'tokens_per_day' is not NAME=NUMBER; one of requests_per_m",
@@ -268,6 +269,26 @@ def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
 def test_mistakes(keys_of_a_file: Keys, args: list[str], told: str) -> None:
     """A mistake is one line on stderr, and nothing on stdout."""
     assert keys_of_a_file.run(*args, code=1).startswith(f"unilect: {told}")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("", "unilect: --models: no model of this configuration is called `codr`; it has a, b.\n"),
+        ("[models.c]\nsource = 'http://127.0.0.1:1/v1'\nmodel = '*'\n", ""),
+    ],
+)
+def test_a_model_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, told: str
+) -> None:
+    """A key for a model that the configuration does not have is made, since the model may come, and the command says so."""
+    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
+    made.file.write_text(made.config + more)
+    create(made.file, "x", "", None, "a, codr", (), False)
+
+    shown = capsys.readouterr()
+    assert SECRET.fullmatch(shown.out.strip())
+    assert told == shown.err
 
 
 def test_twice(keys: Keys) -> None:

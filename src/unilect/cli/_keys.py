@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from getpass import getpass
 from pathlib import Path
@@ -19,6 +19,7 @@ from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.secret import digest, id_of, is_mistyped, new_secret
+from unilect.routing import sources
 from unilect.store.keys import Key, StoredKeys, state, told
 from unilect.store.store import Store
 
@@ -42,10 +43,12 @@ def create(
         if owner:
             _check_name(owner, "--owner")
         lasts_s = None if expires is None else seconds(expires, "--expires")
+        if lasts_s == 0:
+            raise ConfigError("--expires: the key would have ended before it is used; give a time above 0, such as 30d.")  # fmt: skip
         allowed = None if models is None else _models(models, settings)
         return lasts_s, allowed, parsed(limits)
 
-    def run() -> tuple[Key, str]:
+    def run() -> tuple[Key, str, str]:
         settings = config_load.load(config)
         lasts_s, allowed, limited = checked(settings)
         secret = new_secret()
@@ -61,9 +64,12 @@ def create(
                 lasts_s=lasts_s,
             )
 
-        return _asked(settings, add), secret
+        return _asked(settings, add), secret, _unknown(allowed or (), settings)
 
-    _tell_secret(or_exit(run), as_json)
+    key, secret, notice = or_exit(run)
+    _tell_secret(key, secret, as_json)
+    if notice:
+        print(f"unilect: {notice}", file=sys.stderr)
 
 
 def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
@@ -78,7 +84,8 @@ def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
         )
         return key, secret
 
-    _tell_secret(or_exit(run), as_json)
+    key, made = or_exit(run)
+    _tell_secret(key, made, as_json)
 
 
 def limit(
@@ -154,7 +161,7 @@ def _models(text: str, settings: Config) -> list[str]:
     The names in a list of models.
 
     Raises:
-        ConfigError: One cannot be the name of a model, or is no model of the configuration.
+        ConfigError: One cannot be the name of a model, or is an alias of one.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
@@ -166,6 +173,18 @@ def _models(text: str, settings: Config) -> list[str]:
         if aliased is not None:
             raise ConfigError(f"--models: {name} is an alias of `{aliased}`; name the model.")
     return names
+
+
+def _unknown(names: Iterable[str], settings: Config) -> str:
+    """What to say of names that no model has; nothing where models may come that the configuration does not name."""
+    models = sources.served(settings)
+    if settings.fastchat_controller or any(one.model == sources.ALL for one in models.values()):
+        return ""
+    unknown = ", ".join(f"`{name}`" for name in names if name not in models)
+    return (
+        unknown
+        and f"--models: no model of this configuration is called {unknown}; it has {', '.join([*models][:20])}."
+    )
 
 
 def _asked(settings: Config, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Result]]) -> _Result:
@@ -191,8 +210,7 @@ def _asked(settings: Config, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Re
     return asyncio.run(run())
 
 
-def _tell_secret(made: tuple[Key, str], as_json: bool) -> None:
-    key, secret = made
+def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
     print(json.dumps(told(key) | {"key": secret}) if as_json else secret)
 
 
