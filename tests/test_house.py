@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_473,
-    "cli": 2_526,
+    "": 2_478,
+    "cli": 2_570,
     "cli/connect": 1_019,
-    "config": 2_071,
+    "config": 2_109,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -45,7 +45,7 @@ BUDGETS = {
     "gateway": 2_991,
     "http": 963,
     "parameters": 734,
-    "routing": 3_999,
+    "routing": 4_002,
     "server": 2_129,
     "store": 2_524,
     "store/migrations": 9,

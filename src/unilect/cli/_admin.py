@@ -15,7 +15,7 @@ from typing import Any
 from unilect.cli._commands import fail
 from unilect.config import load as config_load
 from unilect.config.digests import is_digest
-from unilect.config.server import Config
+from unilect.config.server import Config, is_loopback
 from unilect.errors import ConfigError
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -91,10 +91,13 @@ class _UnixConnection(HTTPConnection):
 
 
 class _TlsConnection(HTTPSConnection):
-    """A connection to the server of this configuration: it is known by its certificate, which names what clients call it."""
+    """
+    A connection to the server of this configuration: it is known by its certificate, which names what clients call it. On loopback it needs
+    none, as without TLS: a renewed certificate is read by the reload that is asked for.
+    """
 
     def __init__(self, host: str, port: int, file: str) -> None:
-        self._certificate = _certificate(file)
+        self._certificate = None if is_loopback(host) else _certificate(file)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         super().__init__(host, port, context=context)
@@ -102,7 +105,7 @@ class _TlsConnection(HTTPSConnection):
     def connect(self) -> None:
         """Connect; nothing is sent to a server that has another certificate."""
         super().connect()
-        if self.sock.getpeercert(binary_form=True) != self._certificate:
+        if self._certificate not in (None, self.sock.getpeercert(binary_form=True)):
             fail(
                 f"the server at {self.host}:{self.port} has another certificate than the file `tls_cert`; where it still has an "
                 "older one, run `unilect reload --pid PID` or restart it."
