@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 2_478,
-    "cli": 2_570,
+    "cli": 2_594,
     "cli/connect": 1_019,
     "config": 2_109,
     "constraints": 1_137,

@@ -361,3 +361,22 @@ def test_no_seconds(text: str) -> None:
     """Anything else is refused with its name."""
     with pytest.raises(ConfigError, match=r"^x: "):
         seconds(text, "x")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_cannot_be_printed(keys_of_a_file: Keys, unbuffered: str) -> None:
+    """Where stdout has no room a command ends with one sentence; of a new secret it says what is to be done."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("UNILECT_")}
+    for words, told in (
+        (["create", f"full{unbuffered}"], "has a new secret, which could not be printed (No space left on device)"),
+        (["list"], "stdout cannot be written (No space left on device)."),
+    ):  # fmt: skip
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "unilect", "keys", *words, "--config", str(keys_of_a_file.file)],
+                stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                env=environment | {"PYTHONUNBUFFERED": unbuffered},
+            )  # fmt: skip
+        assert (1, 1) == (done.returncode, len(done.stderr.splitlines())), done
+        assert told in done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unilect.cli._commands import fail, or_exit
+from unilect.cli._options import flush
 from unilect.config import load as config_load
 from unilect.config.digests import hashed
 from unilect.config.durations import seconds
@@ -211,7 +212,12 @@ def _asked(settings: Config, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Re
 
 
 def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
-    print(json.dumps(told(key) | {"key": secret}) if as_json else secret)
+    """Print the secret, which nobody can show again; where that fails the command ends with what is to be done."""
+    try:
+        print(json.dumps(told(key) | {"key": secret}) if as_json else secret)
+        flush()
+    except OSError as error:
+        fail(f"{key.name} ({key.id}) has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip
 
 
 def _shown(limits: Mapping[str, float]) -> str:

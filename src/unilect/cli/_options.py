@@ -4,10 +4,12 @@ What several commands of the command line have in common: options, and how a gro
 Source: https://click.palletsprojects.com/en/stable/api/
 """
 
+import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import click
 
@@ -60,16 +62,43 @@ class Group(click.Group):
                 _flush()
         except KeyboardInterrupt:
             ctx.exit(130)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or error.filename is not None:
+                raise
+            _unwritten(error)  # nothing is held back before it is written
 
 
-def _flush() -> None:
-    """Write what was printed: where nobody reads it any more the interpreter would complain of that at its end."""
+def flush() -> None:
+    """
+    Write what was printed; what cannot be written is dropped, since the interpreter would complain of it at its end.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError:
-        return  # no space: that the interpreter may complain of
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        raise
+
+
+def _flush() -> None:
+    """Write what a command has printed; it ends with a sentence where it cannot."""
+    try:
+        flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _unwritten(error)
+
+
+def _unwritten(error: OSError) -> NoReturn:
+    print(f"unilect: stdout cannot be written ({error.strerror}).", file=sys.stderr)
+    raise SystemExit(1) from error
 
 
 def config_file(used: str = "flags override it") -> Decorator:
