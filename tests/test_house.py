@@ -45,7 +45,7 @@ BUDGETS = {
     "gateway": 2_991,
     "http": 963,
     "parameters": 734,
-    "routing": 4_002,
+    "routing": 4_007,
     "server": 2_129,
     "store": 2_524,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 661,
     "upstreams/llamacpp": 791,
-    "upstreams/openai": 1_843,
+    "upstreams/openai": 1_838,
     "web": 1_396,
 }
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from unilect.backend import Capabilities
 from unilect.context import in_hand
@@ -36,6 +37,7 @@ from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
 
 _ELSEWHERE = frozenset({429, 502, 503, 504})
+_Asked = TypeVar("_Asked")
 _NOBODY: Set[Member] = frozenset()
 _NO_DEATHS: Mapping[Member, tuple[int, int]] = MappingProxyType({})
 _MOST_DEATHS = (
@@ -55,17 +57,16 @@ class Lease:
         source: Where the backend comes from.
         backend: The backend, ready, behind its queues, if it has any.
         bare: The backend itself, for calls without work for its model.
-        judging: The backend is not asked yet: an error is about the request, and says nothing of the backend.
     """
 
-    __slots__ = ("_failover", "_member", "backend", "bare", "judging", "model", "source")
+    __slots__ = ("_failover", "_judging", "_member", "backend", "bare", "model", "source")
 
     def __init__(self, model: Model, member: Member, failover: "Failover") -> None:
         self.model = model
         self.source = member.source
         self.backend = member.enter()
         self.bare = member.backend
-        self.judging = False
+        self._judging = False
         if failover.continuation is not WHOLE:
             failover.continuation.leased(member.backend.capabilities)
         self._member = member
@@ -78,6 +79,13 @@ class Lease:
     def __enter__(self) -> "Lease":
         return self
 
+    def judged(self, judge: Callable[[Model, Capabilities], _Asked], can: Capabilities) -> _Asked:
+        """What is asked of the backend; errors of the judge are about the request, and say nothing of a backend that was not asked."""
+        self._judging = True
+        request = judge(self.model, can)
+        self._judging = False
+        return request
+
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         """Whether another backend is to be tried after the error."""
         self._member.release()
@@ -85,7 +93,7 @@ class Lease:
             return False  # a client that leaves says nothing of the backend
         failover, continuation = self._failover, self._failover.continuation
         # that of before was another backend's failure
-        if not self.judging and (error is None or error is not continuation.lost):
+        if not self._judging and (error is None or error is not continuation.lost):
             failover.asked.begun = continuation.begun
             self.model.record_result(self._member, error, failover.asked)
         return failover.goes_on(self._member, error)

@@ -152,9 +152,7 @@ class Run:
         self.answering = model = lease.model
         self._context.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
-        lease.judging = True
-        request = self._asked(model, capabilities)
-        lease.judging = False
+        request = lease.judged(self._asked, capabilities)
         if emulation.needed(request, capabilities):
             return self._emulated(lease, request)
         return lease.backend.generate(request)

@@ -349,8 +349,7 @@ async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Ba
     Send a streaming request and yield its events.
 
     The end of the bytes is not the end of an answer: `decoder.end` decides. Some servers keep the connection open after
-    the answer: once every choice has a finish reason, unilect waits only a short time for the end. A connection that breaks
-    after that takes nothing from the answer, which must not go on elsewhere.
+    the answer: once every choice has a finish reason, unilect waits only a short time for the end, and one that breaks takes nothing from it.
 
     Raises:
         UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.

@@ -90,7 +90,7 @@ class ChunkDecoder:
         self._words: dict[int, str] = {}
         self._usage: Usage | None = None
         self._calls: dict[int, Calls] = {}
-        self._told = self._goes_on = False
+        self._told = self._goes_on = self._whole = False
 
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
@@ -101,12 +101,10 @@ class ChunkDecoder:
         Raises:
             UnilectError: A frame is an error, or not a chunk. The events before it have been appended.
         """
-        if len(frames) == 1 and (text := self._repeated.text(frames[0])):
-            into.append(TextDelta(text))
-            if self._finishes:
-                self._look_for_more(list(self._finishes), into[-1:])
-            return
         ended, before = list(self._finishes), len(into)
+        if len(frames) == 1 and not ended and (text := self._repeated.text(frames[0])):
+            into.append(TextDelta(text))
+            return
         if len(frames) >= _MANY_FRAMES:
             frames = self._alike_texts(frames, into)
         if DONE in frames:  # it may not be the last, or be said twice
@@ -118,9 +116,7 @@ class ChunkDecoder:
                 into.append(TextDelta(text))
                 if self._repeated.serves:
                     self._repeated.learn(frame)
-        if ended:
-            self._look_for_more(ended, into[before:])
-        self.finished = self.done or (self._all_finished and not self._goes_on)
+        self._look_for_the_end(ended, into[before:])
 
     def decode_whole(self, body: bytes, into: list[Event]) -> bool:
         """Append the events of a whole answer without anything unusual; false where it is no such answer, and nothing was appended."""
@@ -129,20 +125,17 @@ class ChunkDecoder:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         self._chunk(chunk, _NO_EXTRAS, into)
-        self.done = self.finished = True
+        self.done = self.finished = self._whole = True
         return True
 
-    @property
-    def _all_finished(self) -> bool:
-        """Whether all choices have a finish reason."""
-        all_asked = len(self._finishes) >= self._asked
-        return all_asked and self._finishes.keys() >= self._begun
-
-    def _look_for_more(self, ended: list[int], events: list[Event]) -> None:
-        """Know a server whose finish reasons say nothing: it goes on with choices that had one."""
-        for event in events:
+    def _look_for_the_end(self, ended: list[int], events: list[Event]) -> None:
+        """Know whether the answer is whole, and a server whose finish reasons say nothing: it goes on with choices that had `ended`."""
+        for event in events if ended else ():
             if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and event.index in ended:  # fmt: skip
-                self._goes_on, self.finished = True, self.done
+                self._goes_on = True
+        all_asked = len(self._finishes) >= self._asked
+        self._whole = self.done or (all_asked and self._finishes.keys() >= self._begun)
+        self.finished = self.done or (self._whole and not self._goes_on)
 
     def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[Chunk]:
         """The chunks of all frames; none where that fails, after the events of each were appended."""
@@ -223,7 +216,7 @@ class ChunkDecoder:
         Raises:
             BackendError: The answer was cut.
         """
-        if not (self.done or self._all_finished):
+        if not self._whole:
             raise BackendError("The model's server ended its answer before it was finished.")
         if not self._begun and self._usage is None:
             raise BackendError("The model's server ended its answer before it had begun.")
