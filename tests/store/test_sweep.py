@@ -163,6 +163,26 @@ async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
     await answers.aclose()
 
 
+async def test_a_chain_that_nobody_continues(database: Database, clock: Clock) -> None:
+    """Of too many responses a chain goes from its end to its beginning, although it was kept for longer, and none that came since goes before it."""
+    answers = Answers(database, max_age_s=AGE_S * 1000, max_count=40, clock=clock)
+    for number in range(20):
+        clock.now += 1
+        await answers.put(stored(f"a{number}", f"a{number - 1}" if number else None))
+    for number in range(100):
+        clock.now += 1
+        await answers.put(stored(f"b{number}"))
+        await answers.put(stored(f"c{number}", f"c{number - 1}" if number % 10 else None))
+        await answers.sweep()
+        chain = await answers.chain(ME, f"c{number}", 100)
+        assert chain is not None
+        assert number % 10 + 1 == len(chain)
+        assert [f"b{number}"] == await there(answers, [f"b{number}"])
+
+    assert [] == await there(answers, [f"a{number}" for number in range(20)])
+    await answers.aclose()
+
+
 async def test_what_is_worked_on_goes_last(database: Database, clock: Clock) -> None:
     """Of too many responses those that a server still works on are deleted when there are no others."""
     answers = Answers(database, max_age_s=AGE_S, max_count=10, clock=clock)

@@ -15,7 +15,7 @@ from unilect.store._failures import unavailable
 from unilect.store._tables import METADATA, key_changes
 
 #: The newest revision in migrations/versions; a database that has it needs no look at them, and no import of Alembic.
-NEWEST = "0004"
+NEWEST = "0005"
 _FOLDER = Path(__file__).parent / "migrations"
 _LOCK = 0x756E696C  # any number that no other program's
 

@@ -3,7 +3,19 @@
 import sqlite3
 from typing import TypeAlias, cast
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    null,
+    select,
+    tuple_,
+    update,
+)
 
 from unilect.store._tables import conversations, instances, responses
 from unilect.store.answers import RUNNING
@@ -15,7 +27,7 @@ _SWEEPING = (
 )
 _INSTANCE_S = 86_400.0  # a server that was not heard of for so long is forgotten
 
-_Row: TypeAlias = tuple[float, float, int, Table, tuple[str, str]]
+_Row: TypeAlias = tuple[float, float, int, Table, tuple[str, str], str | None]
 
 
 def totals(connection: Connection) -> tuple[int, int]:
@@ -45,10 +57,11 @@ def delete_old(connection: Connection, since: float, now: float) -> bool:
     return more
 
 
-def delete_oldest(connection: Connection, most: int, most_bytes: int) -> bool:
+def delete_oldest(connection: Connection, most: int, most_bytes: int, now: float) -> bool:
     """
     Delete some of the oldest where there are more than so many, or more bytes; whether there are more to delete. Responses that a server
-    works on go when nothing else is left: whoever waits for one has not had it.
+    works on go when nothing else is left: whoever waits for one has not had it. What stood before one that goes is the next to go, unless
+    something else continues it.
     """
     if (
         connection.dialect.name == "postgresql"
@@ -60,25 +73,41 @@ def delete_oldest(connection: Connection, most: int, most_bytes: int) -> bool:
     rows = rows or _oldest(connection, responses, runs)
     rows.sort(key=lambda row: row[:2])
     gone: dict[Table, list[tuple[str, str]]] = {responses: [], conversations: []}
-    for _, _, bytes_, table, key in rows[:_AT_ONCE]:
+    before: list[tuple[str, str]] = []
+    for _, _, bytes_, table, key, parent in rows[:_AT_ONCE]:
         if count <= most and size <= most_bytes:
             break
         gone[table].append(key)
+        before += [(key[0], parent)] if parent is not None else []
         count, size = count - 1, size - bytes_
     for table, keys in gone.items():
         _delete(connection, table, keys)
+    if before:
+        _let_go(connection, before, rows[0][0], now)
     return bool(rows) and (count > most or size > most_bytes)
 
 
 def _oldest(connection: Connection, table: Table, *which: ColumnElement[bool]) -> list[_Row]:
-    """When each was used last and made, its size, its table, and its key."""
+    """When each was used last and made, its size, its table, its key, and of a response the one before."""
+    parent = table.c.parent if table is responses else null().label("parent")
     rows = connection.execute(
-        select(table.c.used_at, table.c.created_at, table.c.size, table.c.owner, table.c.id)
+        select(table.c.used_at, table.c.created_at, table.c.size, table.c.owner, table.c.id, parent)
         .where(*which)
         .order_by(table.c.used_at, table.c.created_at)
         .limit(_AT_ONCE)
     )
-    return [(row.used_at, row.created_at, row.size, table, (row.owner, row.id)) for row in rows]
+    return [
+        (row.used_at, row.created_at, row.size, table, (row.owner, row.id), row.parent)
+        for row in rows
+    ]
+
+
+def _let_go(connection: Connection, some: list[tuple[str, str]], at: float, now: float) -> None:
+    """Responses that were kept ahead for those that continued them, and that nothing continues any more, were used last at a time."""
+    next_ = responses.alias()
+    continued = exists().where(next_.c.owner == responses.c.owner, next_.c.parent == responses.c.id)
+    ahead = and_(tuple_(responses.c.owner, responses.c.id).in_(some), responses.c.used_at > now)
+    connection.execute(update(responses).where(ahead, ~continued).values(used_at=at))
 
 
 def _delete(connection: Connection, table: Table, keys: list[tuple[str, str]]) -> None:

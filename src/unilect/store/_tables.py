@@ -42,10 +42,11 @@ responses = Table(
     Column("events", LargeBinary),
     Index("responses_by_age", "used_at", "size"),
     Index(
-        "responses_running",
-        "instance",
-        sqlite_where=text("status IN ('queued', 'in_progress')"),
-        postgresql_where=text("status IN ('queued', 'in_progress')"),
+        "responses_by_parent",
+        "owner",
+        "parent",
+        sqlite_where=text("parent IS NOT NULL"),
+        postgresql_where=text("parent IS NOT NULL"),
     ),
 )
 response_items = Table(  # where items are whose ids do not tell it

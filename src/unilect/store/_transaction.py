@@ -39,4 +39,4 @@ class Transaction:
 
     def delete_oldest(self, most: int, most_bytes: int) -> bool:
         """Delete some of the oldest where there are more than so many, or more bytes; whether there are more to delete."""
-        return _sweep.delete_oldest(self._connection, most, most_bytes)
+        return _sweep.delete_oldest(self._connection, most, most_bytes, self._now)
