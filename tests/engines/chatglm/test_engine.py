@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +154,9 @@ async def test_an_engine_that_dies(tmp_path: Path) -> None:
             async with aclosing(model.generate(chat(stream=True))) as batches:
                 async for _ in batches:
                     with_pid = model._child.pid
-                    if with_pid is not None:
-                        os.kill(with_pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it was killed before
+                        if with_pid is not None:
+                            os.kill(with_pid, signal.SIGKILL)
         after = await answer(model.generate(chat(max_tokens=2)))
 
     assert "a" == after.choices[0].text
