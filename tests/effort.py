@@ -12,13 +12,13 @@ def effort_s(work: Callable[[], object], most_s: float) -> float:
     """
     The seconds of the processor that the work takes this thread.
 
-    Work that took longer than `most_s` is done again, a few times, between two turns of work that is always the same:
+    Work that took `most_s` or longer is done again, a few times, between two turns of work that is always the same:
     the processor may be slowed by other machines, its caches are shared, and both have then been slowed alike. The
     least is told, as it would have been at full speed. Work that is not linear takes a hundred times as long as it may.
     """
     least = _cpu_s(work)
     for _ in range(_TRIES):
-        if least <= most_s:
+        if least < most_s:
             break
         before = _cpu_s(_unit)
         took = _cpu_s(work)

@@ -64,7 +64,7 @@ UNITS = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"'
 #: What calls of each form begin with, of which the rest may be anything.
 BEGINS = ["f", "f\n```python\ntool_call(", "[f(", '{"name":', "<function=f>", "<function=f><parameter=a>", "f<arg_key>a</arg_key>", "functions.f:0", "<｜tool▁call▁begin｜>f", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>```json", "call:f{", '<｜DSML｜invoke name="f">', '<|open|>call tool="f"<|sep|>']  # fmt: skip
 #: The processor's time for an output; a server that reads it as it comes spends that over thousands of tokens.
-MOST_S = 0.15
+MOST_S = 0.1
 
 
 def readers() -> Iterator[tuple[str, Callable[[str, int], list[list[Event]]]]]:
@@ -151,7 +151,7 @@ def test_no_output_is_run(name: str, effects: Effects) -> None:
 )
 @pytest.mark.parametrize("name", READERS)
 def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int) -> None:
-    """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser 0.15 s; less of it, token by token, too."""
+    """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a tenth of a second; less of it, token by token, too."""
     worst = (0.0, "")
     gc.disable()  # a look at all that a process of tests holds takes a second
     try:
@@ -162,21 +162,21 @@ def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int)
     finally:
         gc.enable()
     print(f"{name}: {worst[0] * 1000:.0f} ms for {worst[1]}")
-    assert worst[0] <= MOST_S, worst
+    assert worst[0] < MOST_S, worst
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_blanks_within_a_call_are_read_in_linear_time(family: str) -> None:
-    """A model that writes blanks in the middle of a call, in any form behind any mark, is read in 0.15 s."""
+    """A model that writes blanks in the middle of a call, in any form behind any mark, is read in a tenth of a second."""
     for begin in {"", *(one.begin for one in (FAMILIES[family], *FAMILIES[family].others))}:
         for head in BEGINS:
             text = begin + head + " " * (SIZE // 32) + "x"
-            assert reading_s(family, text, SIZE) <= MOST_S, (begin, head)
+            assert reading_s(family, text, SIZE) < MOST_S, (begin, head)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_many_calls_are_read_in_linear_time(form: str) -> None:
-    """Half a megabyte of whole calls, and of calls that hold marks or lack ends, with and without the marks around each, takes 0.75 s."""
+    """Half a megabyte of whole calls, and of calls that hold marks or lack ends, with and without the marks around each, takes half a second."""
     style, family = FORMS[form], next(name for name, one in READ.items() if one is FORMS[form].family)  # fmt: skip
     for arguments in ({}, {"city": "</tool_call>"}, {"city": '"'}):
         unit = style.calls_text([("get_weather", arguments)])
@@ -190,7 +190,7 @@ def test_many_calls_are_read_in_linear_time(form: str) -> None:
             f"{bare}<parameter=q>",
         ):
             text = begin + (one * (SIZE // len(one)))
-            assert reading_s(family, text, 4096, MOST_S * 5) <= MOST_S * 5, one
+            assert reading_s(family, text, 4096, MOST_S * 5) < MOST_S * 5, one
 
 
 def reading_s(name: str, text: str, piece: int, most_s: float = MOST_S) -> float:

@@ -77,8 +77,6 @@ def flush() -> None:
     """
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
