@@ -18,7 +18,7 @@ from unilect.tasks import Tasks
 log = logging.getLogger("unilect")
 LIMIT_S = 3.0  # how long a request waits for its row
 RETRY_S = 0.5
-GATHER_S = 0.005
+GATHER_S = 0.001
 MOST = 20_000  # rows that wait
 _AT_ONCE = 1000
 Write = Callable[[Sequence[Row]], Awaitable[None]]
