@@ -8,7 +8,8 @@ What keys, limits, the queue and the ledger cost: CPU time of unilect for a requ
 * all on, many: the same among 100,000 keys and 100 models.
 
 CPU time is user and system time of the process tree (/proc) for each request while `wrk` keeps 32 connections busy. The server has
-core 0; the mock and the load have core 1. All take turns of a second, begun anew in every round, and the median of the turns counts.
+core 0; the mock and the load have core 1. All take turns of a second, whole answers one after the other and then streams, begun anew in
+every round, and the median of the turns counts.
 The servers log warnings only, unless `--info`.
 
 usage: bench/books.py [--rounds 4] [--turns 4] [--keys 100000] [--models 100] [--info] [--against CHECKOUT]
@@ -113,10 +114,14 @@ def measure(given: argparse.Namespace, secret: str) -> dict[str, list[tuple[floa
                 for stream in (False, True):
                     gateway.cost_us(*up[name], stream, 1, folder / "load.lua")
             for turn in range(given.turns):
-                for name in contestants if (number + turn) % 2 else contestants[::-1]:
-                    costs = [gateway.cost_us(*up[name], stream, 1, folder / "load.lua") for stream in (False, True)]  # fmt: skip
-                    found.setdefault(name, []).append((costs[0], costs[1]))
-                    processes.settle(up[name][1])
+                order = contestants if (number + turn) % 2 else contestants[::-1]
+                costs: dict[str, list[float]] = {name: [] for name in order}
+                for stream in (False, True):  # those that are compared are beside each other
+                    for name in order:
+                        costs[name].append(gateway.cost_us(*up[name], stream, 1, folder / "load.lua"))  # fmt: skip
+                        processes.settle(up[name][1])
+                for name, (whole, streamed) in costs.items():
+                    found.setdefault(name, []).append((whole, streamed))
     shutil.rmtree(folder)
     return found
 

@@ -5,7 +5,7 @@ How many instructions of the processor a request takes in user space: what a cha
 `unilect serve` runs in valgrind's callgrind, in front of the mock, as in `bench/books.py`: *plain* has a key of the configuration, *all on* a key
 of the store with limits and a budget, a queue and the ledger. 32 clients send `--requests` requests, whole and streamed, after some that are not
 counted. What the kernel does is not counted, nor does an instruction that misses a cache cost more than another one; a process is some fifty times
-slower, so that timers (rows of the ledger wait 1 ms for others) find less together than they would.
+slower, so that timers find less together than they would.
 
 usage: bench/instructions.py [--requests 1000] [--against CHECKOUT [--plain-only]]
 With `--against` the unilect of another checkout takes part; as plain only, where it has no store yet. Needs valgrind (Debian: apt-get install valgrind).

@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 2_478,
-    "cli": 2_594,
+    "cli": 2_592,
     "cli/connect": 1_019,
     "config": 2_109,
     "constraints": 1_137,
@@ -42,10 +42,10 @@ BUDGETS = {
     "engines/process": 834,
     "engines/transformers": 3_689,
     "fleet": 2_075,
-    "gateway": 2_991,
+    "gateway": 3_013,
     "http": 963,
     "parameters": 734,
-    "routing": 4_007,
+    "routing": 4_008,
     "server": 2_129,
     "store": 2_550,
     "store/migrations": 9,

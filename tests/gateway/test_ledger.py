@@ -65,6 +65,43 @@ async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path, url:
         assert [["a"], ["b", "c", "d"]] == made.ledger.groups
 
 
+class OtherWork:
+    """Stands for `Lull`: the server is busy until it is told that it is not."""
+
+    def __init__(self) -> None:
+        self.begun, self.done = asyncio.Event(), asyncio.Event()
+
+    async def wait(self, most_s: float) -> None:
+        """Until it is done."""
+        self.begun.set()
+        await self.done.wait()
+
+
+async def test_a_busy_server(tmp_path: Path, url: str) -> None:
+    """Several rows wait for more while the server has other work; one alone waits for nothing."""
+    async with books(tmp_path, url=url) as made:
+        await made.book.start()
+        work = OtherWork()
+        made.book.writer._lull = work  # type: ignore[assignment]
+        await made.answer("a")
+        assert not work.begun.is_set()
+
+        made.ledger.goes_on.clear()
+        made.ledger.begun.clear()
+        waiting = [asyncio.create_task(made.answer("b"))]
+        await made.ledger.begun.wait()
+        waiting += [asyncio.create_task(made.answer(id)) for id in "cd"]
+        await asyncio.sleep(0)
+        made.ledger.goes_on.set()
+        await work.begun.wait()
+        waiting.append(asyncio.create_task(made.answer("e")))
+        await asyncio.sleep(0)
+        work.done.set()
+        await asyncio.gather(*waiting)
+
+        assert [["a"], ["b"], ["c", "d", "e"]] == made.ledger.groups
+
+
 async def test_what_is_written_is_let_go(tmp_path: Path, url: str) -> None:
     """A row that is in the ledger is not kept, and no error is made for whoever has waited for it."""
     made_errors: list[LedgerUnavailable] = []

@@ -1,5 +1,5 @@
 """
-The writer of the ledger: rows that come while a transaction runs share the next one, which waits a moment for more where it has several.
+The writer of the ledger: rows that come while a transaction runs share the next one, which waits for more where it has several and the server is busy.
 
 It is `writable`, or it is not and tries again by itself until it is. A row that could not be written stays until it is.
 """
@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct, structs
 
 from unilect.errors import LedgerUnavailable, UnilectError
+from unilect.gateway._lull import Lull
 from unilect.store.ledger import CORRECTED, Row
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
 LIMIT_S = 3.0  # how long a request waits for its row
 RETRY_S = 0.5
-GATHER_S = 0.001
+GATHER_S = 0.005  # the longest that rows wait for others
 MOST = 20_000  # rows that wait
 _AT_ONCE = 1000
 Write = Callable[[Sequence[Row]], Awaitable[None]]
@@ -65,6 +66,7 @@ class Writer:
         self._look: asyncio.TimerHandle | None = None  # at those that wait for too long
         self._worker: asyncio.Task[None] | None = None
         self._wrong = ""
+        self._lull = Lull()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -164,8 +166,8 @@ class Writer:
             while True:
                 if self.writable:
                     self._idle.clear()
-                if len(waiting) > 1:  # then more will come while a transaction would take as long
-                    await asyncio.sleep(GATHER_S)
+                if len(waiting) > 1:  # a transaction of more takes hardly longer
+                    await self._lull.wait(GATHER_S)
                 some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
                 self._writing = some
                 is_written = await self._try(some)

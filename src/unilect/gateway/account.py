@@ -110,13 +110,13 @@ class Account:
             UnilectError: A book does not let the request through.
         """
         try:
-            context, request = self._context, self._request
+            context, request, entries = self._context, self._request, self._entries
             for book in self._books:
                 entry = book.open(context, request)
                 if isinstance(entry, CoroutineType):  # of `Coroutine` it takes longer to ask
                     entry = await entry
                 if entry is not None:
-                    self._entries.append(cast(Entry, entry))
+                    entries.append(entry)  # type: ignore[arg-type]  # to `cast` is a call
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise

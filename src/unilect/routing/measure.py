@@ -34,6 +34,7 @@ _UNKNOWN_ROOM = 16_384  # of a model whose server does not tell its context
 _COUNT_TIMEOUT_S = 5.0
 _ENCODER = msgspec.json.Encoder()
 _MOST_COUNTED = 64  # inputs of an embedding request
+_ANSWERED = ChatRequest, CompletionRequest
 
 
 class Measures:
@@ -50,7 +51,7 @@ class Measures:
     def size(self, model: str, request: Request) -> Size:
         """The most tokens that a request may use, by the length of its texts."""
         chain = self._chain(model)
-        if not isinstance(request, ChatRequest | CompletionRequest):
+        if not isinstance(request, _ANSWERED):
             tokens, exact = _of_inputs(request)
             return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
         room, knows_room = _room(chain)
@@ -119,7 +120,7 @@ class Measures:
 
 def _attempts(chain: list[Model], request: Request) -> int:
     """How many answers may be made of which one is told: those that are validated whole are made again."""
-    if not isinstance(request, ChatRequest | CompletionRequest):
+    if not isinstance(request, _ANSWERED):
         return 1
     calls = isinstance(request, ChatRequest) and request.tools
     if request.response_format is None and request.grammar is None and not calls:
