@@ -12,7 +12,9 @@ Each server has the same core for all its processes; the load comes from the oth
 The folder has random weights (bench/random_model.py; 64 million parameters) and is made on first use. The load is that of
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
-usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...]
+On a GPU (`--device cuda:0`, `--width 2048` for 0.85 billion parameters) unilect and `generate` are measured, with as many cores as there are.
+
+usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...] [--device cpu] [--width 512]
 Needs the extra `transformers` here; the peers get environments of their own (torch and transformers again).
 """
 
@@ -33,28 +35,29 @@ import processes
 import report
 
 import engine
-from engine import CONTEXT, PARALLEL, THREADS, Contestant
+from engine import CONTEXT, PARALLEL, THREADS, WIDTH, Contestant
 
 HERE = Path(__file__).parent
-FOLDER = processes.CACHE / "random-64m-hf"
 TYPES = ("float32", "bfloat16", "int8")
 Row: TypeAlias = dict[str, Any]
 _ON_CORE = ("taskset", "-c", "0")
 PASSIVE = (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("HF_HUB_OFFLINE", "1"))
 
 
-def model() -> Path:
-    """The model's folder; made where it does not exist yet."""
-    if not (FOLDER / "config.json").exists():
+def model(width: int = WIDTH) -> Path:
+    """The folder of a model of this width; made where it does not exist yet."""
+    folder = processes.CACHE / ("random-64m-hf" if width == WIDTH else f"random-width-{width}-hf")
+    if not (folder / "config.json").exists():
         python = processes.environment("model", "gguf", "numpy", "safetensors", "tokenizers")
-        subprocess.run([python, HERE / "random_model.py", FOLDER], check=True)
-    return FOLDER
+        subprocess.run([python, HERE / "random_model.py", folder, str(width)], check=True)
+    return folder
 
 
-def ours(kind: str) -> Contestant:
+def ours(kind: str, device: str = "cpu", width: int = WIDTH) -> Contestant:
     """unilect with weights of this type."""
-    port, path = processes.free_port(), model()
+    port, path = processes.free_port(), model(width)
     how = 'quantize = "8bit"' if kind == "int8" else f'dtype = "{kind}"'
+    how += f'\ndevice = "{device}"'
     config = processes.CACHE / f"transformers-{kind}.toml"
     config.write_text(
         f'port = {port}\nlog_level = "warning"\n[models.m]\nsource = "{path}"\n{how}\n'
@@ -115,9 +118,10 @@ def fastchat(kind: str) -> Contestant:
 class Generate:
     """Plain `generate`, in a process of its own that waits for its turns. A context manager; see plain_generate.py."""
 
-    def __init__(self, kind: str) -> None:
-        words = [*_ON_CORE, sys.executable, str(HERE / "plain_generate.py"), str(model())]
+    def __init__(self, kind: str, device: str = "cpu", width: int = WIDTH) -> None:
+        words = [sys.executable, str(HERE / "plain_generate.py"), str(model(width))]
         words += ["float32", "int8"] if kind == "int8" else [kind]
+        words = [*_ON_CORE, *words] if device == "cpu" else [*words, device]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
         self.found: dict[int, list[tuple[float, float]]] = {}
@@ -175,19 +179,24 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="*", default=[*engine.REQUESTS])
     parser.add_argument("--only", nargs="*", default=[], help="servers, by part of their names")
     parser.add_argument("--type", nargs="*", default=list(TYPES), choices=TYPES)
+    parser.add_argument("--device", default="cpu", help="cpu, or a GPU such as cuda:0")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the model; 512 or more")
     given = parser.parse_args()
     names = [name.lower() for name in given.only] or [""]
+    is_cpu = given.device == "cpu"
     for clients in set(engine.REQUESTS) - set(given.streams):
         del engine.REQUESTS[clients]
-    os.sched_setaffinity(0, os.sched_getaffinity(0) - {0} or {0})  # the load
+    if is_cpu:
+        os.sched_setaffinity(0, os.sched_getaffinity(0) - {0} or {0})  # the load
     rows: list[Row] = []
     for kind in given.type:  # a type at a time: servers of others would only take memory
         with ExitStack() as stack:
             plain = None
             if any(part in "generate" for part in names):
-                plain = stack.enter_context(Generate(kind))
+                plain = stack.enter_context(Generate(kind, given.device, given.width))
             turn = plain.turn if plain is not None else None
-            found = engine.measure(wanted(names, [kind]), given.rounds, turn)
+            servers = wanted(names, [kind]) if is_cpu else [ours(kind, given.device, given.width)]
+            found = engine.measure(servers, given.rounds, turn)
         engine.show(found, f"unilect {kind}")
         rows += [
             {"name": name, "clients": clients} | asdict(one)
