@@ -161,6 +161,13 @@ def test_devices_and_quantisation() -> None:
         LoadedModel(SETTINGS | {"quantize": "8bit", "dtype": "bfloat16"})
 
 
+def test_no_plan_for_each_token() -> None:
+    """cuDNN's attention, which a GPU would plan anew for each length, is not used."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    LoadedModel(SETTINGS)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 @pytest.mark.parametrize("how", [{"quantize": "8bit"}, {"dtype": "bfloat16"}], ids=str)
 def test_narrow_weights_answer(how: dict[str, str]) -> None:
     """In 8 and in 16 bits the bundled model answers as in 32."""
