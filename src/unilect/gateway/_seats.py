@@ -31,20 +31,27 @@ class Seats:
     ) -> None:
         counters.make_room()  # now: what is found below is new, and says nothing yet
         self._counters, self._told_of = counters, told
-        # each with its limit where a request needs of it as much as it is large, else one; a minute of such a kind is of tokens
-        # and how much it holds is told as a level, too
-        self._minutes: list[tuple[Minute, int, int, Limit | None, str]] = []
-        self._budgets: list[tuple[Budget, int, Limit | None, int]] = []
+        # of requests, of which each needs one; a minute with how much it holds as a level, a budget with what a request has used in the end
+        self._ones: list[tuple[Minute, int, int]] = []
+        self._counted: list[tuple[Budget, int, int]] = []
+        # of tokens and money, of which a request needs as much as it is large
+        self._minutes: list[tuple[Minute, int, int, Limit, str]] = []
+        self._budgets: list[tuple[Budget, int, Limit]] = []
         self._all: list[tuple[Minute | Budget, int, float | None]] = []  # in the order of `limits`
         for limit in limits:
             name, ends_at = claims.counter(limit, now)
-            found = counters.found(name, limit.leaks, limit.most, ends_at)
-            sized = None if limit.counts_requests else limit
+            most = limit.most
+            found = counters.found(name, limit.leaks, most, ends_at)
+            self._all.append((found, most, ends_at))
             if isinstance(found, Minute):
-                self._minutes.append((found, limit.most, limit.most * MINUTE_US, sized, name))
+                if limit.counts_requests:
+                    self._ones.append((found, most, most * MINUTE_US))
+                else:
+                    self._minutes.append((found, most, most * MINUTE_US, limit, name))
+            elif limit.counts_requests:
+                self._counted.append((found, most, limit.each or 0))
             else:
-                self._budgets.append((found, limit.most, sized, limit.each or 0))
-            self._all.append((found, limit.most, ends_at))
+                self._budgets.append((found, most, limit))
         self._generation = counters.generation  # after all were found
         periods = [limit.period for limit in limits if limit.period is not None]
         self._since = max((one.since for one in periods), default=-math.inf)
@@ -59,38 +66,53 @@ class Seats:
         Hold what a request needs of each.
 
         Returns:
-            How much that is; None where one has not as much room as the request may need: nothing is held then.
+            How much that is of those of tokens and money; None where one has not as much room as the request may need: nothing is held then.
         """
         now_us = self._counters.now_us()
+        needs: list[int] = []
+        for minute, most, full in self._ones:
+            level = minute.leak(most, now_us) + MINUTE_US
+            if level > full:
+                self._give_back(minute, needs)
+                return None
+            minute.level = level
+        for budget, most, _ in self._counted:
+            if budget.used + budget.held >= most:
+                self._give_back(budget, needs)
+                return None
+            budget.held += 1
         size = asked.size
         # what most requests need of each limit of tokens
         whole = None if size is None or size.limit is None else size.tokens(asked.allowed)
-        needs: list[int] = []
-        for minute, most, full, sized, _ in self._minutes:
-            need = 1 if sized is None else asked.needs(sized) if whole is None else whole
+        for minute, most, full, limit, _ in self._minutes:
+            need = asked.needs(limit) if whole is None else whole
             level = minute.leak(most, now_us) + need * MINUTE_US
             if level > full:
-                self._give_back(needs)
+                self._give_back(minute, needs)
                 return None
             minute.level = level
             needs.append(need)
         loose = asked.loose
-        for budget, most, sized, _ in self._budgets:
-            if sized is None:
-                need = room = 1
-            else:
-                need = whole if whole is not None and sized.unit == "tokens" else asked.needs(sized)
-                room = need * LOOSE if loose else need
+        for budget, most, limit in self._budgets:
+            need = whole if whole is not None and limit.unit == "tokens" else asked.needs(limit)
             held = budget.held
-            if budget.used + held + room > most:
-                self._give_back(needs)
+            if budget.used + held + (need * LOOSE if loose else need) > most:
+                self._give_back(budget, needs)
                 return None
             budget.held = held + need
             needs.append(need)
         return needs
 
-    def _give_back(self, needs: list[int]) -> None:
-        """Hold nothing of what was held just now, in the order in which it was: another one has no room."""
+    def _give_back(self, full: Minute | Budget, needs: list[int]) -> None:
+        """Hold nothing of what was held just now, in the order in which it was: `full` has no room."""
+        for minute, *_ in self._ones:
+            if minute is full:
+                return
+            minute.level -= MINUTE_US
+        for budget, *_ in self._counted:
+            if budget is full:
+                return
+            budget.held -= 1
         held = iter(needs)
         for (minute, *_), need in zip(self._minutes, held, strict=False):
             minute.level -= need * MINUTE_US
@@ -122,17 +144,17 @@ class Seats:
 
     def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
         """Count what a request has used, and hold nothing for it any more."""
-        at = 0
+        for budget, _, each in self._counted:
+            budget.held -= 1
+            budget.used += each
         tokens = usage.prompt_tokens + usage.completion_tokens
-        for minute, most, _, sized, name in self._minutes:
-            if sized is not None and tokens != needs[at]:
+        at = 0
+        for minute, most, _, _, name in self._minutes:
+            if tokens != needs[at]:
                 counters = self._counters
                 counters.kept(name, minute).settle(most, needs[at], tokens, counters.now_us())
             at += 1
-        for budget, _, sized, each in self._budgets:
+        for budget, _, limit in self._budgets:
             budget.held -= needs[at]
-            if sized is None:
-                budget.used += each
-            else:
-                budget.used += tokens if sized.unit == "tokens" else cost(price, usage)
+            budget.used += tokens if limit.unit == "tokens" else cost(price, usage)
             at += 1

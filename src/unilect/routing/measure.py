@@ -94,11 +94,13 @@ class Measures:
         """A model and its fallbacks; nothing of one that is gone meanwhile."""
         chain: list[Model] = []
         try:
-            while (model := self._registry.get(name)) not in chain:
-                chain.append(model)
-                if model.fallback is None:
+            model = self._registry.get(name)
+            chain.append(model)
+            while model.fallback is not None:
+                model = self._registry.get(model.fallback)
+                if model in chain:
                     break
-                name = model.fallback
+                chain.append(model)
         except ModelNotFound:
             return chain
         return chain
