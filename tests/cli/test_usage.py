@@ -200,7 +200,7 @@ def test_the_route(place: Place, server: Server) -> None:
     assert (200, whole) == place.ask(server, "ann", "/usage")
     only = {"object": "list", "data": [line("bob", None, 1, 3, 0.0009, False)]}
     assert (200, only) == place.ask(server, "bob", "/usage?by=key&since=7d")
-    for query in ("by=owner", "since=never", "by="):
+    for query in ("by=owner", "since=never", "by=", "by=key&by=day", "since=9999-01-01", "key=bob"):
         status, body = place.ask(server, "ann", f"/usage?{query}")
         assert (400, query.partition("=")[0]) == (status, body["error"]["param"])
 

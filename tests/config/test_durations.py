@@ -24,6 +24,13 @@ def test_none(text: str) -> None:
         since(text, "since", NOW)
 
 
+def test_a_day_to_come() -> None:
+    """A day that has not begun is told; the one that has just begun is a time in the past."""
+    assert NOW - NOW % 86_400 == since("2027-01-15", "since", NOW)
+    with pytest.raises(ConfigError, match="since: 2027-01-16 has not begun yet"):
+        since("2027-01-16", "since", NOW)
+
+
 @given(st.text(max_size=30))
 def test_any_text(text: str) -> None:
     """Any text is read, or refused by the name of its option."""

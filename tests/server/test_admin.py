@@ -202,6 +202,8 @@ async def test_keys(tmp_path: Path) -> None:
         ("GET /usage?by=owner", None, "by"),
         ("GET /usage?owner=x", None, "owner"),
         ("GET /usage?key=", None, "key"),
+        ("GET /usage?key=a&key=b", None, "key"),
+        ("GET /usage?since=9999-12-31", None, "since"),
         ("GET /limits?keys=x", None, "keys"),
         ("/keys", b"{", None),
         ("/keys", b"\xff", None),

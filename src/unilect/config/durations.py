@@ -34,9 +34,13 @@ def since(text: str, where: str, now: float) -> float:
     """
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text.strip(), re.ASCII):
         try:
-            return datetime.fromisoformat(text.strip()).replace(tzinfo=UTC).timestamp()
+            day = datetime.fromisoformat(text.strip()).replace(tzinfo=UTC).timestamp()
         except ValueError:
             pass
+        else:
+            if day > now:
+                raise ConfigError(f"{where}: {text.strip()} has not begun yet (UTC).")
+            return day
     try:
         return now - seconds(text, where)
     except ConfigError:

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from unilect.context import Context
-from unilect.errors import InvalidRequest, NotStored, UnsupportedOperation
+from unilect.errors import NotStored, UnsupportedOperation
 from unilect.gateway import usage
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
 from unilect.gateway.remaining import remaining
 from unilect.routing.registry import Registry
 from unilect.server._admin_keys import json_of
-from unilect.server._usage import NONE, asked_of
+from unilect.server._usage import NONE, asked_of, check_query
 from unilect.store.keys import Key, StoredKeys
 from unilect.web.route import Route
 
@@ -39,7 +39,7 @@ def routes(
 
         Query: `by` and `since` as of GET /v1/usage, and `key`, the name or the id of one key.
         """
-        _check_query(request.query, ("by", "since", "key"))
+        check_query(request.query, ("by", "since", "key"))
         if ledger is None or not ledger.kept:
             raise UnsupportedOperation(NONE)
         asked, name = asked_of(request.query), request.query.get("key")
@@ -53,7 +53,7 @@ def routes(
 
         Query: `key`, `owner` or `model`, or several of them; of all owners and models that have limits where none of them is given.
         """
-        _check_query(request.query, ("key", "owner", "model"))
+        check_query(request.query, ("key", "owner", "model"))
         if limits is None:
             return json_of({"limits": []})
         query, owners = dict(request.query), limits.owners
@@ -72,18 +72,6 @@ def routes(
         Route("GET", "/usage", get_usage, admin=True, summary="What was used, by key, model, day"),
         Route("GET", "/limits", get_limits, admin=True, summary="What is left of limits"),
     ]
-
-
-def _check_query(query: Mapping[str, str], known: Sequence[str]) -> None:
-    """
-    Raises:
-        InvalidRequest: A parameter is unknown, or empty.
-    """
-    for name, value in query.items():
-        if name not in known:
-            raise InvalidRequest(f"`{name[:100]}`: unknown parameter; known: {', '.join(known)}.", param=name[:100])  # fmt: skip
-        if not value:
-            raise InvalidRequest(f"`{name}` is empty; give a value, or leave it out.", param=name)
 
 
 def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> tuple[str, ...]:

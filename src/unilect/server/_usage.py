@@ -1,6 +1,6 @@
 """GET /v1/usage: what the caller's key has used."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from aiohttp import web
@@ -24,6 +24,7 @@ def routes(site: Site) -> list[Route]:
         Query: `by` (some of `key`, `model` and `day`, with commas between them; default all) and `since` (such as `7d`, or a day such
         as `2026-11-01`; default `30d`). `cost` is in the currency of the prices in the configuration.
         """
+        check_query(request.query, ("by", "since"))
         ledger = site.ledger
         if ledger is None or not ledger.kept:
             raise UnsupportedOperation(NONE)
@@ -48,3 +49,19 @@ def asked_of(query: Mapping[str, str]) -> usage.Asked:
         )
     except ConfigError as error:
         raise InvalidRequest(str(error), param=str(error).partition(":")[0]) from error
+
+
+def check_query(query: Mapping[str, str], known: Sequence[str]) -> None:
+    """
+    Raises:
+        InvalidRequest: A parameter is unknown, empty, or given twice.
+    """
+    found = set[str]()
+    for name, value in query.items():
+        if name not in known:
+            raise InvalidRequest(f"`{name[:100]}`: unknown parameter; known: {', '.join(known)}.", param=name[:100])  # fmt: skip
+        if name in found:
+            raise InvalidRequest(f"`{name}` is given twice; give one value.", param=name)
+        if not value:
+            raise InvalidRequest(f"`{name}` is empty; give a value, or leave it out.", param=name)
+        found.add(name)
