@@ -99,8 +99,8 @@ class RecordingSeats(Seats):
         before = [budget.used for budget, *_ in self._budgets]
         super().settle(needs, usage, price)
         held = needs[len(self._minutes) :]
-        for (budget, _, limit, _), need, was in zip(self._budgets, held, before, strict=True):
-            if limit is not None and limit.name == "tokens_per_day":
+        for (budget, _, limit), need, was in zip(self._budgets, held, before, strict=True):
+            if limit.name == "tokens_per_day":
                 Recording.settled.append((need, budget.used - was))
 
 
