@@ -12,7 +12,7 @@ Each server has the same core for all its processes; the load comes from the oth
 The folder has random weights (bench/random_model.py; 64 million parameters) and is made on first use. The load is that of
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
-On a GPU (`--device cuda:0`, `--width 2048` for 0.85 billion parameters) unilect and `generate` are measured, with as many cores as there are.
+On a GPU (`--device cuda:0`, `--width 2048` for 0.82 billion parameters) unilect and `generate` are measured, with as many cores as there are.
 
 usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...] [--device cpu] [--width 512]
 Needs the extra `transformers` here; the peers get environments of their own (torch and transformers again).
@@ -184,6 +184,8 @@ def main() -> None:
     given = parser.parse_args()
     names = [name.lower() for name in given.only] or [""]
     is_cpu = given.device == "cpu"
+    if not is_cpu and "int8" in given.type:
+        parser.error("--type: int8 is for processors; give --type bfloat16 with a GPU")
     for clients in set(engine.REQUESTS) - set(given.streams):
         del engine.REQUESTS[clients]
     if is_cpu:

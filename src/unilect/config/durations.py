@@ -30,7 +30,7 @@ def since(text: str, where: str, now: float) -> float:
     A time in the past, as a length of time before now, or as a day (UTC) such as `2026-11-01`, in seconds since 1970.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is none, or a day to come.
     """
     if re.fullmatch(r"\d{4}-\d\d-\d\d", text.strip(), re.ASCII):
         try:
@@ -39,7 +39,7 @@ def since(text: str, where: str, now: float) -> float:
             pass
         else:
             if day > now:
-                raise ConfigError(f"{where}: {text.strip()} has not begun yet (UTC).")
+                raise ConfigError(f"{where}: {text.strip()} has not begun yet (UTC); give a day before.")  # fmt: skip
             return day
     try:
         return now - seconds(text, where)

@@ -164,7 +164,7 @@ class FairQueue:
 
     def enter_at_once(self) -> _Waiting | None:
         """A place for the request in hand, as `enter` gives it; None where it has to wait, or to be refused."""
-        if self._order.length or len(self._running) >= self.places:
+        if not self.has_room:
             return None
         ticket = self._ticket()
         self._order.pass_by(ticket)

@@ -34,7 +34,7 @@ _UNKNOWN_ROOM = 16_384  # of a model whose server does not tell its context
 _COUNT_TIMEOUT_S = 5.0
 _ENCODER = msgspec.json.Encoder()
 _MOST_COUNTED = 64  # inputs of an embedding request
-_ANSWERED = ChatRequest, CompletionRequest
+_ANSWERED = ChatRequest, CompletionRequest  # `A | B` would be made anew for each request
 
 
 class Measures:

@@ -76,8 +76,8 @@ class LoadedModel:
         on_gpu = self._weight_bytes(torch.device("cuda"))
         self._devices = _devices.named(settings["device"], on_gpu)
         self.device = self._devices[0]
-        # its attention is planned anew for each length of a prompt and its answer, and so for each token
-        # (https://github.com/modelscope/FunASR/issues/3704); there are others
+        # cuDNN plans its attention anew for each length of a sequence, and so for each token; torch has others
+        # (https://github.com/modelscope/FunASR/issues/3704)
         torch.backends.cuda.enable_cudnn_sdp(False)
         self._dtype = _dtype(settings["dtype"], self.device)
         self._trust = {"trust_remote_code": settings["trust_remote_code"]}
