@@ -82,6 +82,8 @@ class Context(Struct, eq=False, kw_only=True):
         owner: Whose key it is; empty for nobody's.
         limits: The limits of the caller's key, by name.
         has_budget: One of the limits that held for it when it came is a budget; None where they were not looked at.
+        plan: The limits that hold for it, as `gateway/limits.py` keeps them; None where they were not looked at.
+        at: When it came, in seconds since 1970, as its row of the ledger has it; None where it has none.
         endpoint: What was called, as metrics name it.
         dialect: The API that was called.
         priority: `BATCH`, or less, for one that gives way to others that wait for a backend, for a time.
@@ -110,6 +112,8 @@ class Context(Struct, eq=False, kw_only=True):
     owner: str = ""
     limits: Mapping[str, float] = {}
     has_budget: bool | None = None
+    plan: Any = None
+    at: float | None = None
     endpoint: str = ""
     dialect: str = ""
     priority: int = 0
@@ -146,6 +150,7 @@ class Context(Struct, eq=False, kw_only=True):
         """A request for a model begins."""
         self.model = self.answering = model
         self.meter = meter
+        self.plan = self.at = None
 
     def leased(self, model: str, source: str) -> None:
         """A backend is about to answer."""

@@ -121,12 +121,12 @@ class Budget:
         """Whether a claim fits in."""
         return self.used + self.held + claim.room <= claim.most
 
-    def hold(self, claim: Claim) -> State:
+    def hold(self, claim: Claim, now_us: int) -> State:
         """Hold what was found to fit in, and tell how it is then."""
         self.held += claim.need
         return _made(State, (self.used, self.held, 0))
 
-    def state(self, claim: Claim) -> State:
+    def state(self, claim: Claim, now_us: int) -> State:
         """How it is, for a claim."""
         return _made(State, (self.used, self.held, 0))
 
@@ -141,50 +141,52 @@ class Budget:
 
 
 class Minute:
-    """A bucket that leaks `most` a minute; `level` in units of a sixty-millionth."""
+    """
+    A bucket that leaks `most` a minute.
 
-    __slots__ = ("at_us", "level", "most")
+    Attributes:
+        mark: What is in it, in units of a sixty-millionth, is how far this is above `most * now_us`, of a clock that goes on: so it leaks by itself.
+        most: As given.
+    """
 
-    def __init__(self, most: int, at_us: int) -> None:
-        self.level, self.at_us, self.most = 0, at_us, most
+    __slots__ = ("mark", "most")
 
-    def leak(self, most: int, now_us: int) -> int:
-        """Let out what has leaked until now, and tell what is left; a limit that was changed is in force at once."""
-        level = self.level
-        if level:
-            passed = now_us - self.at_us
-            level -= (passed if passed < _LONGEST_US else _LONGEST_US) * self.most
-            if level < 0:
-                level = 0
-            self.level = level
-        self.at_us = now_us
-        self.most = most
-        return level
+    def __init__(self, most: int) -> None:
+        self.mark, self.most = 0, most
+
+    def level(self, most: int, now_us: int) -> int:
+        """What is in it; a limit that was changed is in force at once."""
+        if most != self.most:
+            self.mark = self.level(self.most, now_us) + most * now_us
+            self.most = most
+        level = self.mark - most * now_us
+        return level if level > 0 else 0
 
     def has_room(self, claim: Claim, now_us: int) -> bool:
         """Whether a claim fits in now."""
-        return self.leak(claim.most, now_us) <= (claim.most - claim.room) * MINUTE_US
+        return self.level(claim.most, now_us) <= (claim.most - claim.room) * MINUTE_US
 
-    def hold(self, claim: Claim) -> State:
+    def hold(self, claim: Claim, now_us: int) -> State:
         """Hold what was found to fit in, and tell how it is then."""
-        level = self.level = self.level + claim.need * MINUTE_US
+        level = self.level(claim.most, now_us) + claim.need * MINUTE_US
+        self.mark = claim.most * now_us + level
         return _made(State, (-(-level // MINUTE_US), 0, 0))
 
-    def state(self, claim: Claim) -> State:
+    def state(self, claim: Claim, now_us: int) -> State:
         """How it is, for a claim."""
-        level = self.level
+        level = self.level(claim.most, now_us)
         over = level - (claim.most - claim.room) * MINUTE_US
         return _made(State, (-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0))
 
     def settle(self, most: int, need: int, units: int, now_us: int) -> None:
         """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
         if units != need:
-            level = self.leak(most, now_us) + (units - need) * MINUTE_US
-            self.level = max(0, min(level, most * _LONGEST_US))
+            level = self.level(most, now_us) + (units - need) * MINUTE_US
+            self.mark = most * now_us + min(level, most * _LONGEST_US)
 
     def says_nothing(self, now: float, now_us: int) -> bool:
         """Whether it may be forgotten."""
-        return self.level <= (now_us - self.at_us) * self.most
+        return not self.level(self.most, now_us)
 
 
 class MemoryCounters:
@@ -225,20 +227,20 @@ class MemoryCounters:
         ok = True
         found: list[Budget | Minute] = []
         for claim in claims:
-            one = self._all.get(claim.name) or self._new(claim, now_us)
+            one = self._all.get(claim.name) or self._new(claim)
             found.append(one)
             if not one.has_room(claim, now_us):
                 ok = False
         states: list[State] = []
         for one, claim in zip(found, claims, strict=True):
-            states.append(one.hold(claim) if ok else one.state(claim))
+            states.append(one.hold(claim, now_us) if ok else one.state(claim, now_us))
         return Taken(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self.now_us()
         for claim, units in zip(claims, used, strict=True):
-            one = self._all.get(claim.name) or self._new(claim, now_us)
+            one = self._all.get(claim.name) or self._new(claim)
             one.settle(claim.most, claim.need, units, now_us)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
@@ -255,9 +257,7 @@ class MemoryCounters:
         now_us, states = self.now_us(), list[State]()
         for claim in claims:
             one = self._all.get(claim.name)
-            if one is not None:
-                one.has_room(claim, now_us)  # a minute leaks up to now
-            states.append(State(0) if one is None else one.state(claim))
+            states.append(State(0) if one is None else one.state(claim, now_us))
         return states
 
     def move(self, old: str, new: str, ends_at: float) -> None:
@@ -275,16 +275,16 @@ class MemoryCounters:
     def found(self, name: str, leaks: bool, most: int, ends_at: float | None) -> "Budget | Minute":
         """A counter, made where it is not there; whoever keeps it asks again after another `generation`."""
         claim = Claim(name=name, leaks=leaks, most=most, need=0, room=0, ends_at=ends_at)
-        return self._all.get(name) or self._new(claim, self.now_us())
+        return self._all.get(name) or self._new(claim)
 
     def kept(self, name: str, minute: Minute) -> Minute:
         """The minute of a name, which is the given one where it was forgotten meanwhile."""
         found = self._all.setdefault(name, minute)
         return found if isinstance(found, Minute) else minute
 
-    def _new(self, claim: Claim, now_us: int) -> Budget | Minute:
+    def _new(self, claim: Claim) -> Budget | Minute:
         """A counter that is not there yet, or was forgotten."""
-        one = Minute(claim.most, now_us) if claim.leaks else Budget(claim.ends_at)
+        one = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)
         self._all[claim.name] = one
         return one
 

@@ -7,6 +7,7 @@ lowers what a request asks for, or tells why it is refused.
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from unilect.context import Rates
 from unilect.events import Usage
@@ -14,6 +15,9 @@ from unilect.gateway import claims
 from unilect.gateway._counters import MINUTE_US, Budget, MemoryCounters, Minute
 from unilect.gateway._ratelimit import Shown, tell
 from unilect.gateway.claims import LOOSE, Asked, Limit, cost
+
+#: What counts a limit, how much the limit is, and when that ends.
+_Counter: TypeAlias = tuple[Minute | Budget, int, float | None]
 
 
 class Seats:
@@ -30,19 +34,19 @@ class Seats:
         self, counters: MemoryCounters, limits: Sequence[Limit], told: Sequence[Shown], now: float
     ) -> None:
         counters.make_room()  # now: what is found below is new, and says nothing yet
-        self._counters, self._told_of = counters, told
+        self._counters = counters
         # of requests, of which each needs one; a minute with how much it holds as a level, a budget with what a request has used in the end
         self._ones: list[tuple[Minute, int, int]] = []
         self._counted: list[tuple[Budget, int, int]] = []
         # of tokens and money, of which a request needs as much as it is large
         self._minutes: list[tuple[Minute, int, int, Limit, str]] = []
         self._budgets: list[tuple[Budget, int, Limit]] = []
-        self._all: list[tuple[Minute | Budget, int, float | None]] = []  # in the order of `limits`
+        every: list[_Counter] = []  # in the order of `limits`
         for limit in limits:
             name, ends_at = claims.counter(limit, now)
             most = limit.most
             found = counters.found(name, limit.leaks, most, ends_at)
-            self._all.append((found, most, ends_at))
+            every.append((found, most, ends_at))
             if isinstance(found, Minute):
                 if limit.counts_requests:
                     self._ones.append((found, most, most * MINUTE_US))
@@ -52,6 +56,8 @@ class Seats:
                 self._counted.append((found, most, limit.each or 0))
             else:
                 self._budgets.append((found, most, limit))
+        # of each kind that is told, those that are
+        self._told = [(one, [(every[at], text) for at, text in one.places]) for one in told]
         self._generation = counters.generation  # after all were found
         periods = [limit.period for limit in limits if limit.period is not None]
         self._since = max((one.since for one in periods), default=-math.inf)
@@ -61,21 +67,24 @@ class Seats:
         """Whether these are still what counts."""
         return self._since <= now < self._until and self._generation == self._counters.generation
 
-    def hold(self, asked: Asked) -> list[int] | None:
+    def hold(self, asked: Asked, now_us: int) -> list[int] | None:
         """
         Hold what a request needs of each.
 
         Returns:
             How much that is of those of tokens and money; None where one has not as much room as the request may need: nothing is held then.
         """
-        now_us = self._counters.now_us()
         needs: list[int] = []
-        for minute, most, full in self._ones:
-            level = minute.leak(most, now_us) + MINUTE_US
-            if level > full:
+        for minute, most, full in self._ones:  # as of `Minute`, without a call for each
+            empty = most * now_us
+            if minute.most != most:
+                minute.level(most, now_us)
+            mark = minute.mark
+            mark = (mark if mark > empty else empty) + MINUTE_US
+            if mark - empty > full:
                 self._give_back(minute, needs)
                 return None
-            minute.level = level
+            minute.mark = mark
         for budget, most, _ in self._counted:
             if budget.used + budget.held >= most:
                 self._give_back(budget, needs)
@@ -86,11 +95,15 @@ class Seats:
         whole = None if size is None or size.limit is None else size.tokens(asked.allowed)
         for minute, most, full, limit, _ in self._minutes:
             need = asked.needs(limit) if whole is None else whole
-            level = minute.leak(most, now_us) + need * MINUTE_US
-            if level > full:
+            empty = most * now_us
+            if minute.most != most:
+                minute.level(most, now_us)
+            mark = minute.mark
+            mark = (mark if mark > empty else empty) + need * MINUTE_US
+            if mark - empty > full:
                 self._give_back(minute, needs)
                 return None
-            minute.level = level
+            minute.mark = mark
             needs.append(need)
         loose = asked.loose
         for budget, most, limit in self._budgets:
@@ -108,39 +121,35 @@ class Seats:
         for minute, *_ in self._ones:
             if minute is full:
                 return
-            minute.level -= MINUTE_US
+            minute.mark -= MINUTE_US
         for budget, *_ in self._counted:
             if budget is full:
                 return
             budget.held -= 1
         held = iter(needs)
         for (minute, *_), need in zip(self._minutes, held, strict=False):
-            minute.level -= need * MINUTE_US
+            minute.mark -= need * MINUTE_US
         for (budget, *_), need in zip(self._budgets, held, strict=False):
             budget.held -= need
 
-    def headers(self, dialect: str, now: float) -> dict[str, str]:
+    def headers(self, dialect: str, now: float, now_us: int) -> dict[str, str]:
         """What clients are told; as `_ratelimit.headers`."""
         told: dict[str, str] = {}
-        for one in self._told_of:
-            places = one.places
-            at, text = places[0] if len(places) == 1 else min(places, key=self._left)
-            counter, most, ends_at = self._all[at]
+        for of, places in self._told:
+            if len(places) == 1:
+                ((counter, most, ends_at), text) = places[0]
+            else:
+                ((counter, most, ends_at), text) = min(
+                    places, key=lambda one: _left(one[0], now_us)
+                )
             if isinstance(counter, Minute):
-                used = -(-counter.level // MINUTE_US)
+                used = -((most * now_us - counter.mark) // MINUTE_US)
                 resets_s = used * 60.0 / most
             else:
                 used = counter.used + counter.held
                 resets_s = 0.0 if ends_at is None or ends_at <= now else ends_at - now
-            tell(told, one, dialect, text, most - used, resets_s, now)
+            tell(told, of, dialect, text, most - used, resets_s, now)
         return told
-
-    def _left(self, place: tuple[int, str]) -> int:
-        """What is left of a limit, never below 0."""
-        counter, most, _ = self._all[place[0]]
-        if isinstance(counter, Minute):
-            return max(0, most + -counter.level // MINUTE_US)
-        return max(0, most - counter.used - counter.held)
 
     def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
         """Count what a request has used, and hold nothing for it any more."""
@@ -150,11 +159,22 @@ class Seats:
         tokens = usage.prompt_tokens + usage.completion_tokens
         at = 0
         for minute, most, _, _, name in self._minutes:
-            if tokens != needs[at]:
-                counters = self._counters
-                counters.kept(name, minute).settle(most, needs[at], tokens, counters.now_us())
+            need = needs[at]
+            counters = self._counters
+            if tokens > need or self._generation != counters.generation:
+                counters.kept(name, minute).settle(most, need, tokens, counters.now_us())
+            else:
+                minute.mark -= (need - tokens) * MINUTE_US
             at += 1
         for budget, _, limit in self._budgets:
             budget.held -= needs[at]
             budget.used += tokens if limit.unit == "tokens" else cost(price, usage)
             at += 1
+
+
+def _left(counted: _Counter, now_us: int) -> int:
+    """What is left of a limit, never below 0."""
+    counter, most, _ = counted
+    if isinstance(counter, Minute):
+        return max(0, most + -counter.level(most, now_us) // MINUTE_US)
+    return max(0, most - counter.used - counter.held)

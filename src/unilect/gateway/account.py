@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Coroutine
 from types import CoroutineType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias, cast
 
+from msgspec import Struct
+
 from unilect.context import Context
 from unilect.errors import InternalError, UnilectError
 from unilect.events import Event, Usage
@@ -65,22 +67,16 @@ class Book(Protocol):
         """
 
 
-class Account:
+class Account(Struct, eq=False):
     """
-    A meter, and the entries of a request in each book.
-
-    Args:
-        books: In the order in which they are asked; closed in the opposite one.
+    A meter, and the entries of a request in each book; these are asked in their order, and closed in the opposite one.
     """
 
-    __slots__ = ("_books", "_context", "_entries", "_meter", "_request")
-
-    def __init__(
-        self, meter: Meter, books: tuple[Book, ...], context: Context, request: Request
-    ) -> None:
-        self._meter, self._books = meter, books
-        self._context, self._request = context, request
-        self._entries: list[Entry] = []
+    _meter: Meter
+    _books: tuple[Book, ...]
+    _context: Context
+    _request: Request
+    _entries: list[Entry] = []
 
     @property
     def usage(self) -> Usage:

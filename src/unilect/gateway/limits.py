@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from unilect.config.limits import Limits as Table
 from unilect.config.server import Config
@@ -142,7 +142,10 @@ class LimitBook:
 
     def has_budget(self, context: Context) -> bool:
         """Whether a request counts against a budget, and so has to be in a ledger."""
-        return self.applies(context) and self._plan(context).has_budget
+        if not (self._has_own or context.limits):
+            return False
+        plan = context.plan = self._plan(context)
+        return plan.has_budget
 
     def open(
         self, context: Context, request: Request
@@ -157,11 +160,12 @@ class LimitBook:
         """
         if not (self._has_own or context.limits):
             return None
-        plan = self._plan(context)
+        plan: _Plan = context.plan or self._plan(context)
         context.has_budget = has_budget = plan.has_budget
         if not plan.limits:
             return None
-        now = self.clock()  # first: it may tell that the ledger has to be read
+        # first: the clock may tell that the ledger has to be read
+        now = self.clock() if context.at is None else context.at
         if has_budget and (self._unread or context.caller in self._recounts):
             return self._recounted(context, request, plan, now)
         asked = self._asked(context, request, plan, now)
@@ -197,7 +201,7 @@ class LimitBook:
             if taken.ok:
                 self._tell(context, plan, claimed, taken)
                 context.allowed = asked.allowed
-                return _Entry(self, request_id, limits, claimed, asked)
+                return _Entry(_most(asked), self, request_id, limits, claimed, asked.price)
             less = await self._again(context, request, asked, plan, claimed, taken)
             if less is None:
                 break
@@ -211,10 +215,11 @@ class LimitBook:
         if self._memory is None:
             return None
         seats = plan.seats(self._memory, asked.now)
-        needs = seats.hold(asked)
+        now_us = self._memory.now_us()
+        needs = seats.hold(asked, now_us)
         if needs is None:
             return None
-        context.headers = seats.headers(context.dialect, asked.now)
+        context.headers = seats.headers(context.dialect, asked.now, now_us)
         context.allowed = asked.allowed
         return _Seated(_most(asked), seats, needs, asked.price)
 
@@ -403,10 +408,9 @@ class LimitBook:
             ) from error
 
 
-class _Bounded:
+class _Bounded(Struct, eq=False):
     """What bounds the answer to one request: the most tokens that it may have, as it is counted."""
 
-    __slots__ = ()
     most: float
 
     def made(self, usage: Usage) -> None:
@@ -417,35 +421,26 @@ class _Bounded:
             )
 
 
-class _Entry(_Bounded):
+class _Entry(_Bounded, eq=False):
     """What is held for one request."""
 
-    __slots__ = ("_book", "claimed", "limits", "most", "price", "request")
-
-    def __init__(
-        self,
-        book: LimitBook,
-        request: str,
-        limits: Sequence[Limit],
-        claimed: Sequence[Claim],
-        asked: Asked,
-    ) -> None:
-        self.most, self.price = _most(asked), asked.price
-        self._book, self.request = book, request
-        self.limits, self.claimed = limits, claimed
+    _book: LimitBook
+    request: str
+    limits: Sequence[Limit]
+    claimed: Sequence[Claim]
+    price: Rates | None
 
     def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
         """See `Entry`."""
         return self._book.settle(self, usage)
 
 
-class _Seated(_Bounded):
+class _Seated(_Bounded, eq=False):
     """What is held for one request, of counters in memory."""
 
-    __slots__ = ("_needs", "_price", "_seats", "most")
-
-    def __init__(self, most: float, seats: Seats, needs: list[int], price: Rates | None) -> None:
-        self.most, self._seats, self._needs, self._price = most, seats, needs, price
+    _seats: Seats
+    _needs: list[int]
+    _price: Rates | None
 
     def close(self, usage: Usage, status: int) -> None:
         """See `Entry`."""
