@@ -102,6 +102,22 @@ async def test_a_busy_server(tmp_path: Path, url: str) -> None:
         assert [["a"], ["b"], ["c", "d", "e"]] == made.ledger.groups
 
 
+async def test_others_run(tmp_path: Path, url: str) -> None:
+    """A row waits for more where another request runs, which may end soon; they are written together."""
+    async with books(tmp_path, url=url) as made:
+        await made.book.start()
+        work = OtherWork()
+        made.book.writer._lull = work  # type: ignore[assignment]
+        async with made.account("a") as other:
+            first = asyncio.create_task(made.answer("b"))
+            await work.begun.wait()
+            other.see(END)
+            asyncio.get_running_loop().call_soon(work.done.set)
+        await first
+
+        assert [["b", "a"]] == made.ledger.groups
+
+
 async def test_what_is_written_is_let_go(tmp_path: Path, url: str) -> None:
     """A row that is in the ledger is not kept, and no error is made for whoever has waited for it."""
     made_errors: list[LedgerUnavailable] = []

@@ -124,6 +124,18 @@ def test_counts_after_growth(tmp_path: Path) -> None:
     assert 8 == row.completion
 
 
+def test_slots_are_counted(tmp_path: Path) -> None:
+    """A journal knows how many slots are not free, also when it has grown."""
+    journal = Journal(tmp_path / "unilect.db", "one")
+    assert 0 == journal.used
+    slots = [journal.take(ABOUT) for _ in range(300)]
+    assert 300 == journal.used
+    for number, slot in enumerate(slots, 1):
+        slot.free()
+        assert 300 - number == journal.used
+    journal.close()
+
+
 def test_a_slot_is_used_again(tmp_path: Path) -> None:
     """The next request in a slot has nothing of the one before."""
     journal = Journal(tmp_path / "u", "me")

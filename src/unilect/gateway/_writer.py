@@ -1,5 +1,5 @@
 """
-The writer of the ledger: rows that come while a transaction runs share the next one, which waits for more where it has several and the server is busy.
+The writer of the ledger: rows that come while a transaction runs share the next one, which waits for more where the server is busy.
 
 It is `writable`, or it is not and tries again by itself until it is. A row that could not be written stays until it is.
 """
@@ -57,10 +57,13 @@ class Writer:
         write: Writes some in one transaction.
         probe: Finds out whether it could.
         tasks: Where the work is done.
+        more: Whether other requests run, whose rows may come soon.
     """
 
-    def __init__(self, write: Write, probe: Probe, tasks: Tasks) -> None:
-        self._write, self._probe, self._tasks = write, probe, tasks
+    def __init__(
+        self, write: Write, probe: Probe, tasks: Tasks, more: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._write, self._probe, self._tasks, self._more = write, probe, tasks, more
         self._waiting: deque[Item] = deque()
         self._writing: list[Item] = []
         self._look: asyncio.TimerHandle | None = None  # at those that wait for too long
@@ -166,7 +169,8 @@ class Writer:
             while True:
                 if self.writable:
                     self._idle.clear()
-                if len(waiting) > 1:  # a transaction of more takes hardly longer
+                # a transaction of more takes hardly longer
+                if len(waiting) > 1 or (waiting and self._more()):
                     await self._lull.wait(GATHER_S)
                 some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
                 self._writing = some

@@ -95,7 +95,7 @@ class LedgerBook:
         self.clock = clock
         self._journals, self._rule, self._known = journals, rule, known
         self._tasks = Tasks()
-        self.writer = Writer(ledger.write, ledger.probe, self._tasks)
+        self.writer = Writer(ledger.write, ledger.probe, self._tasks, self._has_more)
         self._opening = asyncio.Lock()
         self._journal: Journal | None = None
         self._held: list[Dead] = []  # whose rows are not written yet
@@ -160,11 +160,12 @@ class LedgerBook:
         if required:
             self._is_required = True
             self.writer.check()
-        price = context.price
+        price, at = context.price, self.clock()
+        context.at = at
         about = About(
             # rows of one server are neighbours in the index of ids: a transaction writes a page of it, and not one for each row
             f"{self._instance}{next(self._numbers):010x}.{context.request_id or 'apart'}",
-            self.clock(),
+            at,
             context.caller,
             context.owner,
             context.model,
@@ -256,6 +257,10 @@ class LedgerBook:
                 self._misses = True
                 log.warning("%s If this server dies, the ledger misses what runs.", error.reason)
             return None
+
+    def _has_more(self) -> bool:
+        """Whether several requests run, or wait for their rows."""
+        return self._journal is not None and self._journal.used > 1
 
     def _dead(self) -> list[Dead]:
         """The journals of dead servers that hold requests; those that hold none are removed."""

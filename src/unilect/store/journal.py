@@ -165,6 +165,11 @@ class Journal:
         except OSError as error:
             raise self._told(error) from error
 
+    @property
+    def used(self) -> int:
+        """How many slots are not free."""
+        return len(self._maps) * _IN_SEGMENT - 1 - len(self._free)
+
     def take(self, about: About) -> Slot:
         """
         A slot for a request.
@@ -184,7 +189,7 @@ class Journal:
     def close(self) -> None:
         """Remove the file; it stays, for the next server, where requests in it have no row yet. Idempotent."""
         if self._maps:
-            done = len(self._free) == len(self._maps) * _IN_SEGMENT - 1
+            done = not self.used
             for one in self._maps:
                 one.close()
             self._maps.clear()
