@@ -31,9 +31,10 @@ from unilect.routing.measure import Measures
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
+from unilect.server._direct import Direct
 from unilect.server._state import metrics_of
 from unilect.server.admin import Operated, change_admin, create_admin
-from unilect.server.app import SITE, change, create_app
+from unilect.server.app import GUARD, SITE, change, create_app
 from unilect.server.reload import Reloader
 from unilect.server.tls import server_context
 from unilect.store.store import Store
@@ -297,9 +298,12 @@ class _Address:
 
     async def _set_up(self, tls: ssl.SSLContext | None) -> Acceptor:
         await self._runner.setup()
-        assert self._runner.server is not None
+        server = self._runner.server
+        assert server is not None
+        direct = Direct(self._app, self._app[GUARD], server.request_handler)
+        server.request_handler = direct.handle  # type: ignore[assignment]  # the application makes each a `Request`
         self._acceptor = Acceptor(
-            self._runner.server,
+            server,
             self._connections,
             tls,
             access_log=None,

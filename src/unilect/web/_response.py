@@ -16,12 +16,25 @@ _OK = "HTTP/1.1 200 OK"
 class Whole(web.Response):
     """A 200 with a body of bytes."""
 
+    _is_ours = False  # its head was made here
+
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Begin the response; its head is sent with its body."""
         if self.prepared or not _is_usual(self, request):
             return await super().prepare(request)
         self._headers[hdrs.CONTENT_LENGTH] = str(len(self._body))  # type: ignore[arg-type]
+        self._is_ours = True
         return await _begun(self, request)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Send the head and the body."""
+        writer = self._payload_writer
+        if not self._is_ours or writer is None:
+            return await super().write_eof(data)
+        await writer.write_eof(self._body)  # type: ignore[arg-type]
+        self._eof_sent, self._req, self._payload_writer = True, None, None
+        self._body_length = writer.output_size
+        return None
 
 
 class Stream(web.StreamResponse):
