@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_478,
+    "": 2_481,
     "cli": 2_592,
     "cli/connect": 1_019,
     "config": 2_113,
@@ -42,12 +42,12 @@ BUDGETS = {
     "engines/process": 834,
     "engines/transformers": 3_690,
     "fleet": 2_075,
-    "gateway": 3_035,
-    "http": 963,
+    "gateway": 3_045,
+    "http": 971,
     "parameters": 734,
-    "routing": 4_010,
-    "server": 2_134,
-    "store": 2_550,
+    "routing": 4_014,
+    "server": 2_160,
+    "store": 2_553,
     "store/migrations": 9,
     "store/migrations/versions": 273,
     "testing": 337,
@@ -55,8 +55,8 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 661,
     "upstreams/llamacpp": 791,
-    "upstreams/openai": 1_838,
-    "web": 1_396,
+    "upstreams/openai": 1_843,
+    "web": 1_406,
 }
 
 #: Where the environment is read or passed on, and why.

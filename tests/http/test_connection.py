@@ -41,7 +41,7 @@ BROKEN_HEADS = [
 @pytest.mark.parametrize(("head", "expected"), HEADS)
 def test_head(head: bytes, expected: tuple[int, dict[str, str]]) -> None:
     """A head is its status and its headers, with names in lower case and the last value of each."""
-    assert expected == parse_head(head)
+    assert expected == parse_head(head)[:2]
 
 
 def test_heads_that_come_again() -> None:
@@ -71,14 +71,14 @@ def test_any_sound_head(status: int, headers: dict[str, str]) -> None:
     """Any status and headers are read as they were written."""
     lines = [f"HTTP/1.1 {status} x", *(f"{name}:  {value} " for name, value in headers.items())]
 
-    assert (status, headers) == parse_head("\r\n".join(lines).encode())
+    assert (status, headers) == parse_head("\r\n".join(lines).encode())[:2]
 
 
 @given(st.one_of(st.binary(), st.binary().map(lambda data: b"HTTP/1.1 200 OK\r\n" + data)))
 def test_any_bytes_as_head(head: bytes) -> None:
     """Any bytes are a head or a ProtocolError."""
     try:
-        status, headers = parse_head(head)
+        status, headers, *_ = parse_head(head)
     except ProtocolError:
         return
     assert 0 <= status <= 999

@@ -255,13 +255,13 @@ class Meter:
         """Take note of the prompt, and of the answer's beginning."""
         begun = False
         for event in batch:
+            if type(event) is TextDelta:
+                begun = True
+                break  # the prompt is told before
             if type(event) is Progress:
                 self._prompt = event
-            if is_before(event):
-                continue
-            begun = True
-            if type(event) is TextDelta:
-                break  # the prompt is told before
+            elif not is_before(event):
+                begun = True
         if begun:
             series = self._series
             self._first = time.perf_counter()

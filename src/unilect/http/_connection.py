@@ -13,10 +13,10 @@ import select
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 
 from unilect.http._reasons import of_connecting
-from unilect.http.body import ProtocolError
+from unilect.http.body import ProtocolError, length_of
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -230,17 +230,36 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-def parse_head(head: bytes) -> tuple[int, Mapping[str, str]]:
+class Head(NamedTuple):
     """
-    Status and headers of an answer's head, without its last blank line.
+    The head of an answer.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Names in lower case; of repeated headers the last.
+        kind: The content type.
+        length: Of the body, as `length_of`.
+        keeps: The connection stays open after the body.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    kind: str
+    length: int | None
+    keeps: bool
+
+
+def parse_head(head: bytes) -> Head:
+    """
+    The head of an answer, from its bytes without the last blank line.
 
     Raises:
-        ProtocolError: The head is malformed.
+        ProtocolError: The head is malformed, or does not tell where its body ends.
     """
     return _parsed_before(head) if len(head) <= _SHORT_HEAD_BYTES else _parsed(head)
 
 
-def _parsed(head: bytes) -> tuple[int, Mapping[str, str]]:
+def _parsed(head: bytes) -> Head:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status, _, _ = rest.partition(" ")
@@ -257,7 +276,9 @@ def _parsed(head: bytes) -> tuple[int, Mapping[str, str]]:
         headers[name] = value.strip()
     if version == "HTTP/1.0":
         headers.setdefault("connection", "close")
-    return int(status), headers
+    keeps = "close" not in headers.get("connection", "").lower()
+    length = length_of(int(status), headers)
+    return Head(int(status), headers, headers.get("content-type", ""), length, keeps)
 
 
 # a server begins many of its answers with the same bytes, or with the same within a second

@@ -120,27 +120,30 @@ def _one_chunk(data: bytes) -> bytes:
     return rest[:-2]
 
 
-def body_of(status: int, headers: Mapping[str, str]) -> ChunkedBody | CountedBody | None:
+CHUNKED = -1  # the length of a body that tells its end by itself
+
+
+def length_of(status: int, headers: Mapping[str, str]) -> int | None:
     """
-    The decoder for the body of an answer; None if the body ends with the connection.
+    The length of the body of an answer: a number of bytes, or `CHUNKED`; None if the body ends with the connection.
 
     Raises:
         ProtocolError: The end is ambiguous, or the body has a coding that was not requested.
     """
     if status in (204, 304):  # these have no body, whatever their headers say
-        return CountedBody(0)
+        return 0
     length, coding = headers.get("content-length"), headers.get("transfer-encoding", "").lower()
     if coding not in ("", "chunked"):
         raise ProtocolError("an unknown transfer-encoding")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise ProtocolError("a compressed body that was not requested")
     if length is None:
-        return ChunkedBody() if coding else None
+        return CHUNKED if coding else None
     if coding:
         raise ProtocolError("both content-length and transfer-encoding")
     if not length.isdecimal() or not length.isascii() or len(length) > 15:
         raise ProtocolError("an invalid content-length")
-    return CountedBody(int(length))
+    return int(length)
 
 
 def _many_chunks(data: bytes, out: list[bytes]) -> int:

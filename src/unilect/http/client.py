@@ -32,7 +32,7 @@ from unilect.http._connection import (
 )
 from unilect.http._reasons import of_answer
 from unilect.http.base_url import head, key_headers, split, with_user
-from unilect.http.body import MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError, body_of
+from unilect.http.body import CHUNKED, MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError
 from unilect.http.error_bodies import (
     REFUSED,
     NoSuchModel,
@@ -331,10 +331,9 @@ class Response:
         )
 
     def _read_head(self, head: bytes) -> None:
-        status, self.headers = parse_head(head)
-        self.kind = self.headers.get("content-type", "")
-        self._body = body_of(status, self.headers)
-        self._keeps = "close" not in self.headers.get("connection", "").lower()
+        status, self.headers, self.kind, length, self._keeps = parse_head(head)
+        if length is not None:
+            self._body = ChunkedBody() if length == CHUNKED else CountedBody(length)
         self.status = status  # last: an answer without one has its connection closed
 
     @property

@@ -58,7 +58,10 @@ class Settings(NamedTuple):
 
     def applied(self, request: Any) -> Any:
         """The request with all that it leaves out."""
-        request = self.prepare(request)
+        return self.completed(self.prepare(request))
+
+    def completed(self, request: Any) -> Any:
+        """The request with the defaults of what it leaves out."""
         return filled(request, self.defaults) if self.defaults else request
 
 

@@ -133,14 +133,16 @@ class Run:
                         forget(whole, self._context.meter)
                         with lease:
                             answer = self._continuation.rest(self._answer(lease))
-                            async with aclosing(answer) as batches:
-                                async for batch in batches:
+                            try:  # as `aclosing`, at half of its price
+                                async for batch in answer:
                                     meter.see(batch)
                                     if self.streams:
                                         self._continuation.see(batch)
                                         yield batch
                                     else:
                                         whole += batch
+                            finally:
+                                await answer.aclose()
             if whole:
                 yield whole
         except UnilectError as error:

@@ -86,7 +86,8 @@ class PatientServer:
             except InvalidRequest as error:
                 body = self._after(error)
             else:
-                self._forms.first = max(self._forms.first, self._form)
+                if self._form > self._forms.first:
+                    self._forms.first = self._form
                 return answer
 
     def _after(self, error: InvalidRequest) -> bytes:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -355,22 +355,24 @@ async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Ba
         UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.
     """
     reader, batch, end = FrameReader(), _no_events(), _End()
-    async with aclosing(await server.stream(path, body, GATHER_S * decoder.joined)) as answer:
-        try:
-            async for data in answer:
-                decoder.decode(found := reader.feed(data), batch)
-                if decoder.done and answer.may_close:
-                    break
-                if batch:
-                    yield batch
-                    batch = []
-                if decoder.finished and end.is_due(answer, found):
-                    break
-        except UnilectError:
-            if not (decoder.finished and answer.broken):  # else the answer is whole
-                if batch:  # it came before a frame that is an error
-                    yield batch
-                raise
+    answer = await server.stream(path, body, GATHER_S * decoder.joined)
+    try:
+        async for data in answer:
+            decoder.decode(found := reader.feed(data), batch)
+            if decoder.done and answer.may_close:
+                break
+            if batch:
+                yield batch
+                batch = []
+            if decoder.finished and end.is_due(answer, found):
+                break
+    except UnilectError:
+        if not (decoder.finished and answer.broken):  # else the answer is whole
+            if batch:  # it came before a frame that is an error
+                yield batch
+            raise
+    finally:
+        await answer.aclose()
     if not (decoder.done or answer.broken):
         decoder.decode(reader.end(), batch)
     batch += decoder.end()

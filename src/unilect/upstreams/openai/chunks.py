@@ -107,16 +107,8 @@ class ChunkDecoder:
             return
         if len(frames) >= _MANY_FRAMES:
             frames = self._alike_texts(frames, into)
-        if DONE in frames:  # it may not be the last, or be said twice
-            self.done, frames = True, [frame for frame in frames if frame != DONE]
-        for frame, chunk in zip(frames, self._fast_chunks(frames, into), strict=False):
-            if (text := self._plain_text(chunk)) is None:
-                self._chunk(chunk, _NO_EXTRAS, into)
-            else:
-                into.append(TextDelta(text))
-                if self._repeated.serves:
-                    self._repeated.learn(frame)
-        self._look_for_the_end(ended, into[before:])
+        self._decode(frames, into)
+        self._look_for_the_end(ended, into, before)
 
     def decode_whole(self, body: bytes, into: list[Event]) -> bool:
         """Append the events of a whole answer without anything unusual; false where it is no such answer, and nothing was appended."""
@@ -128,9 +120,24 @@ class ChunkDecoder:
         self.done = self.finished = self._whole = True
         return True
 
-    def _look_for_the_end(self, ended: list[int], events: list[Event]) -> None:
-        """Know whether the answer is whole, and a server whose finish reasons say nothing: it goes on with choices that had `ended`."""
-        for event in events if ended else ():
+    def _decode(self, frames: list[bytes], into: list[Event]) -> None:
+        """Append the events of frames, each by itself."""
+        if DONE in frames:  # it may not be the last, or be said twice
+            self.done, frames = True, [frame for frame in frames if frame != DONE]
+        for frame, chunk in zip(frames, self._fast_chunks(frames, into), strict=False):
+            if (text := self._plain_text(chunk)) is None:
+                self._chunk(chunk, _NO_EXTRAS, into)
+            else:
+                into.append(TextDelta(text))
+                if self._repeated.serves:
+                    self._repeated.learn(frame)
+
+    def _look_for_the_end(self, ended: list[int], events: list[Event], at: int) -> None:
+        """
+        Know whether the answer is whole, and a server whose finish reasons say nothing: it goes on with choices that had `ended`, in the events
+        from `at`.
+        """
+        for event in events[at:] if ended else ():
             if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and event.index in ended:  # fmt: skip
                 self._goes_on = True
         all_asked = len(self._finishes) >= self._asked
@@ -153,7 +160,7 @@ class ChunkDecoder:
         """Append the texts of frames that differ only in their text; returns the frames after them."""
         texts = self._repeated.texts(frames)
         if not texts:  # the pattern is not known yet, or its time is over
-            self.decode(frames[:_PATTERN_FRAMES], into)
+            self._decode(frames[:_PATTERN_FRAMES], into)
             frames = frames[_PATTERN_FRAMES:]
             texts = self._repeated.texts(frames)
         if self.joined and texts:
