@@ -24,9 +24,9 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 2_481,
-    "cli": 2_592,
+    "cli": 2_598,
     "cli/connect": 1_019,
-    "config": 2_113,
+    "config": 2_143,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,

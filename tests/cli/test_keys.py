@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -380,3 +382,24 @@ def test_what_cannot_be_printed(keys_of_a_file: Keys, unbuffered: str) -> None:
             )  # fmt: skip
         assert (1, 1) == (done.returncode, len(done.stderr.splitlines())), done
         assert told in done.stderr
+
+
+def test_a_closed_stdout(keys_of_a_file: Keys) -> None:
+    """Where stdout is closed no secret is made that nobody would see; one that is thrown away is the caller's own wish."""
+    keys_of_a_file.run("create", "there")
+
+    def secrets() -> int:
+        with closing(sqlite3.connect(keys_of_a_file.url.removeprefix("sqlite:///"))) as file:
+            return int(file.execute("SELECT count(*) FROM key_secrets").fetchone()[0])
+
+    for words in ("create closed", "rotate there"):
+        before = secrets()
+        command = f"exec {sys.executable} -m unilect keys {words} --config {keys_of_a_file.file}"
+        for to, code, told in ((">&-", 1, "stdout is closed"), (">/dev/null", 0, "")):
+            done = subprocess.run(
+                ["/bin/sh", "-c", f"{command} {to}"], stderr=subprocess.PIPE, text=True, check=False,
+                env={k: v for k, v in os.environ.items() if not k.startswith("UNILECT_")},
+            )  # fmt: skip
+            assert (code, code) == (done.returncode, len(done.stderr.splitlines())), done
+            assert told in done.stderr
+            assert before + (code == 0) == secrets()

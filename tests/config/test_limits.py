@@ -68,6 +68,30 @@ def test_mistakes(text: str, told: str, tmp_path: Path) -> None:
     assert "pw" not in str(raised.value)
 
 
+OFF = '[store]\nledger = "off"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("[limits]\nmoney_per_day = 1\n[models.m]\nsource = 'echo:'", ["limits.money_per_day"]),
+        ("[owners.lab]\nmoney_per_month = 1", ["owners.lab.money_per_month"]),
+        ("[models.m]\nsource = 'echo:'\nlimits = { money_per_day = 1 }\n[models.n]\nsource = 'echo:'\nprice = { prompt = 1 }", ["models.m.limits.money_per_day"]),
+        ("[limits]\nmoney_per_day = 1\n[models.m]\nsource = 'echo:'\n[models.n]\nsource = 'echo:'\nprice = { prompt = 1 }", []),
+        (OFF + "[limits]\ntokens_per_day = 5\ntokens_per_minute = 5\n[owners.lab]\ntokens_per_month = 5", ["limits.tokens_per_day", "owners.lab.tokens_per_month"]),
+        (OFF + "[models.m]\nsource = 'echo:'\nprice = { prompt = 1 }\nlimits = { money_per_day = 1 }", ["models.m.limits.money_per_day"]),
+        (OFF + "[limits]\ntoken_per_day = 5\ntokens_per_month = 5", ["limits.token_per_day"]),
+        (OFF + "[limits]\ntokens_per_minute = 5\nparallel = 2", []),
+        (OFF.replace("off", "best_effort") + "[limits]\ntokens_per_day = 5", []),
+    ],
+)  # fmt: skip
+def test_budgets_that_would_not_hold(text: str, places: list[str], tmp_path: Path) -> None:
+    """A limit of money without a price, and a budget without a ledger, are mistakes of the file, told by their places."""
+    (tmp_path / "u.toml").write_text(text)
+    _, found = config_load.read(tmp_path / "u.toml", environment={})
+    assert places == [str(error).partition(": ")[2].partition(":")[0] for error in found.errors]
+
+
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the package redis is not installed, a URL of Redis says how to install it."""
     monkeypatch.setattr("unilect.config.limits.find_spec", lambda name: None)

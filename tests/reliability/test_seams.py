@@ -63,7 +63,8 @@ async def test_another_price_meanwhile(tmp_path: Path) -> None:
     budget = "[limits]\nmoney_per_day = 1.0\n"
     dear = PRICED.replace("1.0", "1000.0")
     async with rig(tmp_path, slow(PRICED) + budget) as server:
-        for text in (slow(dear) + budget, '[models.n]\nsource = "echo:"\n' + budget):
+        other = '[models.n]\nsource = "echo:"\nprice = { completion = 1.0 }\n'
+        for text in (slow(dear) + budget, other + budget):
             async with server.post(model="m", stream=True) as answer:
                 await answer.content.readany()
                 await server.reload(text)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -50,6 +51,7 @@ def create(
         return lasts_s, allowed, parsed(limits)
 
     def run() -> tuple[Key, str, str]:
+        _check_stdout()
         settings = config_load.load(config)
         lasts_s, allowed, limited = checked(settings)
         secret = new_secret()
@@ -77,6 +79,7 @@ def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
     """Give a key another secret, and print that."""
 
     def run() -> tuple[Key, str]:
+        _check_stdout()
         overlap_s = seconds(overlap, "--overlap")
         secret = new_secret()
         key = _asked(
@@ -209,6 +212,16 @@ def _asked(settings: Config, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Re
             await store.aclose()
 
     return asyncio.run(run())
+
+
+def _check_stdout() -> None:
+    """
+    Raises:
+        ConfigError: stdout is closed: nobody would see the secret.
+    """
+    # as `__main__` leaves it; where a shell sends it there, that is not its name
+    if getattr(sys.stdout, "name", "") == os.devnull:
+        raise ConfigError("stdout is closed, and a key is told there, once; nothing was done. Leave stdout open, or give it a file.")  # fmt: skip
 
 
 def _tell_secret(key: Key, secret: str, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from unilect import extras
-from unilect.config.values import convert, nearest
+from unilect.config.values import OptionPath, convert, dotted, nearest
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
@@ -78,6 +78,35 @@ class LimitsConfig(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 NAMES = Limits.__struct_fields__
+#: Those that are counted from the ledger after a restart.
+BUDGETS = frozenset({"tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month"})
+
+
+def check_budgets(
+    path: OptionPath, limits: Limits | None, has_price: bool, has_ledger: bool, found: Mistakes
+) -> None:
+    """
+    Note budgets that would not hold.
+
+    Args:
+        path: Where the limits stand, if there are any.
+        has_price: Something that they hold for has a price.
+        has_ledger: The ledger is not turned off.
+    """
+    for name in sorted(BUDGETS):
+        where = (*path, name)
+        if getattr(limits, name, None) is None:
+            continue
+        if not has_ledger:
+            found.add(
+                f'{dotted(where)}: needs the ledger, from which budgets are counted after a restart; leave out `store.ledger = "off"`, or this limit.',
+                where,
+            )
+        elif name.startswith("money") and not has_price:
+            found.add(
+                f"{dotted(where)}: no model that it holds for has a `price`, so nothing would ever be spent; set a price, or leave this limit out.",
+                where,
+            )
 
 
 def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:

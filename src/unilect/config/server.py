@@ -18,11 +18,11 @@ from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.cors import check_cors
 from unilect.config.digests import check_digests
 from unilect.config.fleet import FleetConfig, head_of
-from unilect.config.limits import Limits, LimitsConfig
+from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
 from unilect.config.otel import OtelConfig, check_endpoint
-from unilect.config.store import StoreConfig, check_url, may_have_keys
+from unilect.config.store import StoreConfig, check_store, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
@@ -329,7 +329,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     with found:
         _check_fastchat(config)
     with found:
-        _check_store(config, broken)
+        if "store" not in broken:
+            check_store(config.store)
+    _check_budgets(config, broken, found)
     if "admin" not in broken:
         with found:
             check_admin(config.admin, config.api_keys, addresses)
@@ -441,18 +443,17 @@ def _check_fastchat(config: Config) -> None:
         )
 
 
-def _check_store(config: Config, broken: Container[object]) -> None:
-    """
-    The store has a database that can be used.
-
-    Raises:
-        ConfigError: It is not so.
-    """
-    if config.store.url is not None and "store" not in broken:
-        try:
-            check_url(config.store.url)
-        except ConfigError as error:
-            raise ConfigError(f"store.url: {error}", ("store", "url")) from error
+def _check_budgets(config: Config, broken: Container[object], found: Mistakes) -> None:
+    """Note budgets that would not hold."""
+    if any(name in broken for name in ("limits", "owners", "models", "store")):
+        return
+    kept = config.store.ledger != "off"
+    prices = any(model.price is not None for model in config.models.values())
+    check_budgets(("limits",), config.limits, prices, kept, found)
+    for name, owner in config.owners.items():
+        check_budgets(("owners", name), owner, prices, kept, found)
+    for name, one in config.models.items():
+        check_budgets(("models", name, "limits"), one.limits, one.price is not None, kept, found)
 
 
 def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:

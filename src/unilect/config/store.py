@@ -156,6 +156,20 @@ def check_place(config: StoreConfig) -> None:
         )
 
 
+def check_store(store: StoreConfig) -> None:
+    """
+    The store has a database that can be used.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    if store.url is not None:
+        try:
+            check_url(store.url)
+        except ConfigError as error:
+            raise ConfigError(f"store.url: {error}", ("store", "url")) from error
+
+
 def check_url(url: str) -> None:
     """
     A URL is one of a database that can be used; nothing is opened.

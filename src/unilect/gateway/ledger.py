@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from unilect.config.limits import BUDGETS
 from unilect.config.model import Price
 from unilect.context import Context, Measured
 from unilect.errors import LedgerUnavailable, StoreUnavailable
@@ -38,8 +39,6 @@ from unilect.store.ledger import Ledger, Row
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
-#: Limits of a key that are budgets.
-BUDGETS = frozenset({"tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month"})
 LOOK_S = 60.0  # between two looks for journals of dead servers
 _AGAIN_S = 1.0  # between two attempts to make a journal
 _FLUSH_S = 5.0
