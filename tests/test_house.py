@@ -45,7 +45,7 @@ BUDGETS = {
     "gateway": 3_045,
     "http": 971,
     "parameters": 734,
-    "routing": 4_014,
+    "routing": 4_011,
     "server": 2_160,
     "store": 2_553,
     "store/migrations": 9,

@@ -26,7 +26,9 @@ from unilect.context import Context
 from unilect.errors import LimitsUnavailable, QuotaExceeded, RateLimited, StoreUnavailable
 from unilect.events import Usage
 from unilect.gateway import _redis
+from unilect.gateway.account import Accounts
 from unilect.gateway.limits import LimitBook
+from unilect.gateway.metrics import Metrics
 from unilect.requests import ChatRequest, Message
 from unilect.routing import sources
 from unilect.routing.measure import Measures
@@ -656,6 +658,51 @@ async def test_a_key_with_other_limits() -> None:
         limits.has_budget(Context(caller=f"{number}", limits={"parallel": 1.0}))
     assert len(limits._plans) <= 4096
     assert "1000" == await told(1000)
+    await limits.aclose()
+
+
+class Opening:
+    """A ledger that asks for budgets first, and is opened when a test says so."""
+
+    def __init__(self, limits: LimitBook) -> None:
+        self._limits = limits
+        self.asked, self.is_open = asyncio.Event(), asyncio.Event()
+
+    def applies(self, context: Context) -> bool:
+        """It records what has a budget."""
+        return self._limits.has_budget(context)
+
+    async def open(self, context: Context, request: Any) -> None:
+        """It keeps nothing."""
+        self.asked.set()
+        await self.is_open.wait()
+
+
+@pytest.mark.parametrize("by", ["a reload", "the key"])
+async def test_limits_that_change_while_the_ledger_opens(by: str) -> None:
+    """A request that waits for the ledger has the limits as they are once it is open."""
+
+    def config(most: int) -> Config:
+        return Config(models={"m": echo()}, limits=LimitsConfig(tokens_per_day=most))
+
+    limits = LimitBook(config(1000), Measures(sources.registry(config(1000))), None, Clock())
+    ledger = Opening(limits)
+    context = Context(caller="one", limits={"tokens_per_day": 900.0} if by == "the key" else {})
+    account = Accounts(Metrics(), (ledger, limits)).open(context, "m", chat(80))
+
+    async def asked() -> None:
+        async with account:
+            pass
+
+    asking = asyncio.create_task(asked())
+    await ledger.asked.wait()
+    if by == "the key":
+        context.limits = {"tokens_per_day": 50.0}
+    else:
+        limits.configure(config(50))
+    ledger.is_open.set()
+    with pytest.raises(QuotaExceeded, match="is 50"):
+        await asking
     await limits.aclose()
 
 

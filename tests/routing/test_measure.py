@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from engine import engine
 from properties import given
 from unilect.backend import Capabilities
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
 from unilect.gateway.claims import Size
 from unilect.parameters.support import honoured, names
 from unilect.ranking import RerankRequest
@@ -23,7 +25,7 @@ from unilect.requests import (
     Request,
     Tool,
 )
-from unilect.routing import _tools
+from unilect.routing import _tools, sources
 from unilect.routing.measure import Measures
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
@@ -111,6 +113,23 @@ def test_what_a_model_adds() -> None:
     assert 4096 == measures().size("m", SEEN).prompt
     tool = Tool(FunctionDefinition("look", "y" * 1000))
     assert measures().size("m", chat(tools=[tool])).prompt > 2000
+
+
+async def test_what_a_model_makes_of_a_completion() -> None:
+    """The defaults of a model's completions count, and the template that it writes around each prompt."""
+    config = Config(
+        models={
+            "four": ModelConfig(source="echo:", completion_defaults={"n": 4, "max_tokens": 50}),
+            "chat": ModelConfig(source="echo:", completion_template="chatml"),
+        }
+    )
+    registry = sources.registry(config)
+    measured, asked = Measures(registry), CompletionRequest(prompt="Hi")
+    four, wrapped = measured.size("four", asked), measured.size("chat", asked)
+    assert (4, 50) == (four.choices, four.limit)
+    sent = registry.get("chat").settings.applied(asked).prompts[0]
+    assert len("Hi") < len(sent) <= wrapped.prompt
+    await registry.aclose()
 
 
 @pytest.mark.parametrize("form", FORMS)

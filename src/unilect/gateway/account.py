@@ -111,6 +111,7 @@ class Account(Struct, eq=False):
                 entry = book.open(context, request)
                 if isinstance(entry, CoroutineType):  # of `Coroutine` it takes longer to ask
                     entry = await entry
+                    context.plan = context.at = None  # what was looked up may have changed since
                 if entry is not None:
                     entries.append(entry)  # type: ignore[arg-type]  # to `cast` is a call
         except BaseException as error:

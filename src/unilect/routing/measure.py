@@ -55,8 +55,7 @@ class Measures:
             tokens, exact = _of_inputs(request)
             return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
         room, knows_room = _room(chain)
-        # a bound has room for what is left out of its texts
-        request = chain[0].settings.completed(request) if chain else request
+        request = chain[0].settings.applied(request) if chain else request
         attempts = _attempts(chain, request)
         limit = request.token_limit
         if limit is not None and knows_room:

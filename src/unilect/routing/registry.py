@@ -58,10 +58,7 @@ class Settings(NamedTuple):
 
     def applied(self, request: Any) -> Any:
         """The request with all that it leaves out."""
-        return self.completed(self.prepare(request))
-
-    def completed(self, request: Any) -> Any:
-        """The request with the defaults of what it leaves out."""
+        request = self.prepare(request)
         return filled(request, self.defaults) if self.defaults else request
 
 
