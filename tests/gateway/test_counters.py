@@ -144,6 +144,16 @@ async def test_a_debt(counters: Counters) -> None:
     assert state.wait_us <= 2 * MINUTE_US
 
 
+async def test_a_limit_that_is_lowered(counters: Counters) -> None:
+    """What a minute holds when its limit is lowered is paid for two minutes at most, and when it is raised as the higher one has it."""
+    assert (await counters.take("a", [minute(1000, 1000)])).ok
+    (state,) = (await counters.take("b", [minute(1, 1)])).states
+    assert 119 * MINUTE_US // 60 < state.wait_us <= 2 * MINUTE_US
+
+    assert (await counters.take("c", [minute(10, 10, "other")])).ok
+    assert (await counters.take("d", [minute(1000, 990, "other")])).ok
+
+
 async def test_from_a_ledger(counters: Counters) -> None:
     """What a ledger says was used is the least that a budget has used."""
     await counters.raise_to({"b": (900, LATER), "c": (5, LATER)})

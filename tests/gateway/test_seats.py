@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig, Price
 from unilect.config.server import Config
 from unilect.context import Context
-from unilect.errors import UnilectError
+from unilect.errors import RateLimited, UnilectError
 from unilect.events import Usage
 from unilect.gateway._counters import MemoryCounters
 from unilect.gateway.claims import Size
@@ -150,3 +151,22 @@ async def test_the_usual_request_makes_no_claim() -> None:
     told = [(await quick.begin(Context(caller="ann", model="m"), request))[0] for _ in range(3)]
     assert ["let in", "let in", "RateLimited"] == told
     assert 1 == len(taken)
+
+
+async def test_a_limit_that_is_lowered_while_requests_run() -> None:
+    """What requests of before and after have used together is paid for two minutes at most."""
+    even = Clock(1000.0)
+    counters = MemoryCounters(lambda: int(even() * 1e6))
+    book = LimitBook(Config(), Sizes(), counters=counters)
+    request = ChatRequest(model="m", messages=[Message(role="user", content="x")], max_tokens=50)
+
+    async def begun(most: int) -> Any:
+        return await entry_of(book, Context(caller="ann", limits={"tokens_per_minute": most}), request)  # fmt: skip
+
+    before, after = await begun(10_000), await begun(200)
+    await closed(before, Usage(9000, 50))
+    await closed(after, Usage(5, 5))
+    with pytest.raises(RateLimited):
+        await begun(200)
+    even.now += 120
+    await begun(200)

@@ -155,9 +155,10 @@ class Minute:
         self.mark, self.most = 0, most
 
     def level(self, most: int, now_us: int) -> int:
-        """What is in it; a limit that was changed is in force at once."""
+        """What is in it; a limit that was changed is in force at once, and what is in it then never takes longer than two minutes to leak."""
         if most != self.most:
-            self.mark = self.level(self.most, now_us) + most * now_us
+            level = self.level(self.most, now_us)
+            self.mark = min(level, most * _LONGEST_US) + most * now_us
             self.most = most
         level = self.mark - most * now_us
         return level if level > 0 else 0

@@ -12,7 +12,9 @@ local function level(key, most)
   local found = redis.call('HMGET', key, 'l', 't')
   -- a clock that was put back lets nothing out, and the bucket goes on from there
   local passed = math.max(0, math.min(now - tonumber(found[2] or now), 120000000))
-  return math.max(0, tonumber(found[1] or 0) - passed * most)
+  -- what is in it never takes longer than two minutes to leak, also after the limit was lowered
+  local full = math.min(tonumber(found[1] or 0), 120000000 * most)
+  return math.max(0, full - passed * most)
 end
 local function fill(key, most, to)
   local full = math.max(0, math.min(to, 120000000 * most))

@@ -43,9 +43,16 @@ class Stream(web.StreamResponse):
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send the head."""
         if self.prepared or not _is_usual(self, request):
-            if not self.prepared and request.version >= HttpVersion11:
+            if request.version < HttpVersion11:
+                self.force_close()  # the end of the connection is the end of the body
+            elif request.version == HttpVersion11 and not self.prepared:  # a later one has none
                 self.enable_chunked_encoding()
-            return await super().prepare(request)
+            writer = await super().prepare(request)
+            if request.method == hdrs.METH_HEAD and writer is not None:
+                writer.length = (
+                    0  # what is written is not sent: the next answer would be taken for it
+                )
+            return writer
         self._chunked = True
         request.writer.enable_chunking()
         self._headers[hdrs.TRANSFER_ENCODING] = "chunked"

@@ -1,0 +1,95 @@
+"""Tests of unilect.web._response: whole answers and streams on a socket, in every version of HTTP that a client may name."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from unilect.web._response import Stream, Whole
+
+TEXT = b"Hello!" * 40_000
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def whole(request: web.Request) -> web.StreamResponse:
+    """An answer of one piece."""
+    return Whole(body=TEXT)
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    """The same in pieces."""
+    response = Stream()
+    await response.prepare(request)
+    for at in range(0, len(TEXT), 6000):
+        await response.write(TEXT[at : at + 6000])
+    return response
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def port() -> AsyncIterator[int]:
+    """The port of a server with both."""
+    app = web.Application()
+    app.router.add_get("/whole", whole)
+    app.router.add_get("/stream", stream)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield runner.addresses[0][1]
+    await runner.cleanup()
+
+
+def unchunked(body: bytes) -> bytes:
+    """The text of a chunked body."""
+    found = b""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        found, body = found + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return found
+
+
+@pytest.mark.parametrize("path", ["/whole", "/stream"])
+@pytest.mark.parametrize(
+    ("version", "connection"),
+    [
+        ("1.1", "keep-alive"),
+        ("1.1", "close"),
+        ("1.0", "close"),
+        ("1.0", "keep-alive"),
+        ("2.0", "close"),
+    ],
+)
+async def test_versions(
+    port: int, path: str, version: str, connection: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An answer arrives whole, and its end is known, whatever version of HTTP a client names; nothing of it is a flaw in the log."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    for _ in range(2 if (version, connection) == ("1.1", "keep-alive") else 1):
+        head = f"GET {path} HTTP/{version}\r\nHost: a\r\nConnection: {connection}\r\n\r\n"
+        writer.write(head.encode())
+        head_told = await reader.readuntil(b"\r\n\r\n")
+        assert b" 200 OK" in head_told.partition(b"\r\n")[0]
+        if b"Content-Length: " in head_told:
+            assert str(len(TEXT)).encode() in head_told
+            found = await reader.readexactly(len(TEXT))
+        elif b"chunked" in head_told:
+            found = unchunked(await reader.readuntil(b"\r\n0\r\n\r\n"))
+            assert "1.0" != version
+        else:
+            found = await reader.read()
+        assert TEXT == found
+    writer.close()
+    assert [] == [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("path", ["/whole", "/stream"])
+async def test_only_the_head(port: int, path: str) -> None:
+    """Who asks for the head alone gets no body, and the connection goes on."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    for _ in range(2):
+        writer.write(f"HEAD {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+    writer.close()
