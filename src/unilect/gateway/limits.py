@@ -142,7 +142,7 @@ class LimitBook:
 
     def has_budget(self, context: Context) -> bool:
         """Whether a request counts against a budget, and so has to be in a ledger."""
-        if not (self._has_own or context.limits):
+        if not self.applies(context):
             return False
         plan = context.plan = self._plan(context)
         return plan.has_budget

@@ -164,12 +164,11 @@ class FairQueue:
 
     def enter_at_once(self) -> _Waiting | None:
         """A place for the request in hand, as `enter` gives it; None where it has to wait, or to be refused."""
-        order, running = self._order, self._running
-        if order.length or len(running) >= self.places:  # as `has_room`, without a call
+        if not self.has_room:
             return None
         ticket = self._ticket()
-        order.pass_by(ticket)
-        running.add(ticket)
+        self._order.pass_by(ticket)
+        self._running.add(ticket)
         return ticket
 
     def _ticket(self) -> _Waiting:

@@ -49,9 +49,8 @@ class Stream(web.StreamResponse):
                 self.enable_chunked_encoding()
             writer = await super().prepare(request)
             if request.method == hdrs.METH_HEAD and writer is not None:
-                writer.length = (
-                    0  # what is written is not sent: the next answer would be taken for it
-                )
+                # what is written is not sent: the client would take it for the next answer
+                writer.length = 0
             return writer
         self._chunked = True
         request.writer.enable_chunking()
