@@ -41,13 +41,6 @@ def test_one_by_one(given: Any, expected: list[Prompt]) -> None:
     assert expected == one_by_one(given)
 
 
-@pytest.mark.parametrize("given", [["a", 1], [1, "a"], [1, [2]], ["a", [1]], [[1], "a"]])
-def test_mixed_prompts(given: Any) -> None:
-    """Texts and ids in one list are refused."""
-    with pytest.raises(ValueError):
-        one_by_one(given)
-
-
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [

@@ -6,6 +6,8 @@ microsecond for a member of an object. Long texts cost it little, many small val
 """
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -13,6 +15,7 @@ import msgspec
 
 from unilect.errors import InvalidRequest
 
+ALONE_BYTES = 64 * 1024  # of larger bodies, one is passed over at a time
 LARGE_BYTES = 512 * 1024  # a smaller body cannot hold so much that it takes longer than 50 ms
 MAX_VALUES = 1_000_000  # /detokenize takes as many token ids
 MAX_PARTS = 120_000  # texts, names, lists and objects; 65,536 prompts are as many texts
@@ -29,16 +32,24 @@ _SLICE_BYTES = 128 * 1024
 _LONG_BYTES = 4096
 _SHOWN_BYTES = 300
 _PASSES = WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()  # those in use
+_TURNS = 3  # what came during a pass is read in the first, its task woken in the second, and answered before the third ends
 _CUTTABLE = b"\\" + bytes(range(128, 256))  # what begins an escape, or is part of a character
 
 
-def one_pass() -> asyncio.Lock:
+@asynccontextmanager
+async def one_pass() -> AsyncGenerator[None, None]:
     """
-    To be held for one pass over a large body, and no longer: of all bodies, one is passed over in each turn of the event loop.
+    To be held for one pass over a large body, and no longer: between two passes, over whichever bodies, others have their turns.
 
-    A pass over 15 MB takes 10 to 20 ms; of eight bodies in one turn all others would wait eight times as long.
+    A pass over 15 MB takes 10 to 20 ms; of eight bodies in one turn of the event loop all others would wait eight times as long.
+    Whoever passed waits, also where the pass failed.
     """
-    return _PASSES.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    async with _PASSES.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        try:
+            yield
+        finally:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
 
 
 async def check_body(body: bytes) -> bytes:

@@ -9,7 +9,7 @@ Sources: https://platform.openai.com/docs/api-reference (chat, completions, embe
 the local sampling fields are llama.cpp's and vLLM's.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -482,12 +482,8 @@ def one_by_one(items: list[str | int | list[int]]) -> list[Prompt]:
     """
     A prompt list sorted out: a list of ids is one prompt, a list of texts or of lists of ids are many.
 
-    Raises:
-        ValueError: When texts, ids and lists of ids are mixed.
+    Nothing is copied, and only the first item is looked at: a prompt of token ids may have a million, and is asked for several times
+    of each request. A list that mixes them is refused where its body is decoded.
     """
-    if all(isinstance(item, int) for item in items):
-        return [[item for item in items if isinstance(item, int)]]
-    prompts: list[Prompt] = [item for item in items if not isinstance(item, int)]
-    if len(prompts) != len(items) or len({type(item) for item in items}) != 1:
-        raise ValueError("texts and token ids are mixed")
-    return prompts
+    is_one = not items or isinstance(items[0], int)
+    return [cast(list[int], items)] if is_one else cast(list[Prompt], items)

@@ -13,6 +13,8 @@ CONFIG = f"""
 api_keys = ["{KEY}"]
 [models.m]
 source = "echo:"
+[models.bundled]
+source = "demo:"
 """
 TIMES = 20
 #: The processor's time of the event loop within a wait for `/healthz`, and within a gap of another's stream.
@@ -26,13 +28,18 @@ PROMPTS = {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 100_000}]
     },
     "900,000 tokens": {"prompt": [5] * 900_000},
+    "a list of 900,000 tokens": {"model": "bundled", "prompt": [[5] * 900_000]},
+    "65,000 tokens": {"model": "bundled", "prompt": [12345] * 65_000},
 }
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A server of an echo, with a key."""
+    """A server of an echo and of the bundled model, which is loaded, with a key."""
     with serve("--log-level", "warning", config=CONFIG) as running:
+        body = {"model": "bundled", "prompt": "a", "max_tokens": 1}
+        with Attacker(running) as attacker:
+            attacker.send([Request("/v1/completions", json.dumps(body).encode())])
         yield running
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.bounds import LARGE_BYTES, check_body, check_free_form
+from unilect.bounds import ALONE_BYTES, LARGE_BYTES, check_body, check_free_form
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest
 from unilect.web.decode import BodyDecoder, decoded, raw_fields_of, wrong_field
@@ -153,9 +155,9 @@ class Asked(dict[Any, Any]):
         return self._body
 
 
-@pytest.mark.parametrize(("size", "turns"), [(10, 0), (LARGE_BYTES, 3)])
+@pytest.mark.parametrize(("size", "turns"), [(10, 0), (ALONE_BYTES, 3), (LARGE_BYTES, 7)])
 async def test_others_are_served_between_the_passes(size: int, turns: int) -> None:
-    """Others are let in around each pass over a large body, and a small one is read at once."""
+    """Others are let in after each pass over a large body, and a small one is read at once."""
     seen = 0
 
     async def others() -> None:
@@ -202,8 +204,10 @@ async def test_what_is_wrong_beside_a_long_text(
     assert max(sizes) < LARGE_BYTES // 10
 
 
-async def test_one_pass_in_a_turn() -> None:
-    """Of several large bodies one is passed over in each turn of the event loop, also when one of their clients leaves."""
+@pytest.mark.parametrize("size", [ALONE_BYTES, LARGE_BYTES])
+@pytest.mark.parametrize("last", [b"}", b',"n":"x"}', b",}"], ids=["right", "wrong", "no json"])
+async def test_one_pass_in_a_turn(size: int, last: bytes) -> None:
+    """Between the passes over two large bodies others have a turn, also when one is wrong or its client leaves."""
     turn, passes = 0, list[int]()
 
     async def turns() -> None:
@@ -216,17 +220,52 @@ async def test_one_pass_in_a_turn() -> None:
         passes.append(turn)
         return DECODER.decode(body, raw_fields)
 
-    body = BODY[:-1] + b',"z":"' + b"y" * LARGE_BYTES + b'"}'
+    body = BODY[:-1] + b',"z":"' + b"y" * size + b'"' + last
     ticking = asyncio.create_task(turns())
     asked = [asyncio.create_task(decoded(Asked(body), decode)) for _ in range(8)]  # type: ignore[arg-type]
-    while not passes:
+    while not passes and not any(one.done() for one in asked):
         await asyncio.sleep(0)
     asked[3].cancel()
     done, _ = await asyncio.wait(asked)
     ticking.cancel()
 
     assert (8, 1) == (len(done), sum(one.cancelled() for one in done))
-    assert len(passes) == len(set(passes)) == 7
+    assert (0 if last == b"}" else 7) == sum(
+        isinstance(one.exception(), InvalidRequest) for one in done if not one.cancelled()
+    )
+    assert all(after - before > 2 for before, after in pairwise(passes))
+
+
+async def test_a_large_body_lets_others_pass() -> None:
+    """What comes while a large body is passed over is answered before the next pass, also where that is over the same body."""
+    loop, order, tasks = asyncio.get_running_loop(), list[str](), list[asyncio.Task[None]]()
+    theirs, ours = socket.socketpair()
+
+    async def answer() -> None:
+        order.append("another")
+
+    def read() -> None:
+        ours.recv(1)
+        tasks.append(loop.create_task(answer()))
+
+    def decode(body: bytes, raw_fields: Any) -> ChatRequest:
+        order.append("a pass")
+        theirs.send(b"a")
+        return DECODER.decode(body, raw_fields)
+
+    body = BODY[:-1] + b',"z":"' + b"y" * LARGE_BYTES + b'"}'
+    request: Any = Asked(body)
+    request[SHORTENED] = await check_body(body)
+    loop.add_reader(ours, read)
+    try:
+        await asyncio.gather(decoded(request, decode), decoded(request, decode))
+    finally:
+        loop.remove_reader(ours)
+        theirs.close()
+        ours.close()
+    await asyncio.gather(*tasks)
+
+    assert ["a pass", "another"] * 4 == order
 
 
 async def test_no_json_behind_a_long_text() -> None:

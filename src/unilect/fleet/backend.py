@@ -257,7 +257,7 @@ def _session(request: ChatRequest | CompletionRequest) -> str:
             if message.role == "user":
                 break
     else:
-        hashed.update(repr(request.prompts[0])[:1000].encode(errors="replace"))
+        hashed.update(repr(request.prompts[0][:1000])[:1000].encode(errors="replace"))
     return hashed.hexdigest()[:32]
 
 

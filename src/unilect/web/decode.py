@@ -30,9 +30,9 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body, one_pass
+from unilect.bounds import ALONE_BYTES, LARGE_BYTES, MAX_FIELDS, check_body, one_pass
 from unilect.errors import InvalidRequest, WrongType
-from unilect.requests import Prompt, Request
+from unilect.requests import Request
 from unilect.web.streaming import SHORTENED
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -71,7 +71,8 @@ class BodyDecoder(Generic[RequestT]):
         try:
             request = self._decoder.decode(body)
         except _UNREADABLE as error:
-            raise _unreadable(error, body, self._decoder.type) from error
+            known = body if raw is None else raw
+            raise _unreadable(error, known, self._decoder.type) from error
         # nobody else has it yet, and a copy of its hundred fields costs as much as reading them
         force_setattr(request, "raw_fields", raw_fields_of(body) if raw is None else raw)
         return request
@@ -90,8 +91,11 @@ async def decoded(
         InvalidRequest: As `decode`.
     """
     body = await request.read()
-    if len(body) <= LARGE_BYTES:
+    if len(body) <= ALONE_BYTES:
         return decode(body, None)
+    if len(body) <= LARGE_BYTES:
+        async with one_pass():
+            return decode(body, None)
     await asyncio.sleep(0)
     return await _in_steps(body, request.get(SHORTENED, b""), decode)
 
@@ -119,11 +123,8 @@ async def _in_steps(
             if error.param:  # a place in the body is told of the body itself
                 raise
         raw = raw_fields_of(body.removeprefix(codecs.BOM_UTF8))
-        await asyncio.sleep(0)
     async with one_pass():
-        asked = decode(body, raw)
-        await asyncio.sleep(0)
-    return asked
+        return decode(body, raw)
 
 
 def raw_fields_of(body: bytes) -> RawFields:
@@ -151,25 +152,23 @@ def no_json(error: Exception) -> WrongType:
     )
 
 
-def listed(name: str, sort: Callable[[], list[Prompt]]) -> list[Prompt]:
+def check_one_kind(name: str, given: object) -> None:
     """
-    What a field of texts or token ids holds, one by one.
+    Look at what a field of texts or token ids holds, where that is a list.
 
     Raises:
-        InvalidRequest: Texts and ids are mixed.
+        InvalidRequest: Texts, ids and lists of ids are mixed.
     """
-    try:
-        return sort()
-    except ValueError as error:
+    if isinstance(given, list) and len(set(map(type, given))) > 1:
         raise InvalidRequest(
             f"`{name}`: expected a text, a list of texts, a list of token ids or a list of such lists; "
-            f"{error}.",
+            "texts and token ids are mixed.",
             param=name,
-        ) from error
+        )
 
 
 def _unreadable(
-    error: Exception, body: bytes | None = None, request_class: Any = None
+    error: Exception, body: bytes | RawFields | None = None, request_class: Any = None
 ) -> InvalidRequest:
     if isinstance(error, msgspec.ValidationError):
         return wrong_field(str(error), body, request_class)
@@ -177,13 +176,13 @@ def _unreadable(
 
 
 def wrong_field(
-    message: str, body: bytes | None = None, request_class: Any = None
+    message: str, body: bytes | RawFields | None = None, request_class: Any = None
 ) -> InvalidRequest:
     """
     The error for a field that msgspec refused, from its message.
 
     Args:
-        body: Where the field stands: how long a list is that is too long is seen there.
+        body: Where the field stands, or its raw fields: how long a list is that is too long is seen there.
         request_class: What the body becomes: the values of an enumeration are seen there.
 
     >>> wrong_field("Expected `int`, got `str` - at `$.max_tokens`").message
@@ -208,14 +207,19 @@ def wrong_field(
     return kind(f"`{param[:100]}`: {told}.", param=param[:100])
 
 
-def _length(body: bytes, path: str) -> int | None:
+def _length(body: bytes | RawFields, path: str) -> int | None:
     """How many items or members there are at a path of msgspec's; None if it cannot be followed, or there is much."""
     if "[...]" in path:
         return None
-    raw: bytes | Raw = body
+    raw: bytes | Raw | RawFields = body
     try:
         for name, number in _STEPS.findall(path):
-            raw = _RAW_FIELDS.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
+            if isinstance(raw, dict):
+                raw = raw[name]
+            else:
+                raw = _RAW_FIELDS.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
+        if isinstance(raw, dict):
+            return len(raw)
         if len(memoryview(raw)) > LARGE_BYTES:
             return None
         is_list = memoryview(raw)[:64].tobytes().lstrip()[:1] == b"["

@@ -212,6 +212,8 @@ async def test_embeddings(app: App) -> None:
     assert found["embedding"][0] == pytest.approx(numbers, abs=1e-4)
     error = await call(app, "/worker_get_embeddings", model="x", input="a")
     assert 40301 == error["error_code"]
+    mixed = await call(app, "/worker_get_embeddings", model="m", input=["a", 1])
+    assert "token ids are mixed" in mixed["text"]
 
 
 async def test_details_and_status(app: App) -> None:

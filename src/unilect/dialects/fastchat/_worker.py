@@ -28,7 +28,7 @@ from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing.registry import Model
 from unilect.routing.service import Service
-from unilect.web.decode import no_json, wrong_field
+from unilect.web.decode import check_one_kind, no_json, wrong_field
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.streaming import JSON, respond
 
@@ -165,6 +165,7 @@ class Calls:
     async def worker_get_embeddings(self, request: web.Request) -> web.StreamResponse:
         """Embed texts, each vector of length one."""
         params = decoded(await request.read(), EmbeddingParams)
+        check_one_kind("input", params.input)
         async with self._work.place():
             asked = EmbeddingRequest(input=params.input, model=params.model)
             _, found, _ = await self._service.embed(asked)

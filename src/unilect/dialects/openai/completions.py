@@ -30,7 +30,7 @@ from unilect.events import (
     Usage,
 )
 from unilect.requests import CompletionRequest
-from unilect.web.decode import BodyDecoder, RawFields, decoded, listed
+from unilect.web.decode import BodyDecoder, RawFields, check_one_kind, decoded
 from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
 from unilect.web.site import Site
@@ -67,7 +67,8 @@ def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     """
     request = normalize_aliases(_decoder.decode(body, raw))
     check_format(request)
-    prompts = listed("prompt", lambda: request.prompts)
+    check_one_kind("prompt", request.prompt)
+    prompts = request.prompts
     if not prompts or any(prompt == [] for prompt in prompts):
         raise InvalidRequest("`prompt` has an empty list of token ids.", param="prompt")
     choices = len(prompts) * max(request.n or 1, request.best_of or 1)

@@ -16,7 +16,7 @@ from unilect.dialects.openai.chunks import encode_json, ignored_object
 from unilect.errors import InvalidRequest
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.routing.service import Service
-from unilect.web.decode import BodyDecoder, RawFields, decoded, listed
+from unilect.web.decode import BodyDecoder, RawFields, check_one_kind, decoded
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 
@@ -54,7 +54,8 @@ def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
     request = _decoder.decode(body, raw)
-    inputs = listed("input", lambda: request.inputs)
+    check_one_kind("input", request.input)
+    inputs = request.inputs
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(
             f"`input` has {len(inputs)} inputs; the maximum is {MAX_INPUTS} per request.",
