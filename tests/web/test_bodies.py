@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from unilect.bounds import SMALL_BYTES
 from unilect.errors import BackendUnavailable, BodyTooLarge, RequestTimeout
-from unilect.web.bodies import SMALL_BYTES, Bodies
+from unilect.web.bodies import Bodies
 
 LARGE = 8 * SMALL_BYTES
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.bounds import ALONE_BYTES, LARGE_BYTES, check_body, check_free_form
+from unilect.bounds import LARGE_BYTES, check_body, check_free_form
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest
 from unilect.web.decode import BodyDecoder, decoded, raw_fields_of, wrong_field
@@ -19,6 +19,7 @@ from unilect.web.streaming import SHORTENED
 
 DECODER = BodyDecoder(ChatRequest)
 BODY = b'{"messages":[{"role":"user","content":"Hi"}],"x":1.50, "y" : {"a": [1, 2]}}'
+IDS = msgspec.json.encode([12345] * 20_000)
 #: What the parser may say of a text.
 FORMS = [
     "{0}",
@@ -155,9 +156,18 @@ class Asked(dict[Any, Any]):
         return self._body
 
 
-@pytest.mark.parametrize(("size", "turns"), [(10, 0), (ALONE_BYTES, 3), (LARGE_BYTES, 7)])
-async def test_others_are_served_between_the_passes(size: int, turns: int) -> None:
-    """Others are let in after each pass over a large body, and a small one is read at once."""
+@pytest.mark.parametrize(
+    ("more", "turns"),
+    [
+        (b'""', 0),
+        (b'"' + b"A text, which has commas. " * 9_000 + b'"', 0),
+        (IDS, 3),
+        (b'"' + b"y" * LARGE_BYTES + b'"', 7),
+    ],
+    ids=["small", "a text", "ids", "large"],
+)
+async def test_others_are_served_between_the_passes(more: bytes, turns: int) -> None:
+    """Others are let in after each pass over a large body or one of many values; a smaller one is read at once."""
     seen = 0
 
     async def others() -> None:
@@ -166,7 +176,7 @@ async def test_others_are_served_between_the_passes(size: int, turns: int) -> No
             seen += 1
             await asyncio.sleep(0)
 
-    body = b'{"x":"' + b"y" * size + b'","messages":[{"role":"user","content":"Hi"}]}'
+    body = b'{"x":' + more + b',"messages":[{"role":"user","content":"Hi"}]}'
     task = asyncio.create_task(others())
     request: Any = Asked(body)
     asked = await decoded(request, DECODER.decode)
@@ -204,9 +214,9 @@ async def test_what_is_wrong_beside_a_long_text(
     assert max(sizes) < LARGE_BYTES // 10
 
 
-@pytest.mark.parametrize("size", [ALONE_BYTES, LARGE_BYTES])
+@pytest.mark.parametrize("more", [IDS, b'"' + b"y" * LARGE_BYTES + b'"'], ids=["ids", "text"])
 @pytest.mark.parametrize("last", [b"}", b',"n":"x"}', b",}"], ids=["right", "wrong", "no json"])
-async def test_one_pass_in_a_turn(size: int, last: bytes) -> None:
+async def test_one_pass_in_a_turn(more: bytes, last: bytes) -> None:
     """Between the passes over two large bodies others have a turn, also when one is wrong or its client leaves."""
     turn, passes = 0, list[int]()
 
@@ -220,7 +230,7 @@ async def test_one_pass_in_a_turn(size: int, last: bytes) -> None:
         passes.append(turn)
         return DECODER.decode(body, raw_fields)
 
-    body = BODY[:-1] + b',"z":"' + b"y" * size + b'"' + last
+    body = BODY[:-1] + b',"z":' + more + last
     ticking = asyncio.create_task(turns())
     asked = [asyncio.create_task(decoded(Asked(body), decode)) for _ in range(8)]  # type: ignore[arg-type]
     while not passes and not any(one.done() for one in asked):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
+from unilect.bounds import SMALL_BYTES
 from unilect.config.server import Config
 from unilect.errors import (
     BackendError,
@@ -23,7 +24,7 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.web._access_log import RequestLine
-from unilect.web.bodies import SMALL_BYTES, Bodies
+from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
 from unilect.web.profile import profile_of
 from unilect.web.route import BODY, Route

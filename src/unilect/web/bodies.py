@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from unilect.bounds import LARGE_BYTES, one_pass
+from unilect.bounds import LARGE_BYTES, SMALL_BYTES, one_pass
 from unilect.errors import BackendUnavailable, BodyTooLarge, RequestTimeout
 
-SMALL_BYTES = 64 * 1024
 BUDGET_BYTES = 128 * 1024 * 1024
 BODY_TIMEOUT_S = 30.0
 More = Callable[[], Awaitable[bytes]]

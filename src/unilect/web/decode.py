@@ -30,7 +30,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from unilect.bounds import ALONE_BYTES, LARGE_BYTES, MAX_FIELDS, check_body, one_pass
+from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body, one_pass, passes_alone
 from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Request
 from unilect.web.streaming import SHORTENED
@@ -91,7 +91,7 @@ async def decoded(
         InvalidRequest: As `decode`.
     """
     body = await request.read()
-    if len(body) <= ALONE_BYTES:
+    if not passes_alone(body):
         return decode(body, None)
     if len(body) <= LARGE_BYTES:
         async with one_pass():
