@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_494,
+    "": 2_491,
     "cli": 2_598,
     "cli/connect": 1_019,
     "config": 2_143,
@@ -56,7 +56,7 @@ BUDGETS = {
     "upstreams/fastchat": 661,
     "upstreams/llamacpp": 791,
     "upstreams/openai": 1_843,
-    "web": 1_412,
+    "web": 1_408,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -15,7 +15,7 @@ import msgspec
 
 from unilect.errors import InvalidRequest
 
-SMALL_BYTES = 64 * 1024
+SMALL_BYTES = 64 * 1024  # a smaller body is read whatever others take
 LARGE_BYTES = 512 * 1024  # a smaller body cannot hold so much that it takes longer than 50 ms
 MANY_VALUES = 10_000  # of a body between the two
 MAX_VALUES = 1_000_000  # /detokenize takes as many token ids
@@ -54,16 +54,13 @@ async def one_pass() -> AsyncGenerator[None, None]:
                 await asyncio.sleep(0)
 
 
-def passes_alone(body: bytes) -> bool:
+def has_many_values(body: bytes) -> bool:
     """
-    True for a body that is to be decoded in `one_pass`: a large one, and a smaller one of many values, such as 20,000 token ids.
+    True for a body that is to be decoded in `one_pass` though it is not large, such as one of 20,000 token ids.
 
     Its commas are estimated: to count those of 100 kB takes as long as to decode it. To hide them gains no more than 50 ms.
     """
-    size = len(body)
-    if size <= SMALL_BYTES:
-        return False
-    return size > LARGE_BYTES or body[::_STEP].count(b",") * _STEP > MANY_VALUES
+    return len(body) > SMALL_BYTES and body[::_STEP].count(b",") * _STEP > MANY_VALUES
 
 
 async def check_body(body: bytes) -> bytes:

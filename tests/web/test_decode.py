@@ -14,7 +14,7 @@ from properties import given
 from unilect.bounds import LARGE_BYTES, check_body, check_free_form
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest
-from unilect.web.decode import BodyDecoder, decoded, raw_fields_of, wrong_field
+from unilect.web.decode import BodyDecoder, check_one_kind, decoded, raw_fields_of, wrong_field
 from unilect.web.streaming import SHORTENED
 
 DECODER = BodyDecoder(ChatRequest)
@@ -276,6 +276,15 @@ async def test_a_large_body_lets_others_pass() -> None:
     await asyncio.gather(*tasks)
 
     assert ["a pass", "another"] * 4 == order
+
+
+@pytest.mark.parametrize("mixed", [["a", 1], [1, "a"], [1, [2]], ["a", [1]], [[1], "a"]])
+def test_mixed_prompts(mixed: Any) -> None:
+    """Texts, ids and lists of ids in one list are refused, by the name of the field."""
+    with pytest.raises(InvalidRequest, match="token ids are mixed") as raised:
+        check_one_kind("prompt", mixed)
+
+    assert "prompt" == raised.value.param
 
 
 async def test_no_json_behind_a_long_text() -> None:

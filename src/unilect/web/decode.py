@@ -30,7 +30,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body, one_pass, passes_alone
+from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body, has_many_values, one_pass
 from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Request
 from unilect.web.streaming import SHORTENED
@@ -91,13 +91,13 @@ async def decoded(
         InvalidRequest: As `decode`.
     """
     body = await request.read()
-    if not passes_alone(body):
-        return decode(body, None)
-    if len(body) <= LARGE_BYTES:
+    if len(body) > LARGE_BYTES:
+        await asyncio.sleep(0)
+        return await _in_steps(body, request.get(SHORTENED, b""), decode)
+    if has_many_values(body):
         async with one_pass():
             return decode(body, None)
-    await asyncio.sleep(0)
-    return await _in_steps(body, request.get(SHORTENED, b""), decode)
+    return decode(body, None)
 
 
 async def decoded_again(body: bytes, decode: Callable[[bytes, RawFields | None], AskedT]) -> AskedT:
@@ -211,15 +211,11 @@ def _length(body: bytes | RawFields, path: str) -> int | None:
     """How many items or members there are at a path of msgspec's; None if it cannot be followed, or there is much."""
     if "[...]" in path:
         return None
-    raw: bytes | Raw | RawFields = body
+    steps = _STEPS.findall(path)
     try:
-        for name, number in _STEPS.findall(path):
-            if isinstance(raw, dict):
-                raw = raw[name]
-            else:
-                raw = _RAW_FIELDS.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
-        if isinstance(raw, dict):
-            return len(raw)
+        raw: bytes | Raw = body[steps.pop(0)[0]] if isinstance(body, dict) else body
+        for name, number in steps:
+            raw = _RAW_FIELDS.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
         if len(memoryview(raw)) > LARGE_BYTES:
             return None
         is_list = memoryview(raw)[:64].tobytes().lstrip()[:1] == b"["
