@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
+from clusters import need_ray
 from unilect.errors import EngineDied
+
+need_ray()
 from unilect.fleet._nodes import Nodes
 
 

@@ -117,6 +117,7 @@ async def test_a_model_that_does_not_load(source: str, options: Any, why: str) -
 
 async def test_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica on the machine that has a model's file uses that file, and asks nobody for it."""
+    need_ray()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     items = named_by(ModelConfig(source=str(MODEL)), Digests(None))
 
