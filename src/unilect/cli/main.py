@@ -290,6 +290,15 @@ def ps(config: Path | None, as_json: bool) -> None:
     _admin.show(config, as_json)
 
 
+@app.command()
+@click.argument("page", required=False, help="Such as keys, or backends/gguf.")
+def docs(page: str | None) -> None:
+    """Show a page of the documentation, or list all."""
+    from unilect.cli import _docs
+
+    _docs.show(page)
+
+
 app.add_command(keys.app, "keys")
 app.add_command(store.app, "store")
 app.add_command(fleet.app, "fleet")
