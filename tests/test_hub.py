@@ -324,6 +324,7 @@ def test_what_is_not_there(hub: Hub, tmp_path: Path, location: str, said: str) -
     assert "\n" not in done.error
 
 
+@pytest.mark.heavy
 def test_unreachable_hub(hub: Hub, tmp_path: Path) -> None:
     """Without a hub a file of the cache is served, and any other is one sentence."""
     missing = fetch("http://127.0.0.1:9", tmp_path)
@@ -423,6 +424,7 @@ def test_paths_are_not_asked_for(hub: Hub, tmp_path: Path, location: str) -> Non
     assert hub.keys[0] == set()
 
 
+@pytest.mark.heavy
 def test_worker_fetches_its_model(hub: Hub, tmp_path: Path) -> None:
     """A server of a hub's model fetches and serves it."""
     hub.files["org/repo/demo.gguf"] = MODEL.read_bytes()
@@ -458,6 +460,7 @@ def test_a_folder_is_fetched_without_what_nobody_needs(hub: Hub, tmp_path: Path)
     assert first.parts[-1] == 1
 
 
+@pytest.mark.heavy
 def test_a_folder_in_parts(hub: Hub, tmp_path: Path) -> None:
     """All parts of the weights come, and weights of another name where there are none of this."""
     wanted = ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -485,6 +488,7 @@ def test_folders_that_are_none(hub: Hub, tmp_path: Path, location: str, said: st
     assert said in fetch(hub, tmp_path, location, "local_folder").error
 
 
+@pytest.mark.heavy
 def test_a_replica_of_the_fleet(hub: Hub, tmp_path: Path) -> None:
     """A replica fetches a model of the hub itself, into the cache of its node, and answers."""
     hub.files["org/repo/model.gguf"] = MODEL.read_bytes()

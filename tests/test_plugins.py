@@ -178,6 +178,7 @@ def test_a_broken_dialect(packages: Packages, name: str, caplog: pytest.LogCaptu
     assert [f"the dialect `{name}` of bad 1.0 cannot be used: {error}"] == caplog.messages
 
 
+@pytest.mark.heavy
 def test_a_broken_package_beside_a_server(packages: Packages) -> None:
     """A server starts with broken packages beside it, and its log names the one that it would have used."""
     packages.add(

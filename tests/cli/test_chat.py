@@ -518,6 +518,7 @@ def test_url_and_source_exclude_each_other() -> None:
     assert done.stderr.startswith("unilect: --url names a server")
 
 
+@pytest.mark.heavy
 def test_worker_is_a_source() -> None:
     """A worker says in JSON where it serves, and another server's model comes from there."""
     worker = subprocess.Popen(

@@ -221,7 +221,15 @@ APIS = {
     "llama.cpp": Api("/completion", {"prompt": "Hi", "stream": True}, of_pieces, PLAIN, CONTINUED),
 }  # fmt: skip
 #: Where a server says itself how long its answer is, a cut is seen below all APIs, which is the same for each.
-CUT = [*((name, "until it closes") for name in APIS), ("messages", "in HTTP chunks")]
+CUT = [
+    *(
+        (name, "until it closes")
+        if name in ("chat", "responses")
+        else pytest.param(name, "until it closes", marks=pytest.mark.heavy)
+        for name in APIS
+    ),
+    ("messages", "in HTTP chunks"),
+]
 #: A response that goes on without its client; its events are those of the store.
 BEHIND = {"input": "Hi", "stream": True, "background": True}
 EVERY = APIS | {"in the background": Api("/v1/responses", BEHIND, of_events)}

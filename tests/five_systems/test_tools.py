@@ -261,7 +261,7 @@ async def bundled(kind: str) -> AsyncIterator[App]:
 BUNDLED = [
     "llama-server",
     "gguf chatml",
-    "gguf alpaca-zh",
+    pytest.param("gguf alpaca-zh", marks=pytest.mark.heavy),
     pytest.param("hf chatml", marks=needs_transformers),
     pytest.param("hf alpaca-zh", marks=[needs_transformers, pytest.mark.heavy]),
 ]

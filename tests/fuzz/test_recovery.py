@@ -25,6 +25,7 @@ def victim(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_requests_at_the_moment_of_death(victim: Server, number: signal.Signals) -> None:
     """Requests that meet a dying engine, and all later ones, are answered; the server's folder is left alone."""

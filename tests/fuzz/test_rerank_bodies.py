@@ -84,6 +84,7 @@ def assert_ranked(reply: Reply, request: Request) -> None:
         assert all(0 <= score <= 1 for score in scores), (request, reply)
 
 
+@pytest.mark.heavy
 def test_bodies(server: Server) -> None:
     """Any body is answered by a ranking, or refused as the client's mistake; the server and its engine live on."""
     dice = random.Random(11)

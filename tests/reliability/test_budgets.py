@@ -152,6 +152,7 @@ class Clients:
         return await whole(session, server, "x" * length, limit)
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(900)
 async def test_killed_at_the_edge(tmp_path: Path) -> None:
     """Keys use up their budgets while the server is killed: whole answers are in the ledger to the token, and no budget is exceeded, or left unused."""

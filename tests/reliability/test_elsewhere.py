@@ -149,6 +149,7 @@ async def test_no_room_elsewhere(both: Site, away: asyncio.Event) -> None:
     assert texts == [await ask(both, number) for number in numbers]
 
 
+@pytest.mark.heavy
 async def test_an_engine_that_crashed(both: Site, away: asyncio.Event) -> None:
     """What was in an engine that crashed by itself is asked of no other one: it may be what it crashed of."""
     child = child_of(members(both)[0])

@@ -228,6 +228,7 @@ async def status_of(running: Site, **body: Any) -> tuple[int, str | None]:
         return response.status, answer.get("error", {}).get("code")
 
 
+@pytest.mark.heavy
 async def test_a_request_that_ran_at_two_deaths_is_refused(mortal: Site) -> None:
     """Of the streams that ran when an engine was killed the one that ran when it was killed again is refused, and no other."""
     first, *others = [await streaming(mortal, count) for count in (1510, 1501, 1502)]
@@ -282,6 +283,7 @@ async def test_a_request_is_refused_before_the_engine_is_back(
     assert (200, None) == await other
 
 
+@pytest.mark.heavy
 async def test_requests_that_kill_do_not_put_a_model_out() -> None:
     """After more requests that an engine died of than it may die, the next one is answered; each was told what happened."""
     models = {"demo": ModelConfig(parallel=1)}

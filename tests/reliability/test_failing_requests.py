@@ -107,6 +107,7 @@ async def many(
     return await asyncio.gather(*map(one, texts))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("at_once", [1, 50, 200])
 @pytest.mark.parametrize("keys", [True, False], ids=["one key", "no keys"])
 async def test_how_often_failing_upstreams_are_asked(keys: bool, at_once: int) -> None:

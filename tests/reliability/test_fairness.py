@@ -179,7 +179,9 @@ def running(app: App) -> int:
     ("settings", "max_tokens"),
     [
         ({"max_in_flight": 4, "options": {"tokens_per_s": 100}}, 20),
-        ({"source": "demo:", "max_in_flight": None, "parallel": 4}, 200),
+        pytest.param(
+            {"source": "demo:", "max_in_flight": None, "parallel": 4}, 200, marks=pytest.mark.heavy
+        ),
     ],
     ids=["echo", "GGUF"],
 )

@@ -47,9 +47,9 @@ async def ours_left(served: Site, path: str, body: dict[str, Any]) -> Counter[st
         async with served.client.post(served.url + path, json=body, headers=headers) as response:
             await response.read()
 
+    gc.freeze()  # what earlier tests have left may be freed only now, and is not looked at
     await ask()
     gc.collect()
-    gc.freeze()  # what earlier tests have left may be freed only now, and is not looked at
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         for _ in range(TIMES):

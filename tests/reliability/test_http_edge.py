@@ -154,6 +154,7 @@ def test_a_half_closed_connection(server: Server) -> None:
     answered(server)
 
 
+@pytest.mark.heavy
 def test_a_flood_of_disconnects(server: Server) -> None:
     """Clients that break off in the middle cause one line of the log each, and each line can be read."""
     before = len(settled(server.log))

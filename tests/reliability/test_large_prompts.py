@@ -43,6 +43,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_large_prompts(server: Server, kind: str) -> None:
     """Of 20 large prompts, 8 at a time, none keeps the event loop from other clients for longer than it may."""

@@ -74,6 +74,7 @@ def server(keys: Keys) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
 def test_revoked_in_a_stream(keys: Keys, server: Server, path: str) -> None:
     """A stream of a revoked key ends with an error event within a second, in the form of its API, and the key is refused."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
+import pytest
 
 from serving import Server, serve
 
@@ -51,6 +52,7 @@ def test_streams_at_sigterm() -> None:
     assert STREAMS == sum(b"[DONE]" in end and b'"finish_reason":"stop"' in end for end in ends)
 
 
+@pytest.mark.heavy
 def test_clients_that_do_not_read() -> None:
     """A hundred clients that ask for 8 MB each and read nothing cost the server little memory, and others are answered."""
     with serve(config=FAST) as server, ExitStack() as stack:

@@ -81,6 +81,7 @@ async def test_an_answer_of_an_engine_is_joined(held_site: Site, where: str) -> 
         assert text(told) == text(await undisturbed.read())
 
 
+@pytest.mark.heavy
 async def test_slot_is_free_when_nobody_comes_back() -> None:
     """An engine works for nobody no longer than the window, and the request is counted with status 499."""
     async with serving(0.2) as running:

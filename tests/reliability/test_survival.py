@@ -218,6 +218,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("what", FIELDS)
 async def test_what_else_goes_on(mortal: Site, what: str) -> None:
     """An answer goes on as it would have without the death, also one that is drawn by chance, bound, or half of a call."""
@@ -246,6 +247,7 @@ async def another(batches: Batches, told: Told, lost: UnilectError) -> Batches:
             yield batch
 
 
+@pytest.mark.heavy
 async def test_an_engine_that_is_given_the_text(
     mortal: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,8 @@ WAITING = "{% if 'detonate' in messages[-1].content %}" + LOOP + "{% endif %}" +
 @pytest.mark.parametrize(
     ("engine", "bomb"),
     [
-        *(("gguf", number) for number in range(len(BOMBS))),
+        ("gguf", 0),
+        *(pytest.param("gguf", number, marks=pytest.mark.heavy) for number in range(1, len(BOMBS))),
         *(pytest.param("hf", number, marks=ENGINES_IN_CI[1].marks) for number in (0, 3)),
     ],
 )

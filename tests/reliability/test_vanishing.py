@@ -58,6 +58,7 @@ def until(process: "subprocess.Popen[str]", wanted: Callable[[str], bool], limit
     raise AssertionError(f"not within {limit_s} s")
 
 
+@pytest.mark.heavy
 @needs_openssl
 def test_clients_that_vanish(tmp_path: Path) -> None:
     """When the network of 25 clients who stream and 25 who wait is cut, all of their requests end within 20 s, with TLS too."""

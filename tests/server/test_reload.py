@@ -358,6 +358,7 @@ async def test_no_request_fails_at_a_swap(tmp_path: Path, client: aiohttp.Client
     assert set(texts) == set(answers)
 
 
+@pytest.mark.heavy
 async def test_an_engine_is_changed_under_load(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
@@ -458,6 +459,7 @@ def as_text(tables: dict[str, tuple[str, str]]) -> str:
     return "".join(lines)
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @given(TABLES.filter(bool), st.lists(TABLES.filter(bool), min_size=1, max_size=4))
 def test_any_two_configurations(first: Any, later: list[Any]) -> None:

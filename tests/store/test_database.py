@@ -152,7 +152,7 @@ async def test_it_is_there_after_a_restart(url: str) -> None:
             assert Item("a", b"a") == await answers.item(ME, conversation, "a")
 
 
-@pytest.mark.parametrize("size", [10, 1_000_000])
+@pytest.mark.parametrize("size", [10, pytest.param(1_000_000, marks=pytest.mark.heavy)])
 async def test_a_process_that_is_killed(url: str, size: int) -> None:
     """What a process had confirmed before kill -9 is there, whole, and of what it was storing then nothing or all."""
     for kill_after in (1, 2, 5, 9):

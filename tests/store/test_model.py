@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from engine import THOROUGH
 from postgresql import PostgreSQL
 from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
@@ -315,7 +316,7 @@ class Machine(RuleBasedStateMachine):
 
 
 FEW = settings(
-    max_examples=25,
+    max_examples=25 if THOROUGH else 8,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -98,6 +98,10 @@ def cut(text: str, size: int) -> Iterator[str]:
 
 
 READERS = dict(readers())
+#: The others run with the heavy tests.
+QUICK = {"HERMES", "GLM", "hermes", "qwen-coder"}
+SOME_READERS = [one if one in QUICK else pytest.param(one, marks=pytest.mark.heavy) for one in READERS]  # fmt: skip
+SOME_FORMS = [one if one in QUICK else pytest.param(one, marks=pytest.mark.heavy) for one in FORMS]
 READ = FAMILIES | {"channels": FAMILIES["HARMONY"]}
 
 
@@ -149,7 +153,7 @@ def test_no_output_is_run(name: str, effects: Effects) -> None:
         pytest.param(SIZE // 8, 16, id="token by token", marks=pytest.mark.heavy),
     ],
 )
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", SOME_READERS)
 def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int) -> None:
     """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a tenth of a second; less of it, token by token, too."""
     worst = (0.0, "")
@@ -174,7 +178,7 @@ def test_blanks_within_a_call_are_read_in_linear_time(family: str) -> None:
             assert reading_s(family, text, SIZE) < MOST_S, (begin, head)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", SOME_FORMS)
 def test_many_calls_are_read_in_linear_time(form: str) -> None:
     """Half a megabyte of whole calls, and of calls that hold marks or lack ends, with and without the marks around each, takes half a second."""
     style, family = FORMS[form], next(name for name, one in READ.items() if one is FORMS[form].family)  # fmt: skip

@@ -107,6 +107,7 @@ async def test_a_token_opens(headers: dict[str, str]) -> None:
         assert 400 == status
 
 
+@pytest.mark.heavy
 async def test_many_workers_of_many_models() -> None:
     """Workers that register more models than are taken are refused, and a refresh that drops them all is done with."""
     async with controller() as app:

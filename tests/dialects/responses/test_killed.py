@@ -5,11 +5,13 @@ import signal
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from openai import OpenAI
 
 from serving import serve
 
 
+@pytest.mark.heavy
 def test_a_server_that_is_killed_between_two_turns(url: str) -> None:
     """A response, its items and a conversation are there for the server that follows one that was killed."""
     config = f'[store]\nurl = "{url}"\n[models.demo]\nsource = "demo:"\n'

@@ -151,6 +151,7 @@ def test_llama_cpp(files: Files, taken: Taken, child: "subprocess.Popen[str]") -
         print(f"\n{dict(seen)}")
 
 
+@pytest.mark.heavy
 def test_a_server(files: Files, taken: Taken, child: "subprocess.Popen[str]") -> None:
     """A server whose models have such files says of each why it does not start, or answers; it lives, and so does its other model."""
     chosen: dict[str, int] = {}

@@ -155,6 +155,7 @@ async def told_of(engine: GgufEngine, begun: asyncio.Event, **fields: Any) -> li
     return events
 
 
+@pytest.mark.heavy
 async def test_a_second_caller_who_leaves_while_waiting() -> None:
     """Nothing has changed for the first, and a third one is kept apart like any other."""
     async with running() as engine:
