@@ -146,6 +146,10 @@ class Context(Struct, eq=False, kw_only=True):
             return "reading"
         return "waiting" if self.meter.first_token_s is None else "answering"
 
+    def may_use(self, model: str) -> bool:
+        """True for a model that the caller may use, by its name, which is no alias."""
+        return self.models is None or model in self.models
+
     def asked(self, model: str, meter: Measured) -> None:
         """A request for a model begins."""
         self.model = self.answering = model

@@ -7,8 +7,10 @@ import pytest
 
 from engine import chat
 from unilect.backend import Capabilities
+from unilect.context import IN_HAND, Context
 from unilect.errors import (
     BackendUnavailable,
+    BackendUnreachable,
     ContextLengthExceeded,
     EngineDied,
     InvalidRequest,
@@ -231,3 +233,60 @@ async def test_a_fallback_that_is_drained(ends: bool) -> None:
     assert (1, 0, int(not ends)) == (first.asked, second.asked, third.asked)
     assert [0, 0, 0] == [model.in_use for model in models.values()]
     assert "draining" == models["second"].state
+
+
+@pytest.mark.parametrize("may_use", [{"first"}, {"first", "third"}, None])
+async def test_a_fallback_that_the_key_may_not_use(may_use: set[str] | None) -> None:
+    """A fallback that the caller's key may not use is left out: the next one that it may use answers, else the error is that of the model."""
+    IN_HAND.set(Context(models=None if may_use is None else frozenset(may_use)))
+    first, second, third = Scripted(BackendUnavailable("It is gone.")), Scripted(), Scripted()
+    models = {
+        "first": model_of(first, name="first", fallback="second"),
+        "second": model_of(second, name="second", fallback="third"),
+        "third": model_of(third, name="third"),
+    }
+    answers = list[str]()
+    try:
+        with Failover(models["first"], chat(), models.__getitem__) as failover:
+            async for lease in failover:
+                with lease:
+                    answers.append(f"{await lease.bare.answer()} by {lease.model.name}")
+    except BackendUnavailable as error:
+        answers.append(error.message)
+
+    expected = {1: "It is gone.", 2: "answered by third", 0: "answered by second"}
+    assert [expected[len(may_use or ())]] == answers
+    assert (may_use is None, len(may_use or ()) == 2) == (bool(second.asked), bool(third.asked))
+
+
+@pytest.mark.parametrize("other", [None, "second"])
+async def test_a_backend_that_is_out_and_no_fallback_for_the_request(other: str | None) -> None:
+    """The only backend of a model is asked, though it cannot be reached, by a request that the model's fallback may not answer."""
+    IN_HAND.set(Context(models=frozenset({"first"})))
+    only, models = Scripted(), {"second": model_of(Scripted(), name="second")}
+    model = model_of(only, name="first", fallback="second")
+    model.record_result(model.pool.members[0], BackendUnreachable("It is gone."))
+    assert model.pool.members[0].breaker.open
+    with Failover(model, chat(), None if other is None else models.__getitem__) as failover:
+        async for lease in failover:
+            with lease:
+                assert "answered" == await lease.bare.answer()
+
+    assert 1 == only.asked
+    await model.aclose()
+
+
+async def test_fallbacks_in_a_circle_of_aliases() -> None:
+    """Models that are each other's fallback, by whatever names, are asked once each."""
+    first, second = Scripted(BackendUnavailable("1")), Scripted(BackendUnavailable("2"))
+    one = model_of(first, name="one", fallback="also-two")
+    two = model_of(second, name="two", fallback="also-one")
+    with (
+        pytest.raises(BackendUnavailable, match="2"),
+        Failover(one, chat(), {"also-two": two, "also-one": one}.__getitem__) as failover,
+    ):
+        async for lease in failover:
+            with lease:
+                await lease.bare.answer()
+
+    assert (1, 1) == (first.asked, second.asked)

@@ -10,6 +10,7 @@ from properties import given
 from unilect.backend import Capabilities
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
+from unilect.context import IN_HAND, Context
 from unilect.gateway.claims import Size
 from unilect.parameters.support import honoured, names
 from unilect.ranking import RerankRequest
@@ -90,7 +91,7 @@ async def test_a_model_that_does_not_count() -> None:
 
 
 def test_rooms() -> None:
-    """An answer without a limit may fill the context, the longest among the model and its fallbacks; a guess where one is not known."""
+    """An answer without a limit may fill the context, the longest among the model and its fallbacks that the key may use; a guess where one is not known."""
     size = measures().size("m", chat())
     assert (None, 4096, True) == (size.limit, size.room, size.knows_room)
     assert 4096 == size.tokens(None)
@@ -99,6 +100,8 @@ def test_rooms() -> None:
     short = Model("m", [Member(Echo(Options(context=100)))], fallback="other")
     size = Measures(Registry([short, long])).size("m", chat())
     assert (9000, True) == (size.room, size.knows_room)
+    IN_HAND.set(Context(models=frozenset({"m"})))
+    assert 100 == Measures(Registry([short, long])).size("m", chat()).room
     unknown = measures(Echo()).size("m", chat())
     assert (16_384, False) == (unknown.room, unknown.knows_room)
     assert unknown.prompt + 16_384 == unknown.tokens(None)

@@ -20,6 +20,7 @@ from unilect.errors import (
     ContextLengthExceeded,
     InvalidRequest,
     ModelNotFound,
+    PermissionDenied,
     UnsupportedOperation,
     UnsupportedParameter,
 )
@@ -517,3 +518,24 @@ async def test_nobody_else_ranks() -> None:
 
     assert counted(service, 501)
     assert (0, 0) == (echo.starts, fallback.starts)
+
+
+async def test_names_of_other_models() -> None:
+    """What a key is refused names only the models that it may use, and what it has asked for itself."""
+    models = [Model("first", Echo(), aliases=["al"]), Model("mine", Echo())]
+    service = Service(Registry(models), Accounts(Metrics()))
+    lenient = Service(service.registry, Accounts(Metrics()), unknown_model="default")
+    IN_HAND.set(Context(models=frozenset({"mine"})))
+    told = []
+    for one, name in ((service, "nosuch"), (service, "al"), (service, None), (lenient, "nosuch")):
+        with pytest.raises((ModelNotFound, PermissionDenied)) as raised:
+            one.run(chat(model=name))
+        told.append(str(raised.value))
+
+    unusable = "model: this API key may not use {}; it may use mine."
+    assert [
+        "The model `nosuch` is not served here. Models: mine.",
+        unusable.format("`al`"),
+        *[unusable.format("the default model")] * 2,
+    ] == told
+    assert ["mine"] == [model.name for model in service.models]

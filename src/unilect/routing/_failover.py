@@ -195,7 +195,7 @@ class Failover:
             self.tried |= self._unable(model)
             if model.closed:  # a request that was in it would start it again
                 self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
-            elif (member := self._again or model.pool.choose(self.request, self.tried)) is None:
+            elif (member := self._again or self._choose(model)) is None:
                 self._go_on(model.pool.none_left(last))
                 last = None
             else:
@@ -215,6 +215,10 @@ class Failover:
                     member.release()
                     raise
         raise StopAsyncIteration
+
+    def _choose(self, model: Model) -> Member | None:
+        """The next backend of a model; None where there is none worth asking."""
+        return model.pool.choose(self.request, self.tried, self._fallback() is not None)
 
     def _unable(self, model: Model) -> Set[Member]:
         """The backends of a model that cannot do what the request asks for; a single one says so itself."""
@@ -298,7 +302,7 @@ class Failover:
         pool, tried = self._model.pool, set(self.tried)
         if self.continuation.begun:
             tried |= {one for one in pool.members if one.backend.capabilities.resumes is None}
-        if has_room := pool.has_room(tried):
+        if has_room := pool.has_room(tried, self._fallback() is not None):
             self.tried |= tried
         return has_room
 
@@ -319,19 +323,25 @@ class Failover:
             ) from self._failure
         self.tried.clear()
         self._again = self._home = None
+        self._seen += (other.name,)
         self._model.left()
         self._model, self._failure = other, None
         self._model.arrive()
 
     def _fallback(self) -> Model | None:
-        """The next model that takes requests; none where another one may not answer, or where it was taken out meanwhile."""
-        model = self._model
+        """
+        The next model that takes requests and that the caller may use; none where another one may not answer, or where it was taken
+        out meanwhile.
+        """
+        model, seen = self._model, self._seen
         with suppress(ModelNotFound):
-            while self._other and model.fallback and model.fallback not in self._seen:
-                self._seen += (model.fallback,)
+            while self._other and model.fallback:
                 model = self._other(model.fallback)
-                if not model.draining:
+                if model.name in seen:
+                    return None
+                if not model.draining and self._context.may_use(model.name):
                     return model
+                seen = (*seen, model.name)
         return None
 
 

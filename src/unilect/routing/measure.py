@@ -5,12 +5,14 @@ A token has a byte at least, so that a text has no more tokens than bytes; what 
 """
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 from msgspec import structs
 
 from unilect.backend import Backend, tokenizes
 from unilect.config.limits import Limits
+from unilect.context import in_hand
 from unilect.errors import ModelNotFound, UnilectError
 from unilect.gateway.claims import Size
 from unilect.ranking import RerankRequest
@@ -91,19 +93,14 @@ class Measures:
         return None if found is None else found.limits
 
     def _chain(self, name: str) -> list[Model]:
-        """A model and its fallbacks; nothing of one that is gone meanwhile."""
+        """A model and its fallbacks that the caller may use; nothing of one that is gone meanwhile."""
         chain: list[Model] = []
-        try:
-            model = self._registry.get(name)
-            chain.append(model)
-            while model.fallback is not None:
-                model = self._registry.get(model.fallback)
-                if model in chain:
-                    break
+        with suppress(ModelNotFound):
+            model: Model | None = self._registry.get(name)
+            while model is not None and model not in chain:
                 chain.append(model)
-        except ModelNotFound:
-            return chain
-        return chain
+                model = self._registry.get(model.fallback) if model.fallback else None
+        return [model for model in chain if model is chain[0] or in_hand().may_use(model.name)]
 
     async def _count(self, model: Model, request: Request) -> int | None:
         """

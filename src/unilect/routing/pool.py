@@ -300,11 +300,18 @@ class Pool:
         if caller and len(self.callers) < 2:
             self.callers.add(caller)
 
-    def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
-        """The backend for a request; None where there is none that was not tried and is worth asking."""
-        if len(self.members) == 1 and not self.has_fallback:
+    def choose(
+        self, request: Request | None, tried: Collection[Member], falls_back: bool
+    ) -> Member | None:
+        """
+        The backend for a request; None where there is none that was not tried and is worth asking.
+
+        Args:
+            falls_back: Another model answers this request if none of the backends does.
+        """
+        if len(self.members) == 1 and not falls_back:
             return None if self.members[0] in tried else self.members[0]
-        free = self._free(tried)
+        free = self._free(tried, falls_back)
         if not free or len(self.members) == 1:
             return free[0] if free else None
         beginnings = digests(request)
@@ -317,12 +324,12 @@ class Pool:
         self._affinity.note(beginnings, member)
         return member
 
-    def _free(self, tried: Collection[Member]) -> list[Member]:
+    def _free(self, tried: Collection[Member], falls_back: bool) -> list[Member]:
         """The backends that are worth asking; where none is, and nobody else answers, those that fail but can be reached."""
         now_s = asyncio.get_running_loop().time()
         rest = [member for member in self.members if member not in tried]
         free = [member for member in rest if member.breaker.allows(now_s)]
-        if free or self.has_fallback:
+        if free or falls_back:
             # an engine that died comes back by itself, which may take as long as its model takes to load
             return [member for member in free if not member.is_coming_back] or free
         return [
@@ -331,9 +338,10 @@ class Pool:
             if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
         ]
 
-    def has_room(self, tried: Collection[Member]) -> bool:
-        """Whether a backend that was not tried, and is worth asking, would take a request at once."""
-        return any(one.has_room and not one.is_coming_back for one in self._free(tried))
+    def has_room(self, tried: Collection[Member], falls_back: bool) -> bool:
+        """True if a backend that was not tried, and is worth asking, would take a request at once; `falls_back` as in `choose`."""
+        free = self._free(tried, falls_back)
+        return any(one.has_room and not one.is_coming_back for one in free)
 
     def none_left(self, last: UnilectError | None = None) -> UnilectError:
         """
@@ -425,7 +433,7 @@ class Pool:
         self._suspects.move_to_end(digest)
         if len(self._suspects) > _SUSPECTS:
             self._suspects.popitem(last=False)
-        return len(failed) == 1 and not self._free(asked.tried)
+        return len(failed) == 1 and not self._free(asked.tried, self.has_fallback)
 
     def _blame_others(self, asked: Asked) -> None:
         """A request was answered here: where it has failed before, that was no fault of its own."""

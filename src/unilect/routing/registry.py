@@ -444,7 +444,8 @@ class Registry:
             return next(iter(self.models.values()))
         model = self._by_name.get(name or "")
         if model is None:
-            names = ", ".join(islice(self.models, 20)) or "none"
+            usable = filter(in_hand().may_use, self.models)
+            names = ", ".join(islice(usable, 20)) or "none"
             raise ModelNotFound(
                 f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
                 param="model",

@@ -368,19 +368,19 @@ class Service:
 
     def named(self, name: str | None) -> Model:
         """The model of a name, or the default one for none. Raises as `model`, whatever this listener takes."""
-        found = self.registry.get(name)
-        if (allowed := in_hand().models) is not None and found.name not in allowed:
-            raise PermissionDenied(
-                f"model: this API key may not use `{found.name}`; it may use {listed(sorted(allowed))}.",
-                param="model",
-            )
+        found, context = self.registry.get(name), in_hand()
+        if not context.may_use(found.name):
+            asked = "the default model" if name is None else f"`{name[:100]}`"
+            allowed = listed(sorted(context.models or ()))
+            told = f"model: this API key may not use {asked}; it may use {allowed}."
+            raise PermissionDenied(told, param="model")
         return found
 
     @property
     def models(self) -> list[Model]:
         """The models that the caller may use."""
-        allowed, every = in_hand().models, self.registry.models.values()
-        return [model for model in every if allowed is None or model.name in allowed]
+        context = in_hand()
+        return [one for one in self.registry.models.values() if context.may_use(one.name)]
 
     async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
         """

@@ -246,7 +246,7 @@ async def test_a_template_known_by_name(fake: FakeFastChat) -> None:
 
 
 async def test_the_name(fake: FakeFastChat) -> None:
-    """The configured model is taken, else the one of this name, else the only one; else an error names them."""
+    """The configured model is taken, else the one of this name, else the only one; else the operator is told the names, and no client."""
     fake.answers["/list_models"] = {"models": ["a", "b"]}
     for name, config, expected in [("b", {}, "b"), ("x", {"model": "a"}, "a")]:
         backend = upstream(fake, name, **config)
@@ -254,8 +254,9 @@ async def test_the_name(fake: FakeFastChat) -> None:
         await answer(backend.generate(chat()))
         assert expected == fake.params["model"]
 
-    with pytest.raises(BackendUnavailable, match="no model `x`; it has a, b"):
+    with pytest.raises(BackendUnavailable, match="No worker of the FastChat") as raised:
         await upstream(fake, "x").start()
+    assert "no model `x`; it has a, b." in raised.value.for_operator
     fake.answers["/list_models"] = {"models": []}
     with pytest.raises(BackendUnavailable, match="no worker"):
         await upstream(fake).start()

@@ -420,8 +420,9 @@ def _choose(models: list[str], configured: str | None, wanted: str) -> str:
     if name not in models:
         names = ", ".join(sorted(models)[:20])
         raise BackendUnavailable(
-            f"The FastChat controller has no model `{name}`; it has {names}. Set one with `model = ...`.",
+            "No worker of the FastChat controller has the model now. Try again soon, or ask its operator.",
             retry_after_s=5,
+            reason=f"The FastChat controller has no model `{name}`; it has {names}. Set one with `model = ...`.",
         )
     return name
 
