@@ -71,7 +71,7 @@ def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         f"folder: transformers {FOLDER / 'hf'}, context 2048, 4 requests at a time",
         "far: a server of OpenAI's API http://***@h/v1, not contacted",
         "far: a llama.cpp server llamacpp+http://h, not contacted",
-        "every: a server of OpenAI's API https://h/v1?api_key=***, all its models, not contacted",
+        "every: a server of OpenAI's API https://h/v1?api_key=***, all its models (at most 500), not contacted",
         "OK",
     ] == told
 

@@ -25,7 +25,7 @@ from unilect.routing.registry import Model, Registry
 class Listing:
     """A server's list of models, which a test changes."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: Any) -> None:
         self.names = list(names)
         self.well = True
 
@@ -83,6 +83,88 @@ async def test_a_server_that_is_down_keeps_its_models() -> None:
     listing = Listing("a")
 
     assert [["a"], ["a"]] == await look(listing, lambda: setattr(listing, "well", False))
+
+
+async def test_what_is_no_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a list of which some ids are no texts, or no names, the others are served; each name that cannot be one is told once."""
+    listing = Listing("a", 7, None, ["x"], {}, "b", "", "x" * 257, "\x1b[31m")
+
+    assert [["a", "b"], ["a", "b"]] == await look(listing, lambda: None)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert 3 == len(told)
+    assert all("is left out: a name has 1 to 256" in line and line.isprintable() for line in told)
+
+
+async def test_a_server_of_thousands(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a long list so many are served as a table may have, the first ones, which is told once; who is served stays, whatever comes before it."""
+    monkeypatch.setattr(discovery, "MAX_MODELS", 3)
+    mine, listing = ModelConfig(), Listing("mine", "a", "b", "c", "d")
+    seen = await look(
+        listing,
+        lambda: setattr(listing, "names", ["mine", "z", "y", "a", "x", "b", "c"]),
+        lambda: setattr(listing, "names", ["mine", "z", "y", "x", "c"]),
+        lambda: setattr(listing, "names", ["mine", "z"]),
+        mine=mine,
+    )
+
+    assert [list("abc"), list("abc"), list("cyz"), ["z"]] == [
+        [name for name in names if name != "mine"] for names in seen
+    ]
+    assert ["far: its server lists 4 models, of which 3 are served. Configure others by name."] == [
+        record.getMessage() for record in caplog.records if record.levelname == "WARNING"
+    ]
+
+
+async def test_others_are_served_while_models_come_and_go() -> None:
+    """A long list is taken in, and let go, one model at a time, with a turn for others after each."""
+    turns, listing = 0, Listing(*map(str, range(40)))
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with scripted(listing) as server:
+        given = config(server.url)
+        registry = sources.registry(given)
+        finder = Discovery(given, registry)
+        busy = asyncio.create_task(others())
+        events = list[int]()
+        add, forget = registry.add, registry.forget
+        registry.add = lambda model: (events.append(turns), add(model))[1]  # type: ignore[method-assign]
+        registry.forget = lambda name: (events.append(turns), forget(name))[1]  # type: ignore[method-assign]
+        await finder.look()
+        listing.names = []
+        await finder.look()
+        busy.cancel()
+        assert [] == list(registry.models)
+        await registry.aclose()
+
+    assert (80, 80) == (len(events), len(set(events)))
+
+
+async def test_a_reload_while_models_come() -> None:
+    """A list that is being taken in when its table goes, or changes, is not taken in any further."""
+    listing = Listing(*map(str, range(40)))
+    async with scripted(listing) as server:
+        given = config(server.url)
+        registry = sources.registry(given)
+        finder = Discovery(given, registry)
+        looking, add = asyncio.create_task(finder.look()), registry.add
+
+        def swap_after_ten(model: Model) -> None:
+            add(model)
+            if len(registry.models) == 10:
+                asyncio.get_running_loop().call_soon(finder.change, Config(), {})
+
+        registry.add = swap_after_ten  # type: ignore[method-assign]
+        await looking
+
+        assert [] == list(registry.models)
+        await registry.aclose()
 
 
 async def test_a_silent_server_holds_nobody_up(

@@ -19,6 +19,7 @@ from unilect.config.store import check_place, may_have_keys
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
+from unilect.routing.discovery import MAX_MODELS
 from unilect.routing.model_facts import called
 from unilect.server.tls import server_context
 
@@ -98,7 +99,7 @@ def _told(spec: BackendSpec, backend: Backend | None) -> list[str]:
         words.append(f"context {backend.capabilities.context}")
         words += [f"{config.parallel} requests at a time"] if kind != "chatglm" else []
     elif config.model == sources.ALL:
-        words.append("all its models, not contacted")
+        words.append(f"all its models (at most {MAX_MODELS}), not contacted")
     elif kind in UPSTREAMS:
         words.append("not contacted")
     return words + ([f"options {', '.join(config.options)}"] if config.options else [])

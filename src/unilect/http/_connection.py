@@ -10,13 +10,13 @@ Source: https://www.rfc-editor.org/rfc/rfc9112
 
 import asyncio
 import select
-import ssl
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple, cast
 
 from unilect.http._reasons import of_connecting
 from unilect.http.body import ProtocolError, length_of
+from unilect.http.tls import client_context
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -57,7 +57,7 @@ class Address:
         self._host = host
         self._connect_to = connect_to or host
         self._port = port
-        self._tls = ssl.create_default_context() if tls else None
+        self._tls = client_context() if tls else None
         self._socket_path = socket_path
 
     async def connect(self, timeout_s: float) -> "Connection":

@@ -46,6 +46,7 @@ from unilect.http.error_bodies import (
 from unilect.redact import redacted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_LIST_BYTES = 4 * 1024 * 1024  # of a list of models
 CONNECT_TIMEOUT_S = 5.0
 EVENTS = "text/event-stream"
 MAX_IDLE = 64  # kept connections to one server
@@ -128,10 +129,10 @@ class HttpServer:
         answer = await self.stream(path, body, kind="")
         return await answer.whole(max_bytes or self.max_body_bytes)
 
-    async def get(self, path: str) -> bytes:
-        """Send a GET request and read the whole answer; errors as in `post`."""
+    async def get(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Send a GET request and read the whole answer; as `post`."""
         answer = await self.stream(path, b"", kind="", method="GET")
-        return await answer.whole(self.max_body_bytes)
+        return await answer.whole(max_bytes or self.max_body_bytes)
 
     async def stream(
         self, path: str, body: bytes, gather_s: float = 0, kind: str = EVENTS, method: str = "POST"

@@ -21,6 +21,7 @@ from unilect.config.file import Origin
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.errors import BackendUnavailable, ConfigError, ReloadRefused, UnilectError
+from unilect.http.tls import client_context
 from unilect.mistakes import Mistakes
 from unilect.routing import sources
 from unilect.routing.discovery import Discovery
@@ -222,6 +223,9 @@ class Reloader:
         assert self._source is not None
         self._read_at = _mark(self.file)
         config = self._source.read()
+        client_context.cache_clear()  # authorities may have come; they are read here, in a thread
+        if config.image_hosts:
+            client_context()
         found, models, tls = Mistakes(), list[Model](), None
         with found:
             check_fixed(self._config, config)

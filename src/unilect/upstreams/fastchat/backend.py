@@ -27,7 +27,7 @@ from unilect.errors import (
 )
 from unilect.events import Usage
 from unilect.http.body import ProtocolError
-from unilect.http.client import HttpServer
+from unilect.http.client import MAX_LIST_BYTES, HttpServer
 from unilect.http.error_bodies import NoSuchPath, too_long, typed
 from unilect.parameters.rules import refusal
 from unilect.parameters.support import honoured, names
@@ -75,7 +75,7 @@ class Directory(Protocol):
 
 
 class _Models(Struct):
-    models: list[str]
+    models: list[Any]
 
 
 class _Address(Struct):
@@ -97,9 +97,9 @@ class Controller:
         """The models of all workers, from the controller's list; this does not make it poll the workers."""
         found = await self._list("/list_models")
         try:
-            seeing = await self._list("/list_multimodal_models")
+            seeing = set(await self._list("/list_multimodal_models"))
         except (InvalidRequest, NoSuchPath):  # controllers before 0.2.36 know no such call
-            seeing = []
+            seeing = set()
         return {model: model in seeing for model in found}
 
     async def address(self, model: str) -> str:
@@ -117,7 +117,8 @@ class Controller:
         await self._server.post("/refresh_all_workers", b"{}")
 
     async def _list(self, path: str) -> list[str]:
-        return _decoded(await self._server.post(path, b"{}"), _Models).models
+        answer = await self._server.post(path, b"{}", MAX_LIST_BYTES)
+        return [name for name in _decoded(answer, _Models).models if isinstance(name, str)]
 
 
 class _Details(Struct):

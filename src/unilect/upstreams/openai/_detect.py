@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from unilect.backend import Capabilities, Description
 from unilect.errors import BackendError, BackendTimeout, BackendUnavailable, UnilectError
-from unilect.http.client import HttpServer
+from unilect.http.client import MAX_LIST_BYTES, HttpServer
 from unilect.http.error_bodies import NoSuchPath
 from unilect.tools.forms import of_names
 from unilect.upstreams.openai import tei
@@ -79,7 +79,7 @@ async def learn(
     lost: UnilectError | None = None
     if model is None:
         try:
-            listed = model_cards(await server.get("/models"))
+            listed = await model_cards(server)
         except NoSuchPath:
             if (found := await _text_embeddings(root, model)) is None:
                 raise
@@ -88,7 +88,7 @@ async def learn(
     else:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                listed = model_cards(await server.get("/models"))
+                listed = await model_cards(server)
         except (BackendUnavailable, BackendTimeout, TimeoutError):
             return None
         except UnilectError as error:
@@ -120,19 +120,21 @@ async def _text_embeddings(root: HttpServer, model: str | None) -> Detected | No
     return Detected(model or info.model_id, TEI, can, told, info=info)
 
 
-def model_cards(body: bytes) -> list[dict[str, Any]]:
+async def model_cards(server: HttpServer) -> list[dict[str, Any]]:
     """
-    The models that a server lists, as it describes them.
+    The models that a server lists, as it describes them; what has no text as its id is left out.
 
     Raises:
-        BackendError: The answer is not a list of models.
+        UnilectError: The server cannot be asked, or its answer is not a list of models.
     """
-    models = _object(body).get("data")
-    if not isinstance(models, list) or not all(
-        isinstance(card, dict) and isinstance(card.get("id"), str) for card in models
-    ):
-        raise BackendError("The server's model list is not in OpenAI's format.")
-    return models
+    models = _object(await server.get("/models", MAX_LIST_BYTES)).get("data")
+    if isinstance(models, list):
+        cards = [
+            card for card in models if isinstance(card, dict) and isinstance(card.get("id"), str)
+        ]
+        if cards or not models:
+            return cards
+    raise BackendError("The server's model list is not in OpenAI's format.")
 
 
 def choose(models: list[dict[str, Any]], wanted: str) -> str:

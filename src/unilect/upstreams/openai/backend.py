@@ -144,7 +144,7 @@ class OpenAIUpstream:
         """Detect; returns the seconds until the detection is to be repeated."""
         if self._root is None:
             if self._model is None:
-                listed = model_cards(await self._server.get("/models"))
+                listed = await model_cards(self._server)
                 self._theirs = choose(listed, self._name)
             return math.inf
         detected = await learn(self._server, self._root, self._model, self._name)
@@ -393,7 +393,7 @@ async def list_models(spec: BackendSpec) -> list[str]:
     """The names of all models of a server."""
     server = _server(spec)
     try:
-        return [str(card["id"]) for card in model_cards(await server.get("/models"))]
+        return [str(card["id"]) for card in await model_cards(server)]
     finally:
         await server.aclose()
 
