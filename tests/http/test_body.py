@@ -1,10 +1,12 @@
 """Tests of unilect.http.body."""
 
+import json
+
 import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.http.body import ChunkedBody, ProtocolError
+from unilect.http.body import ChunkedBody, JsonEnd, ProtocolError
 
 CHUNKED = [
     (b"0\r\n\r\n", b""),
@@ -128,3 +130,19 @@ def test_many_chunks_at_once(chunks: list[bytes], size: int, at: int, wrong: byt
                 outcomes.append((b"broken", False, b""))
 
     assert outcomes[0] == outcomes[1]
+
+
+_VALUES = st.recursive(
+    st.none() | st.integers() | st.text('\\"[]{},:ab ', max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('\\"[]{}', max_size=3), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.lists(_VALUES, max_size=3) | st.dictionaries(st.text(max_size=3), _VALUES), st.integers(1, 7))  # fmt: skip
+def test_where_json_ends(value: object, size: int) -> None:
+    """The brackets of JSON are closed at its end, and nowhere before, whatever its texts hold and wherever it is cut."""
+    text = json.dumps(value).encode()
+    end, pieces = JsonEnd(), [text[at : at + size] for at in range(0, len(text), size)]
+
+    assert [*[False] * (len(pieces) - 1), True] == [end.feed(piece) for piece in pieces]

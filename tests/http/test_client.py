@@ -21,6 +21,7 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.http.client import HttpServer, raise_for_answer
+from unilect.http.error_bodies import plain
 
 
 async def read(server: HttpServer, path: str = "/x", body: bytes = b"{}") -> bytes:
@@ -130,6 +131,8 @@ async def test_framings(name: str, stream: bytes) -> None:
         ("length +5", answer(b"hello", content_length="+5")),
         ("length 5, 5", answer(b"hello", content_length="5, 5")),
         ("length empty", answer(b"hello", content_length="")),
+        ("endless announcements", b"HTTP/1.1 100 Continue\r\n\r\n" * 33 + answer(b"hello")),
+        ("an announcement alone", b"HTTP/1.1 100 Continue\r\n\r\n"),
         ("endless head", b"HTTP/1.1 200 OK\r\nA: " + b"x" * 100_000),
         ("endless chunk size", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 5000),
         ("nothing", b""),
@@ -203,6 +206,64 @@ async def test_silence(begun: bytes) -> None:
             await HttpServer(upstream.url, timeout_s=0.05).post("/x", b"")
         async with asyncio.timeout(60):
             await upstream.gone.acquire()
+
+
+@pytest.mark.parametrize("piece", [b"x", b"HTTP/1.1 100 Continue\r\n\r\n"])
+async def test_a_head_that_does_not_end_in_time(piece: bytes) -> None:
+    """A server that always says something, and never a whole head, is given up after `timeout_s`, or after so many announcements."""
+
+    async def script(exchange: Exchange) -> None:
+        gone = asyncio.create_task(exchange.client_gone())
+        while not gone.done():
+            await exchange.send(piece)
+            await asyncio.wait([gone], timeout=0.001)
+
+    async with scripted(script) as upstream:
+        with pytest.raises((BackendTimeout, BackendError)):
+            await HttpServer(upstream.url, timeout_s=0.1).post("/x", b"")
+        await upstream.until_gone()
+
+
+async def test_a_head_byte_by_byte() -> None:
+    """A head, and announcements before it, may come in pieces of any size."""
+    said = b"HTTP/1.1 103 x\r\nA: b\r\n\r\n" + answer(b"hello")
+
+    async def script(exchange: Exchange) -> None:
+        for byte in said:
+            await exchange.send(bytes([byte]))
+            await asyncio.sleep(0)
+
+    async with scripted(script) as upstream:
+        assert b"hello" == await HttpServer(upstream.url).post("/x", b"")
+
+
+async def test_json_without_a_length_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an answer whose pieces end like JSON the whole is parsed, when its brackets are closed, and nothing before."""
+    parsed = list[bytes]()
+
+    def parse(body: bytes) -> object:
+        parsed.append(body)
+        return plain(body)
+
+    monkeypatch.setattr("unilect.http.client.plain", parse)
+    whole = b'[{"a": "}]\\" ["}' + b', {"b": [1]}' * 30 + b"]"
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        for piece in whole.split(b"}"):
+            await exchange.send(piece + (b"" if piece == b"]" else b"}"))
+            await asyncio.sleep(0.001)
+        await exchange.client_gone()
+
+    async with scripted(script) as upstream:
+        assert whole == await HttpServer(upstream.url).get("/x")
+    assert [whole] == parsed
+
+
+async def test_brackets_that_are_no_json() -> None:
+    """An answer without a length that is no JSON, though its brackets are closed, ends with its connection."""
+    async with scripted(says(b"HTTP/1.1 200 OK\r\n\r\n[x]" + b"{}" * 9)) as upstream:
+        assert b"[x]" + b"{}" * 9 == await HttpServer(upstream.url).get("/x")
 
 
 async def test_a_long_body_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import strategies as st
 
+from effort import effort_s
 from properties import given
 from unilect.errors import BackendError
 from unilect.http.sse import FrameReader
@@ -158,3 +159,15 @@ def test_any_stream_in_any_pieces(stream: bytes, cuts: list[int]) -> None:
     pieces = [stream[a:b] for a, b in itertools.pairwise(places)]
 
     assert reference(stream) == read(pieces)
+
+
+def test_a_frame_in_many_pieces() -> None:
+    """A long frame that comes piece by piece is looked at once, not again with each of them."""
+    piece = b"x" * 50
+
+    def work() -> None:
+        reader = FrameReader()
+        frames = [reader.feed(data) for data in (b"data: ", *[piece] * 16_000, b"\n", b"\n")]
+        assert [piece * 16_000] == frames[-1]
+
+    assert effort_s(work, 0.3) < 0.3

@@ -112,6 +112,35 @@ class ChunkedBody:
             self._pending = data
 
 
+class JsonEnd:
+    """
+    Finds where a JSON object or list ends that comes in pieces, by its brackets: bytes in, each of which is looked at once. It cannot
+    tell whether the text is JSON.
+    """
+
+    __slots__ = ("_begun", "_depth", "_escape", "_quoted")
+
+    def __init__(self) -> None:
+        self._begun = self._quoted = False
+        self._depth = 0
+        self._escape = b""  # the first half of one that was cut
+
+    def feed(self, data: bytes) -> bool:
+        """Add bytes; True if all brackets up to here are closed again."""
+        data = self._escape + data
+        self._escape = data[-1:] if (len(data) - len(data.rstrip(b"\\"))) % 2 else b""
+        if b"\\" in data:
+            data = data[: len(data) - len(self._escape)]
+            data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+        texts = data.split(b'"')
+        outside = b"".join(texts[self._quoted :: 2])
+        self._quoted ^= len(texts) % 2 == 0
+        opened = outside.count(b"{") + outside.count(b"[")
+        self._begun = self._begun or opened > 0
+        self._depth += opened - outside.count(b"}") - outside.count(b"]")
+        return self._begun and self._depth <= 0 and not self._quoted
+
+
 def _one_chunk(data: bytes) -> bytes:
     """The payload, if the data is exactly one chunk, as when tokens arrive one at a time; else nothing."""
     size, _, rest = data.partition(b"\r\n")

@@ -6,6 +6,7 @@ could give it to the next request, and llama-server closes after each stream wit
 they would send prompts and keys elsewhere.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +33,14 @@ from unilect.http._connection import (
 )
 from unilect.http._reasons import of_answer
 from unilect.http.base_url import head, key_headers, split, with_user
-from unilect.http.body import CHUNKED, MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError
+from unilect.http.body import (
+    CHUNKED,
+    MAX_HEAD_BYTES,
+    ChunkedBody,
+    CountedBody,
+    JsonEnd,
+    ProtocolError,
+)
 from unilect.http.error_bodies import (
     REFUSED,
     NoSuchModel,
@@ -53,6 +61,9 @@ MAX_IDLE = 64  # kept connections to one server
 _NO_KEY = " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
 _LONGEST_PAUSE_S = 7 * 86_400.0  # that a Retry-After is believed
 _ANNOUNCEMENTS = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # 100 Continue and its like, before the real answer
+MAX_ANNOUNCEMENTS = (
+    32  # a server that says every ten seconds that it works does so for five minutes
+)
 
 RaiseFor: TypeAlias = Callable[[int, Mapping[str, str], bytes], None]
 
@@ -300,24 +311,31 @@ class Response:
         Send a request, and read the head of its answer.
 
         Raises:
-            ProtocolError: The head is too long, cut, or malformed.
+            ProtocolError: The head is too long, cut, or malformed, or comes after too many announcements.
             ClosedEarly: The connection broke, or was closed, before the first byte.
-            Silence: No byte arrived for `timeout_s`.
+            Silence: No whole head arrived for `timeout_s`.
         """
-        connection, data = self._connection, b""
+        connection, data = self._connection, bytearray()
         connection.write(request)
-        while (end := data.find(b"\r\n\r\n")) < 0 or data.startswith(_ANNOUNCEMENTS):
+        loop, sought, announced = asyncio.get_running_loop(), 0, 0
+        until = loop.time() + self.timeout_s
+        while (end := data.find(b"\r\n\r\n", sought)) < 0 or data.startswith(_ANNOUNCEMENTS):
             if end >= 0:
-                data = data[end + 4 :]
+                announced += 1
+                if announced > MAX_ANNOUNCEMENTS:
+                    raise ProtocolError(f"more than {MAX_ANNOUNCEMENTS} heads before the answer's")
+                del data[: end + 4]
+                sought = 0
                 continue
             if len(data) > MAX_HEAD_BYTES:
                 raise ProtocolError("the head is too long")
-            await connection.readable(self.timeout_s)
-            data += self._piece_of_head(data)
-        connection.put_back(data[end + 4 :])
-        self._read_head(data[:end])
+            sought = max(0, len(data) - 3)
+            await connection.readable(until - loop.time())
+            data += self._piece_of_head(bool(data or announced))
+        connection.put_back(bytes(data[end + 4 :]))
+        self._read_head(bytes(data[:end]))
 
-    def _piece_of_head(self, before: bytes) -> bytes:
+    def _piece_of_head(self, begun: bool) -> bytes:
         """What has arrived; only a request that was not answered by a single byte may be sent again."""
         try:
             piece = self._connection.take()
@@ -327,7 +345,7 @@ class Response:
             return piece
         raise (
             ProtocolError("the head ended early")
-            if before
+            if begun
             else ClosedEarly("closed before an answer")
         )
 
@@ -382,6 +400,7 @@ class Response:
             BackendError: The body is larger than `max_bytes`.
         """
         pieces, size = [], 0
+        end = JsonEnd() if self._body is None else None
         try:
             async for data in self:
                 size += len(data)
@@ -390,10 +409,10 @@ class Response:
                 pieces.append(data)
                 if self.complete:
                     break
-                if self._body is None and data.rstrip().endswith((b"}", b"]")):
-                    pieces = [b"".join(pieces)]
-                    if plain(pieces[0]) is not None:
+                if end is not None and end.feed(data):
+                    if plain(b"".join(pieces)) is not None:
                         break
+                    end = None  # no JSON, which more bytes do not make it
         finally:
             await self.aclose()
         return b"".join(pieces)

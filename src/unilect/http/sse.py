@@ -22,7 +22,7 @@ class FrameReader:
 
     def __init__(self, limit_bytes: int = MAX_FRAME_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._rest = b""
+        self._rest = bytearray()
         self._ends_in_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -39,7 +39,11 @@ class FrameReader:
         if self._ends_in_cr or data.find(b"\r") >= 0:
             data = self._without_cr(data)
         if self._rest:
-            data, self._rest = self._rest + data, b""
+            if data.find(b"\n\n") < 0 and not (data[:1] == b"\n" and self._rest[-1:] == b"\n"):
+                self._keep(data)  # only what has come is looked at: a frame may come byte by byte
+                return []
+            data = bytes(self._rest + data)
+            self._rest.clear()
         if data[-2:] != b"\n\n" and not (data := self._whole_frames(data)):
             return []
         if data[:6] == b"data: ":
@@ -57,13 +61,18 @@ class FrameReader:
     def _whole_frames(self, data: bytes) -> bytes:
         """Cut off the last frame, which is incomplete, and keep it for the next call."""
         end = data.rfind(b"\n\n") + 2
-        whole, self._rest = (data[:end], data[end:]) if end > 1 else (b"", data)
+        whole, rest = (data[:end], data[end:]) if end > 1 else (b"", data)
+        self._keep(rest)
+        return whole
+
+    def _keep(self, data: bytes) -> None:
+        """Add to the frame that is incomplete; errors as `feed`."""
+        self._rest += data
         if len(self._rest) > self._limit_bytes:
             raise BackendError(
                 f"The backend sent a frame of more than {self._limit_bytes} bytes; "
                 "the answer was aborted."
             )
-        return whole
 
     def _without_cr(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also if a read ends between the two."""

@@ -247,3 +247,16 @@ def test_embeddings() -> None:
         embeddings(b'{"text":"x","error_code":50002}')
     with pytest.raises(BackendError):
         embeddings(b"<html>")
+
+
+def test_a_frame_in_many_pieces() -> None:
+    """A long frame that comes piece by piece is looked at once, not again with each of them."""
+    text, size = "x" * 800_000, 50
+    data = msgspec.json.encode({"text": text, "error_code": 0}) + b"\0"
+
+    def work() -> None:
+        reader = FrameReader()
+        found = [reader.feed(data[at : at + size]) for at in range(0, len(data), size)]
+        assert [text] == [frame.text for frame in found[-1]]
+
+    assert effort_s(work, 0.3) < 0.3

@@ -93,7 +93,7 @@ class FrameReader:
     """Splits bytes into frames."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
         """
@@ -102,7 +102,11 @@ class FrameReader:
         Raises:
             BackendError: A frame is invalid, or too long.
         """
-        *whole, self._rest = (self._rest + data).split(b"\0")
+        first, *more = data.split(b"\0")  # only what has come is looked at
+        self._rest += first
+        whole = [bytes(self._rest), *more[:-1]] if more else []
+        if more:
+            self._rest = bytearray(more[-1])
         if len(self._rest) > MAX_FRAME_BYTES:
             raise BackendError(f"The worker sent a frame of more than {MAX_FRAME_BYTES} bytes.")
         return [decode(frame) for frame in whole if frame]
