@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import ssl
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from typing import Any
@@ -15,9 +16,10 @@ from unilect.backend import Batches, Capabilities
 from unilect.config.server import Config
 from unilect.errors import InvalidRequest
 from unilect.events import Finish, TextDelta, Usage
+from unilect.http.tls import client_context
 from unilect.requests import ChatRequest, ImagePart, ImageUrl, Message, TextPart
 from unilect.routing import images
-from unilect.routing.images import Images, is_public
+from unilect.routing.images import Images
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(40))
@@ -141,6 +143,14 @@ async def test_a_redirect_is_a_new_url(port: int) -> None:
         ("http://u:p@pictures.example:PORT/a.png", "without a user"),
         ("http://[::1/a.png", "no URL"),
         ("http://pictures.example:99999/a.png", "no URL"),
+        ("http://b\u00fccher.b.example:PORT/a.png", "Punycode"),
+        ("http://a b.b.example:PORT/a.png", "Punycode"),
+        ("http://a\x00.b.example:PORT/a.png", "Punycode"),
+        ("http://a\u2100.b.example:PORT/a.png", "no URL"),
+        ("http:///a.png", "fetches no images from that host"),
+        ("http://[2606:4700::1111]:PORT/a.png", "fetches no images from that host"),
+        ("http://pictures.example:PORT/x?to=http://[::1", "moved to what is no URL"),
+        ("http://pictures.example:PORT/x?to=http://%C3%BC.b.example:PORT/a.png", "Punycode|no URL"),
         ("http://pictures.example:PORT/missing", "did not send it"),
         ("http://pictures.example:PORT/big", "more than 10 MiB"),
         ("http://pictures.example:PORT/page", "no PNG"),
@@ -217,51 +227,35 @@ async def test_a_url_without_end(url: str) -> None:
         await shown(Images(["a.example"]), url)
 
 
+@in_one_loop
+async def test_one_tls_context(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authorities are read when hosts are allowed, and neither for an image nor for its redirects."""
+    made = list[ssl.SSLContext]()
+    create = ssl.create_default_context
+
+    def make() -> ssl.SSLContext:
+        made.append(create())
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", make)
+    client_context.cache_clear()
+    Images()
+    assert [] == made
+    source = fetching(port)
+    assert 1 == len(made)
+    urls = [f"https://pictures.example:{port}/{number}.png" for number in range(3)]
+    for url in (*urls, f"http://pictures.example:{port}/x?to={urls[0]}"):
+        with pytest.raises(InvalidRequest):
+            await shown(Images([f"pictures.example:{port}"], lambda *_: _here(), lambda _: True), url)  # fmt: skip
+    assert [AS_PNG] == await shown(source, f"http://pictures.example:{port}/a.png")
+
+    assert 1 == len(made)
+
+
 async def test_too_many() -> None:
     """Their number is bounded before anything is fetched."""
     with pytest.raises(InvalidRequest, match="the maximum is 8"):
         await shown(Images(), *["http://a.example/"] * 9)
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        *dict.fromkeys(
-            [
-                "127.0.0.1",
-                "10.0.0.1",
-                "172.16.5.4",
-                "192.168.1.1",
-                "169.254.169.254",
-                "100.64.0.1",
-                "0.0.0.0",
-                "224.0.0.1",
-                "255.255.255.255",
-                "240.0.0.1",
-                "192.0.2.1",
-                "198.18.0.1",
-                "::1",
-                "::",
-                "fe80::1",
-                "fc00::1",
-                "fd12::1",
-                "ff02::1",
-                "::ffff:10.0.0.1",
-                "::ffff:127.0.0.1",
-                "64:ff9b::a00:1",
-                "64:ff9b:1::a00:1",
-                "2002:a00:1::",
-                "2001:0:0a00:1::1",
-                "2001:db8::1",
-            ],
-            False,
-        ).items(),
-        *dict.fromkeys(["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"], True).items(),
-    ],
-)
-def test_public_addresses(address: str, expected: bool) -> None:
-    """Only addresses of the public Internet are, and none that another is packed into."""
-    assert expected == is_public(ip_address(address))
 
 
 class Sees:
@@ -302,12 +296,14 @@ async def test_in_a_server() -> None:
 
     status, told = await ask(Sees(False), "http://localhost:9/a.png")
     inside = await ask(Sees(False), "http://localhost:9/a.png", "localhost:9")
+    foreign, why = await ask(Sees(False), "http://\u00fc.localhost/a.png", "*.localhost")
     bare, passed = Sees(False), Sees(True)
     taken = await ask(bare, AS_PNG.partition(",")[2], n=2)
     given = await ask(passed, "http://localhost:9/a.png")
 
     assert (400, "messages[0].content[0].image_url") == (status, told["error"]["param"])
     assert "`image_hosts`" in told["error"]["message"]
+    assert (400, "messages[0].content[0].image_url") == (foreign, why["error"]["param"])
     assert 400 == inside[0]
     assert "not public" in inside[1]["error"]["message"]
     assert [200, 200] == [taken[0], given[0]]

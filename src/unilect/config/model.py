@@ -347,7 +347,11 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         str, described("Header that carries `api_key`; in `Authorization` it follows `Bearer`.")
     ] = "Authorization"
     timeout_s: Annotated[
-        float, described("Read timeout of the upstream, before and during an answer.", gt=0)
+        float,
+        described(
+            "Read timeout of the upstream: for the whole head of an answer, then between any two pieces of it.",
+            gt=0,
+        ),
     ] = 300.0
     reuse_connections: Annotated[
         bool,

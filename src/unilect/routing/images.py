@@ -8,19 +8,21 @@ redirect is followed only if the same holds where it leads. Size, time and numbe
 
 import asyncio
 import base64
+import re
 from collections.abc import Callable, Collection
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import ip_address
 from socket import SOCK_STREAM
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.http.client import HttpServer
+from unilect.http.tls import client_context
 from unilect.requests import ChatRequest, CompletionRequest, ImagePart, Message
+from unilect.routing.addresses import IpAddress, is_public
 
-IpAddress: TypeAlias = IPv4Address | IPv6Address
 MAX_IMAGES = 8
 MAX_BYTES = 10 * 1024 * 1024
 MAX_BYTES_IN_ALL = 20 * 1024 * 1024
@@ -28,7 +30,9 @@ MAX_URL = 8192
 TIMEOUT_S = 15.0  # of all images of a request
 MAX_REDIRECTS = 3
 _AT_ONCE = 16  # fetches of all requests
-_NAT64 = IPv6Network("64:ff9b::/32")
+_HOST = re.compile(
+    r"[a-z0-9._-]*|[0-9a-f:.]+", re.ASCII
+)  # or an address, which no operator can allow
 _BLANKS = b" \t\r\n\v\f"
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=" + _BLANKS
 _PIECE = 1024 * 1024  # characters of base64 that are looked at, and then others are served
@@ -49,16 +53,6 @@ class _Moved(UnilectError):
     def __init__(self, location: str) -> None:
         super().__init__("The image is elsewhere.")
         self.location = location
-
-
-def is_public(address: IpAddress) -> bool:
-    """Whether an address is one of the public Internet, and holds none of another kind within."""
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return is_public(address.ipv4_mapped)
-        if address.sixtofour is not None or address.teredo is not None or address in _NAT64:
-            return False
-    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 async def resolved(host: str, port: int) -> list[IpAddress]:
@@ -100,6 +94,8 @@ class Images:
         self._resolve = resolve
         self._public = public
         self._fetching = asyncio.Semaphore(_AT_ONCE)
+        if self._hosts:
+            client_context()  # now, and not in the middle of a request
 
     async def filled(self, request: ChatRequest) -> ChatRequest:
         """
@@ -158,7 +154,10 @@ class Images:
                 async with self._fetching:
                     return await self._get(url, where)
             except _Moved as moved:
-                url = urljoin(url, moved.location)
+                try:
+                    url = urljoin(url, moved.location)
+                except ValueError as error:
+                    raise _wrong(where, "it is moved to what is no URL") from error
         raise _wrong(where, f"it is behind more than {MAX_REDIRECTS} redirects")
 
     async def _get(self, url: str, where: str) -> bytes:
@@ -170,6 +169,12 @@ class Images:
             raise _wrong(where, "it is no URL") from error
         if parts.scheme not in ("http", "https") or "@" in parts.netloc:
             raise _wrong(where, "only http and https URLs without a user are fetched")
+        if not _HOST.fullmatch(host):
+            raise _wrong(
+                where,
+                "the name of its host has other characters than letters, digits, `-`, `_` and `.`. Write it in Punycode (`xn--...`), or "
+                "send the image itself as a `data:image/...;base64,` URL",
+            )
         usual = 443 if parts.scheme == "https" else 80
         self._check_host(host, None if port == usual else port, where)
         port = port or usual

@@ -11,16 +11,16 @@ import hmac
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from socket import SOCK_STREAM, gaierror
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from aiohttp import web
 
 from unilect.config.server import Config
 from unilect.errors import InvalidRequest, PermissionDenied, RateLimited
+from unilect.routing.addresses import IpAddress, is_public
 
-IpAddress: TypeAlias = IPv4Address | IPv6Address
 MAX_NAME = 256  # characters of a worker's URL
 RESOLVE_TIMEOUT_S = 5.0
 MAX_RESOLVING = 4  # names at a time: the system's resolver has few threads
@@ -122,7 +122,7 @@ class Admission:
         if self._is_near(request, address):
             # without settings that is this machine: nobody else may have it called
             return bool(self._networks) or (peer is not None and self._is_near(request, peer))
-        return address.is_global and not address.is_multicast and self._has_token(request)
+        return is_public(address) and self._has_token(request)
 
     def _is_near(self, request: web.Request, address: IpAddress) -> bool:
         """Whether an address is in an allowed network: as configured, else this machine's."""
