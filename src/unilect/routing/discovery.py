@@ -123,16 +123,17 @@ class Discovery:
         own = _collect_own_names(config)
         for found in self._found.values():
             found -= own
+        was = dict[str, set[str]]()
         for table in (before.keys() - self._tables.keys()) | prepared.keys():
-            was, models = self._found.pop(table, set[str]()), prepared.get(table, [])
-            for gone in was - {model.name for model in models}:
+            was[table] = self._found.pop(table, set())
+            for gone in was[table] - {model.name for model in prepared.get(table, ())}:
                 self._registry.forget(gone)
-            if table not in self._tables:
-                self._refused.pop(table, None)
-                continue
+            if table not in prepared:
+                del self._refused[table]
+        for table, models in prepared.items():  # last: their names may have been another table's
             self._found[table] = set()
             for model in models:
-                if model.name in was or model.name not in self._registry:
+                if model.name in was[table] or model.name not in self._registry:
                     self._serve(table, model)
         self._registry.seek = self.ask if self._tables else None
         if self._tables:
