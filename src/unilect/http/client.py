@@ -6,7 +6,6 @@ could give it to the next request, and llama-server closes after each stream wit
 they would send prompts and keys elsewhere.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -315,23 +314,19 @@ class Response:
             ClosedEarly: The connection broke, or was closed, before the first byte.
             Silence: No whole head arrived for `timeout_s`.
         """
-        connection, data = self._connection, bytearray()
+        connection, until = self._connection, time.monotonic() + self.timeout_s
         connection.write(request)
-        loop, sought, announced = asyncio.get_running_loop(), 0, 0
-        until = loop.time() + self.timeout_s
+        data, sought, announced = bytearray(), 0, 0
         while (end := data.find(b"\r\n\r\n", sought)) < 0 or data.startswith(_ANNOUNCEMENTS):
+            if announced >= MAX_ANNOUNCEMENTS if end >= 0 else len(data) > MAX_HEAD_BYTES:
+                raise ProtocolError("the head is too long, or comes after too many announcements")
             if end >= 0:
-                announced += 1
-                if announced > MAX_ANNOUNCEMENTS:
-                    raise ProtocolError(f"more than {MAX_ANNOUNCEMENTS} heads before the answer's")
                 del data[: end + 4]
-                sought = 0
-                continue
-            if len(data) > MAX_HEAD_BYTES:
-                raise ProtocolError("the head is too long")
-            sought = max(0, len(data) - 3)
-            await connection.readable(until - loop.time())
-            data += self._piece_of_head(bool(data or announced))
+                sought, announced = 0, announced + 1
+            else:
+                sought = max(0, len(data) - 3)
+                await connection.readable(until - time.monotonic())
+                data += self._piece_of_head(bool(data or announced))
         connection.put_back(bytes(data[end + 4 :]))
         self._read_head(bytes(data[:end]))
 

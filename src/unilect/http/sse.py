@@ -38,12 +38,8 @@ class FrameReader:
         # `in` is slower: it tries bytes as a number first
         if self._ends_in_cr or data.find(b"\r") >= 0:
             data = self._without_cr(data)
-        if self._rest:
-            if data.find(b"\n\n") < 0 and not (data[:1] == b"\n" and self._rest[-1:] == b"\n"):
-                self._keep(data)  # only what has come is looked at: a frame may come byte by byte
-                return []
-            data = bytes(self._rest + data)
-            self._rest.clear()
+        if self._rest and not (data := self._with_rest(data)):
+            return []
         if data[-2:] != b"\n\n" and not (data := self._whole_frames(data)):
             return []
         if data[:6] == b"data: ":
@@ -64,6 +60,15 @@ class FrameReader:
         whole, rest = (data[:end], data[end:]) if end > 1 else (b"", data)
         self._keep(rest)
         return whole
+
+    def _with_rest(self, data: bytes) -> bytes:
+        """The incomplete frame and these bytes, once they complete it. Only they are looked at: a frame may come byte by byte."""
+        if data.find(b"\n\n") < 0 and not (data[:1] == b"\n" and self._rest[-1:] == b"\n"):
+            self._keep(data)
+            return b""
+        data = bytes(self._rest + data)
+        self._rest.clear()
+        return data
 
     def _keep(self, data: bytes) -> None:
         """Add to the frame that is incomplete; errors as `feed`."""

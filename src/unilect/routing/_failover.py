@@ -158,6 +158,7 @@ class Failover:
         if self._model.successor is not None:
             self._model = self._model.latest
         self._model.arrive()
+        self.asked.falls_back = bool(self._model.fallback and self._fallback())
         if self._model.draining:
             self._leave_drained()
         return self
@@ -195,7 +196,7 @@ class Failover:
             self.tried |= self._unable(model)
             if model.closed:  # a request that was in it would start it again
                 self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
-            elif (member := self._again or self._choose(model)) is None:
+            elif (member := self._again or model.pool.choose(self.asked)) is None:
                 self._go_on(model.pool.none_left(last))
                 last = None
             else:
@@ -215,10 +216,6 @@ class Failover:
                     member.release()
                     raise
         raise StopAsyncIteration
-
-    def _choose(self, model: Model) -> Member | None:
-        """The next backend of a model; None where there is none worth asking."""
-        return model.pool.choose(self.request, self.tried, self._fallback() is not None)
 
     def _unable(self, model: Model) -> Set[Member]:
         """The backends of a model that cannot do what the request asks for; a single one says so itself."""
@@ -302,7 +299,7 @@ class Failover:
         pool, tried = self._model.pool, set(self.tried)
         if self.continuation.begun:
             tried |= {one for one in pool.members if one.backend.capabilities.resumes is None}
-        if has_room := pool.has_room(tried, self._fallback() is not None):
+        if has_room := pool.has_room(self.asked, tried):
             self.tried |= tried
         return has_room
 
@@ -327,6 +324,7 @@ class Failover:
         self._model.left()
         self._model, self._failure = other, None
         self._model.arrive()
+        self.asked.falls_back = self._fallback() is not None
 
     def _fallback(self) -> Model | None:
         """

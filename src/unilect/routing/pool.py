@@ -54,12 +54,14 @@ class Asked(Struct, gc=False):
         request: The request; None for a call about the model, such as to count tokens.
         tried: The backends that the request was sent to, this one too.
         begun: The client has seen a part of the answer, so that it will not be sent to another one.
+        falls_back: Another model answers the request if none of this one's backends does.
         known: What tells the request from others, once that was asked for; it costs a pass over the request.
     """
 
     request: Request | None = None
     tried: Collection["Member"] = ()
     begun: bool = False
+    falls_back: bool = False
     known: bytes = b""
 
     @property
@@ -300,21 +302,14 @@ class Pool:
         if caller and len(self.callers) < 2:
             self.callers.add(caller)
 
-    def choose(
-        self, request: Request | None, tried: Collection[Member], falls_back: bool
-    ) -> Member | None:
-        """
-        The backend for a request; None where there is none that was not tried and is worth asking.
-
-        Args:
-            falls_back: Another model answers this request if none of the backends does.
-        """
-        if len(self.members) == 1 and not falls_back:
-            return None if self.members[0] in tried else self.members[0]
-        free = self._free(tried, falls_back)
+    def choose(self, asked: Asked) -> Member | None:
+        """The backend for a request; None where there is none that was not tried and is worth asking."""
+        if len(self.members) == 1 and not asked.falls_back:
+            return None if self.members[0] in asked.tried else self.members[0]
+        free = self._free(asked, asked.tried)
         if not free or len(self.members) == 1:
             return free[0] if free else None
-        beginnings = digests(request)
+        beginnings = digests(asked.request)
         known = self._affinity.find(beginnings)
         least = min(member.outstanding for member in free)
         idlest = [one for one in free if one.outstanding <= _EQUAL_FACTOR * least]
@@ -324,12 +319,12 @@ class Pool:
         self._affinity.note(beginnings, member)
         return member
 
-    def _free(self, tried: Collection[Member], falls_back: bool) -> list[Member]:
+    def _free(self, asked: Asked, tried: Collection[Member]) -> list[Member]:
         """The backends that are worth asking; where none is, and nobody else answers, those that fail but can be reached."""
         now_s = asyncio.get_running_loop().time()
         rest = [member for member in self.members if member not in tried]
         free = [member for member in rest if member.breaker.allows(now_s)]
-        if free or falls_back:
+        if free or asked.falls_back:
             # an engine that died comes back by itself, which may take as long as its model takes to load
             return [member for member in free if not member.is_coming_back] or free
         return [
@@ -338,9 +333,9 @@ class Pool:
             if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
         ]
 
-    def has_room(self, tried: Collection[Member], falls_back: bool) -> bool:
-        """True if a backend that was not tried, and is worth asking, would take a request at once; `falls_back` as in `choose`."""
-        free = self._free(tried, falls_back)
+    def has_room(self, asked: Asked, tried: Collection[Member]) -> bool:
+        """True if a backend that was not tried, and is worth asking, would take a request at once."""
+        free = self._free(asked, tried)
         return any(one.has_room and not one.is_coming_back for one in free)
 
     def none_left(self, last: UnilectError | None = None) -> UnilectError:
@@ -433,7 +428,7 @@ class Pool:
         self._suspects.move_to_end(digest)
         if len(self._suspects) > _SUSPECTS:
             self._suspects.popitem(last=False)
-        return len(failed) == 1 and not self._free(asked.tried, self.has_fallback)
+        return len(failed) == 1 and not self._free(asked, asked.tried)
 
     def _blame_others(self, asked: Asked) -> None:
         """A request was answered here: where it has failed before, that was no fault of its own."""
