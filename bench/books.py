@@ -59,7 +59,7 @@ async def add_keys(url: str, secret: str, count: int) -> None:
             rows.add(key)
             rows.add_secret(key.id, id, digest(text))
 
-    await database.run(add)
+    await database.write(add)
     await database.aclose()
 
 

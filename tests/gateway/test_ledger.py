@@ -475,7 +475,7 @@ async def test_no_room_for_a_journal(
     (tmp_path / "a file").touch()
     for rule in ("required", "best_effort"):
         async with books(tmp_path, rule, url=url) as made:  # type: ignore[arg-type]
-            await made.database.run(lambda connection: None)
+            await made.database.write(lambda connection: None)
             made.book._journals = lambda: tmp_path / "a file" / "no folder"
             if rule == "required":
                 with pytest.raises(LedgerUnavailable):

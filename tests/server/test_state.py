@@ -205,9 +205,9 @@ async def test_a_store_that_fails() -> None:
 
     try:
         with pytest.raises(StoreUnavailable):
-            await database.run(fails)
+            await database.write(fails)
         down = Exposed(metrics.exposition().decode())
-        await database.run(lambda connection: None)
+        await database.write(lambda connection: None)
         up = Exposed(metrics.exposition().decode())
     finally:
         await database.aclose()

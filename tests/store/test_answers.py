@@ -1,5 +1,6 @@
 """Tests of unilect.store.answers, on SQLite, in memory and on PostgreSQL."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -170,21 +171,26 @@ async def test_a_chain_that_is_too_large(database: Database) -> None:
     await answers.aclose()
 
 
-async def test_a_chain_that_loses_its_beginning(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A chain of which a response is deleted while it is read is missing, and not shorter."""
+async def test_a_chain_that_loses_its_beginning(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of which a response is deleted while it is read is as it was, whole, and missing from then on."""
+    database = Database(url)
+    answers = Answers(database)
     for id, parent in (("1", None), ("2", "1"), ("3", "2")):
         await answers.put(stored(id, parent))
-    read = _responses._CHAIN_TALK.rows
+    read, loop = _responses._CHAIN_TALK.rows, asyncio.get_running_loop()
 
     def rows(connection: Any, *values: object) -> Any:
-        _responses._REMOVE.run(connection, [(ME, "1")])
+        deleting = asyncio.run_coroutine_threadsafe(answers.delete(ME, "1"), loop)
+        assert deleting.result(20)
         return read(connection, *values)
 
     monkeypatch.setattr(_responses._CHAIN_TALK, "rows", rows)
 
-    assert await answers.chain(ME, "3", with_bodies=False) is None
+    chain = await answers.chain(ME, "3", with_bodies=False)
+    assert ["1", "2", "3"] == [one.id for one in chain or []]
+    assert await answers.chain(ME, "3") is None
+    await answers.aclose()
+    await database.aclose()
 
 
 async def test_items_by_id(answers: Answers) -> None:

@@ -69,10 +69,10 @@ async def test_a_transaction(database: Database) -> None:
     def count(connection: Connection) -> object:
         return connection.scalar(text("SELECT count(*) FROM instances"))
 
-    assert 1 == await database.run(one)
+    assert 1 == await database.write(one)
     with pytest.raises(KeyError, match="oops"):
-        await database.run(fail)
-    assert 0 == await database.run(count)
+        await database.write(fail)
+    assert 0 == await database.write(count)
 
 
 async def test_a_statement_that_fails(database: Database) -> None:
@@ -84,9 +84,9 @@ async def test_a_statement_that_fails(database: Database) -> None:
 
     for _ in range(2):  # there is no such response
         with pytest.raises(IntegrityError) as error:
-            await database.run(wrong)
+            await database.write(wrong)
         assert "secret" not in str(error.value)
-        assert 1 == await database.run(one)
+        assert 1 == await database.write(one)
 
 
 async def test_many_at_once(database: Database) -> None:
@@ -134,10 +134,10 @@ async def test_a_caller_that_leaves(database: Database) -> None:
 
 async def test_a_closed_database(database: Database) -> None:
     """A database that was closed refuses, and may be closed again."""
-    await database.run(one)
+    await database.write(one)
     await database.aclose()
     with pytest.raises(StoreUnavailable, match="stopping"):
-        await database.run(one)
+        await database.write(one)
     await database.aclose()
 
 
@@ -211,7 +211,7 @@ async def test_a_file_of_its_user_only(tmp_path: Path) -> None:
     """The file and all that SQLite makes beside it are readable for their user only; so is the folder of the default place."""
     path = tmp_path / "a" / "b" / "x.db"
     database = Database(f"sqlite:///{path}", is_default=True)
-    await database.run(one)
+    await database.write(one)
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     folders = [stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)]
     await database.aclose()
@@ -318,7 +318,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
 async def test_the_tables_of_a_newer_version(url: str) -> None:
     """Tables of a newer version of unilect are left alone, and told."""
     database = Database(url)
-    await database.run(
+    await database.write(
         lambda one: one.execute(text("UPDATE unilect_version SET version_num = 'x'"))
     )
     await database.aclose()
@@ -326,7 +326,7 @@ async def test_the_tables_of_a_newer_version(url: str) -> None:
         assert "Update unilect" in await reason(answers)
     database = Database(url)
     with pytest.raises(StoreUnavailable):
-        await database.run(one)
+        await database.write(one)
     await database.aclose()
 
 

@@ -173,10 +173,10 @@ async def test_a_change_while_a_server_looks(keys: StoredKeys, database: Databas
     await keys.create("ann", "AAAA", b"1")
     number, _ = await keys.changed(0)
     await keys.create("bob", "BBBB", b"2")
-    await database.run(lambda of: of.execute(update(key_changes).values(number=number)))
+    await database.write(lambda of: of.execute(update(key_changes).values(number=number)))
     assert (number, ["key_AAAA"]) == await keys.changed(0)  # as before bob was there
 
-    await database.run(lambda of: of.execute(update(key_changes).values(number=number + 1)))
+    await database.write(lambda of: of.execute(update(key_changes).values(number=number + 1)))
     assert (number + 1, ["key_BBBB"]) == await keys.changed(number)
 
 

@@ -129,7 +129,7 @@ async def test_what_is_kept(database: Database, ledger: Ledger) -> None:
         found = connection.execute(select(table).order_by(table.c.prompt.desc()))  # type: ignore[attr-defined]
         return [dict(one) for one in found.mappings()]
 
-    first, second = await database.run(read)
+    first, second = await database.write(read)
     expected = structs.asdict(whole) | {"owner": "lab?", "day": int(whole.at // DAY_S)}
     assert expected == first
     assert (400, 0, 10**12, 10**15) == (len(str(second["model"])), second["prompt"], second["completion"], second["cost"])  # fmt: skip
@@ -166,7 +166,7 @@ async def status_of(ledger: Ledger, id: str) -> int:
 
     from unilect.store._tables import ledger as table
 
-    status = await ledger._database.run(
+    status = await ledger._database.write(
         lambda connection: connection.scalar(select(table.c.status).where(table.c.id == id))
     )
     assert status is not None

@@ -48,12 +48,12 @@ async def test_the_tables(kind: str, new_url: Callable[[str], str]) -> None:
         return inspect(connection).get_table_names()
 
     database = Database(new_url(kind))
-    assert [] == await database.run(differences)
-    made = await database.run(lambda connection: connection.execute(select(key_changes)).all())
-    assert ["unilect_version"] == await database.run(back)
-    await database.run(upgrade)
-    assert [] == await database.run(differences)
-    anew = await database.run(lambda connection: connection.execute(select(key_changes)).all())
+    assert [] == await database.write(differences)
+    made = await database.write(lambda connection: connection.execute(select(key_changes)).all())
+    assert ["unilect_version"] == await database.write(back)
+    await database.write(upgrade)
+    assert [] == await database.write(differences)
+    anew = await database.write(lambda connection: connection.execute(select(key_changes)).all())
     assert [(1, 0)] == made == anew
     await database.aclose()
 
@@ -83,7 +83,7 @@ async def test_responses_of_an_older_version(kind: str, new_url: Callable[[str],
     answers = Answers(database)
     for one in some:
         await answers.put(one)
-    parts = await database.run(older)
+    parts = await database.write(older)
     await answers.aclose()
     await database.aclose()
     assert [

@@ -147,7 +147,7 @@ async def test_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "fsync", noted)
     path = tmp_path / "new" / "folder" / "x.db"
     database = Database(f"sqlite:///{path}", is_default=True)
-    await database.run(lambda connection: None)
+    await database.write(lambda connection: None)
     await database.aclose()
 
     assert path.exists()

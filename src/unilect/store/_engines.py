@@ -9,9 +9,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, QueuePool, StaticPool, create_engine, event, make_url
 
-from unilect.store._prepared import begin_immediate
+from unilect.store._prepared import begin_deferred, begin_immediate
 
 _SETTINGS = (
     "auto_vacuum = INCREMENTAL",  # before the first table
@@ -24,7 +24,7 @@ _SETTINGS = (
 
 
 def sqlite(path: Path | None, timeout_s: float) -> Engine:
-    """The one connection to an SQLite file; without a path to a database in memory."""
+    """The one connection that writes to an SQLite file; without a path to a database in memory."""
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -47,7 +47,36 @@ def sqlite(path: Path | None, timeout_s: float) -> Engine:
     return engine
 
 
-def postgresql(url: str, timeout_s: float, most: int) -> Engine:
+def sqlite_readers(path: Path, timeout_s: float, most: int) -> Engine:
+    """
+    Connections that read an SQLite file, at most so many, each in a transaction that sees one moment.
+
+    They neither write nor checkpoint, and so need no lock against those that do.
+    """
+    place = f"{path.absolute().as_uri()}?mode=ro"
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(
+            place, timeout_s, isolation_level=None, check_same_thread=False, uri=True
+        )
+
+    engine = create_engine(
+        "sqlite://",
+        creator=connect,
+        poolclass=QueuePool,
+        pool_size=most,
+        max_overflow=0,
+        hide_parameters=True,
+    )
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        begin_deferred(connection)
+
+    return engine
+
+
+def postgresql(url: str, timeout_s: float, most: int, *, read_only: bool = False) -> Engine:
     """Connections to a PostgreSQL server, at most so many; one that broke is replaced before it is used."""
     arguments: dict[str, Any] = {
         "connect_timeout": max(2, round(timeout_s)),
@@ -67,6 +96,8 @@ def postgresql(url: str, timeout_s: float, most: int) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # of this transaction only: a pooler such as pgbouncer gives the connection to others
+        if read_only:
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         milliseconds = round(timeout_s * 2000)
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {milliseconds}")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(timeout_s * 1000)}")

@@ -3,16 +3,30 @@
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import chain
+from operator import itemgetter
 
 from msgspec import structs
-from sqlalchemy import Connection, delete, func, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Subquery,
+    delete,
+    func,
+    literal_column,
+    select,
+    true,
+    union_all,
+)
 
 from unilect.store._prepared import Prepared, run_text
-from unilect.store._tables import keys, ledger
+from unilect.store._tables import keys, ledger, ledger_totals
 from unilect.store.ledger import CORRECTED, Row, Sum, Used
 
 #: The columns: the fields of a `Row`, and between them the day.
 _NAMES = "id at day key owner model backend dialect endpoint prompt cached completion first_token_ms duration_ms status finish cost"
+#: Where a row has what tells its sum from others: the day, the key, the owner and the model.
+_PLACES = (2, 3, 4, 5)
+_SUMMED = ("requests", "prompt", "completion", "cost")
 _TEXTS = ["key", "owner", "model", "backend", "dialect", "endpoint", "finish"]
 #: Rows that one statement of SQLite inserts: several threads run, and what a statement waits for takes longer than what it does.
 AT_ONCE = 32
@@ -35,6 +49,9 @@ class LedgerRows:
         connection, kind = self._connection, self._connection.dialect.name
         values, insertion = [_values(row) for row in rows], _insert(kind)
         if kind != "sqlite" and values:  # one statement of PostgreSQL takes no id twice
+            values.sort(
+                key=itemgetter(*_PLACES)
+            )  # whoever adds to the same sums waits, and none for each other
             insertion.run(connection, values)
             return True
         for at in range(0, len(values), AT_ONCE):
@@ -49,25 +66,19 @@ class LedgerRows:
         self._connection.execute(delete(ledger).where(ledger.c.id == _PROBE.id))
 
     def used(self, since: float, key: str | None) -> list[Used]:
-        """What every key, or one, has used of every model since a time."""
-        parts = (ledger.c.key, ledger.c.owner, ledger.c.model)
-        sums = func.sum(ledger.c.prompt + ledger.c.completion), func.sum(ledger.c.cost)
-        asked = select(*parts, *sums).where(ledger.c.at >= since).group_by(*parts)
-        rows = self._connection.execute(asked if key is None else asked.where(ledger.c.key == key))
+        """Sum up what every key, or one, has used of every model since a time."""
+        all = _since(since, key)
+        parts = (all.c.key, all.c.owner, all.c.model)
+        sums = func.sum(all.c.prompt + all.c.completion), func.sum(all.c.cost)
+        rows = self._connection.execute(select(*parts, *sums).group_by(*parts))
         return [Used(*row[:3], tokens=int(row[3]), cost=int(row[4])) for row in rows]
 
     def sums(self, by: Sequence[str], since: float, key: str | None) -> list[Sum]:
-        """The sums since a time, of one key or of all, for each value of the columns `by`."""
-        parts = [ledger.c[name] for name in by]
-        numbers = [
-            func.count().label("requests"),
-            *(func.sum(ledger.c[name]).label(f"of_{name}") for name in ("prompt", "completion")),
-            func.sum(ledger.c.cost).label("of_cost"),
-        ]
-        grouped = select(*parts, *numbers).where(ledger.c.at >= since).group_by(*parts)
-        if key is not None:
-            grouped = grouped.where(ledger.c.key == key)
-        found = grouped.subquery()
+        """Sum up all requests since a time, of one key or of all, for each value of the columns `by`."""
+        all = _since(since, key)
+        parts = [all.c[name] for name in by]
+        numbers = [func.sum(all.c[name]).label(f"of_{name}") for name in _SUMMED]
+        found = select(*parts, *numbers).group_by(*parts).subquery()
         asked = select(found)
         if "key" in by:
             asked = select(found, keys.c.name).outerjoin(keys, keys.c.id == found.c.key)
@@ -77,13 +88,10 @@ class LedgerRows:
                 name=row.get("name") or row.get("key"),
                 model=row.get("model"),
                 day=row.get("day"),
-                requests=row["requests"],
-                prompt=int(row["of_prompt"]),
-                completion=int(row["of_completion"]),
-                cost=int(row["of_cost"]),
+                **{name: int(row[f"of_{name}"]) for name in _SUMMED},
             )
             for row in self._connection.execute(asked).mappings()
-            if row["requests"]
+            if row["of_requests"]
         ]
 
     def delete_before(self, at: float) -> bool:
@@ -91,6 +99,22 @@ class LedgerRows:
         old = select(ledger.c.id).where(ledger.c.at < at).order_by(ledger.c.at).limit(_MOST_DELETED)
         gone = self._connection.execute(delete(ledger).where(ledger.c.id.in_(old)))
         return gone.rowcount == _MOST_DELETED
+
+
+def _since(since: float, key: str | None) -> Subquery:
+    """Select the sums of all requests since a time, of one key or of all: of whole days, and the rows of the day in which it lies."""
+    day, second = divmod(since, _DAY_S)
+    totals = select(ledger_totals).where(ledger_totals.c.day >= day + bool(second))
+    of_key = true() if key is None else ledger_totals.c.key == key
+    if not second:
+        return totals.where(of_key).subquery()
+    one: ColumnElement[int] = literal_column("1").label("requests")
+    rows = select(
+        *(one if part.name == "requests" else ledger.c[part.name] for part in ledger_totals.c)
+    )
+    rows = rows.where(ledger.c.at >= since, ledger.c.at < (day + 1) * _DAY_S)
+    of_row = true() if key is None else ledger.c.key == key
+    return union_all(totals.where(of_key), rows.where(of_row)).subquery()
 
 
 @cache

@@ -13,9 +13,10 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, insert, insp
 
 from unilect.store._failures import unavailable
 from unilect.store._tables import METADATA, key_changes
+from unilect.store._totals import create_triggers
 
 #: The newest revision in migrations/versions; a database that has it needs no look at them, and no import of Alembic.
-NEWEST = "0005"
+NEWEST = "0006"
 _FOLDER = Path(__file__).parent / "migrations"
 _LOCK = 0x756E696C  # any number that no other program's
 
@@ -66,6 +67,7 @@ def upgrade(connection: Connection, found: str = "") -> None:
 def _make(connection: Connection) -> None:
     """Make all tables as the migrations would; of a name that is there already the database complains, as it does of these."""
     METADATA.create_all(connection, checkfirst=False)
+    create_triggers(connection)
     connection.execute(insert(key_changes).values(id=1, number=0))
     version = Table(
         "unilect_version", MetaData(), Column("version_num", String(32), primary_key=True)

@@ -89,6 +89,11 @@ def begin_immediate(connection: Connection) -> None:
     _asked(connection, "BEGIN IMMEDIATE", ())
 
 
+def begin_deferred(connection: Connection) -> None:
+    """Begin a transaction of SQLite that will only read; errors as of `run_text`."""
+    _asked(connection, "BEGIN", ())
+
+
 def _asked(connection: Connection, text: str, values: tuple[object, ...]) -> Sequence[Any]:
     """What SQLite answers to a statement."""
     cursor = connection.connection.cursor()

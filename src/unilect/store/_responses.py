@@ -237,8 +237,6 @@ class Responses:
             own = (parent, conversation, created_at)
             found[one] = Stored(one, owner, status, b"", [], [], *own, instance=instance)
         texts = (_CHAIN_TEXTS if with_bodies else _CHAIN_TALK).rows(self._connection, *asked)
-        if len(texts) < len(rows):  # on PostgreSQL one may be deleted between two statements
-            return None
         for one, talk, *body in texts:
             stored = found[one]
             stored.input, stored.output = _decode_items(talk)

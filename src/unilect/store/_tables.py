@@ -137,6 +137,20 @@ ledger = Table(
     Index("ledger_by_time", "at"),
     Index("ledger_by_key", "key", "at"),
 )
+ledger_totals = Table(  # the sums of the ledger's rows, see `_totals`
+    "ledger_totals",
+    METADATA,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("key", Text, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt", BigInteger, nullable=False),
+    Column("completion", BigInteger, nullable=False),
+    Column("cost", BigInteger, nullable=False),
+    Index("ledger_totals_by_key", "key", "day"),
+    sqlite_with_rowid=False,
+)
 instances = Table(
     "instances",
     METADATA,

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from unilect.store._transaction import Transaction
+
+    _Ask: TypeAlias = Callable[[Transaction], "_Result"]
 
 #: The statuses of a response that a server works on.
 RUNNING = ("queued", "in_progress")
@@ -191,7 +193,7 @@ class Answers:
         """A response, with its events."""
         if not _is_id(id):
             return None
-        return await self._ask(lambda now: now.responses.get(owner, id))
+        return await self._read(lambda now: now.responses.get(owner, id))
 
     async def chain(
         self, owner: str, id: str, most: int = 1000, *, with_bodies: bool = True
@@ -207,15 +209,7 @@ class Answers:
         """
         if not _is_id(id):
             return None
-        now = self._clock()
-
-        def read(connection: "Connection") -> list[Stored] | None:
-            found = self._transaction(connection, now).responses
-            return found.chain(owner, id, most, with_bodies)
-
-        self._start_sweeping()
-        # on SQLite nobody else writes between two statements: they need no transaction, unless nothing is found
-        return await self._database.begin(read, read)
+        return await self._read(lambda now: now.responses.chain(owner, id, most, with_bodies))
 
     async def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
         """
@@ -226,11 +220,11 @@ class Answers:
         """
         _check_count(len(ids), "input")
         known = [id for id in ids if _is_id(id)]
-        return await self._ask(lambda now: now.responses.items(owner, known)) if known else {}
+        return await self._read(lambda now: now.responses.items(owner, known)) if known else {}
 
     async def delete(self, owner: str, id: str) -> bool:
         """Remove a response; whether it was there. Items that it has brought into a conversation stay there."""
-        return _is_id(id) and await self._ask(lambda now: now.responses.delete(owner, id))
+        return _is_id(id) and await self._write(lambda now: now.responses.delete(owner, id))
 
     async def update(
         self,
@@ -260,17 +254,17 @@ class Answers:
             self._check((), (body, events or b""), output)
             return now.responses.update(owner, id, status, body, output, events, only_if)
 
-        added = await self._ask(change)
+        added = await self._write(change)
         self._added(added or 0, 0)
         return added is not None
 
     async def touch(self, instance: str) -> None:
         """This server lives, and works on the responses that have its name."""
-        await self._ask(lambda now: now.responses.touch(instance))
+        await self._write(lambda now: now.responses.touch(instance))
 
     async def is_stale(self, stored: Stored, older_than_s: float) -> bool:
         """Whether the server that works on a response was not touched for so long."""
-        touched_at = await self._ask(lambda now: now.responses.touched_at(stored.instance))
+        touched_at = await self._read(lambda now: now.responses.touched_at(stored.instance))
         last = stored.created_at if touched_at is None else touched_at
         return last < self._clock() - older_than_s
 
@@ -293,24 +287,24 @@ class Answers:
             self._check([new], [metadata], items)
             return now.conversations.create(owner, new, metadata, items)
 
-        self._added(await self._ask(create))
+        self._added(await self._write(create))
         return new
 
     async def conversation(self, owner: str, id: str) -> tuple[bytes, float] | None:
         """The metadata of a conversation, and when it began."""
         if not _is_id(id):
             return None
-        return await self._ask(lambda now: now.conversations.get(owner, id))
+        return await self._read(lambda now: now.conversations.get(owner, id))
 
     async def update_conversation(self, owner: str, id: str, metadata: bytes) -> bool:
         """Give a conversation other metadata; whether it was there."""
-        return _is_id(id) and await self._ask(
+        return _is_id(id) and await self._write(
             lambda now: now.conversations.update(owner, id, metadata)
         )
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
         """Remove a conversation with its items; whether it was there. Responses that belong to it stay."""
-        return _is_id(id) and await self._ask(lambda now: now.conversations.delete(owner, id))
+        return _is_id(id) and await self._write(lambda now: now.conversations.delete(owner, id))
 
     async def add_items(self, owner: str, id: str, items: Sequence[Item]) -> bool:
         """
@@ -326,7 +320,7 @@ class Answers:
             self._check((), (), items)
             return now.conversations.append(owner, id, items)
 
-        added = await self._ask(append)
+        added = await self._write(append)
         self._added(added or 0, 0)
         return added is not None
 
@@ -353,7 +347,7 @@ class Answers:
             return None
         if after is not None:
             _check_ids([after], "after")
-        return await self._ask(
+        return await self._read(
             lambda now: now.conversations.list(owner, id, after, limit, newest_first)
         )
 
@@ -366,32 +360,32 @@ class Answers:
         """
         if not _is_id(id):
             return None
-        return await self._ask(lambda now: now.conversations.whole(owner, id, most))
+        return await self._read(lambda now: now.conversations.whole(owner, id, most))
 
     async def item(self, owner: str, id: str, item_id: str) -> Item | None:
         """One item of a conversation."""
         if not _is_id(id) or not _is_id(item_id):
             return None
-        return await self._ask(lambda now: now.conversations.item(owner, id, item_id))
+        return await self._read(lambda now: now.conversations.item(owner, id, item_id))
 
     async def delete_item(self, owner: str, id: str, item_id: str) -> bool:
         """Remove an item from a conversation; whether it was there."""
         if not _is_id(id) or not _is_id(item_id):
             return False
-        return await self._ask(lambda now: now.conversations.delete_item(owner, id, item_id))
+        return await self._write(lambda now: now.conversations.delete_item(owner, id, item_id))
 
     async def sweep(self) -> None:
         """Delete what is too old, and the oldest where there is too much; done in the background, too, while the store is used."""
         since = self._clock() - self._max_age_s
-        while await self._ask(lambda now: now.delete_old(since), sweeping=True):
+        while await self._write(lambda now: now.delete_old(since), sweeping=True):
             pass
-        self._count, self._bytes = await self._ask(lambda now: now.totals(), sweeping=True)
+        self._count, self._bytes = await self._read(lambda now: now.totals(), sweeping=True)
         if self._is_too_much():
             count, size = int(self._max_count * _ROOM), int(self._max_bytes * _ROOM)
-            while await self._ask(lambda now: now.delete_oldest(count, size), sweeping=True):
+            while await self._write(lambda now: now.delete_oldest(count, size), sweeping=True):
                 pass
-            self._count, self._bytes = await self._ask(lambda now: now.totals(), sweeping=True)
-        while await self._ask(lambda now: now.shrink(), sweeping=True):
+            self._count, self._bytes = await self._read(lambda now: now.totals(), sweeping=True)
+        while await self._write(lambda now: now.shrink(), sweeping=True):
             pass
 
     async def aclose(self) -> None:
@@ -399,17 +393,19 @@ class Answers:
         self._puts.close()
         await self._tasks.aclose()
 
-    async def _ask(
-        self, ask: "Callable[[Transaction], _Result]", sweeping: bool = False
-    ) -> _Result:
-        """What a function returns that is called in a transaction."""
+    async def _write(self, ask: "_Ask[_Result]", sweeping: bool = False) -> _Result:
+        """Call a function in a transaction, and return its result."""
+        return await self._database.write(self._asking(ask, sweeping))
+
+    async def _read(self, ask: "_Ask[_Result]", sweeping: bool = False) -> _Result:
+        """As `_write`, of a function that writes nothing."""
+        return await self._database.read(self._asking(ask, sweeping))
+
+    def _asking(self, ask: "_Ask[_Result]", sweeping: bool) -> "Callable[[Connection], _Result]":
         now = self._clock()
-        result = await self._database.run(
-            lambda connection: ask(self._transaction(connection, now))
-        )
         if not sweeping:
             self._start_sweeping()
-        return result
+        return lambda connection: ask(self._transaction(connection, now))
 
     def _transaction(self, connection: "Connection", now: float) -> "Transaction":
         from unilect.store._transaction import Transaction

@@ -1,6 +1,10 @@
 """
 A database by URL: SQLite or PostgreSQL, one transaction a call, off the event loop.
 
+There are two ways to use it, `write` and `read`, each with threads and connections of its own: what reads for long holds up nothing that
+writes, and the other way round. SQLite reads what was committed last beside its one writer (WAL); a database in memory has one connection
+for both.
+
 Nothing is opened, and SQLAlchemy is not imported, before the first transaction: a server that stores nothing pays nothing.
 
 Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/pragma.html, https://docs.sqlalchemy.org/en/21/core/connections.html
@@ -28,7 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("unilect")
 _Result = TypeVar("_Result")
-_POSTGRESQL_THREADS = 4
+_POSTGRESQL_WRITERS = 4
+_READERS = 4
 #: PostgreSQL's codes of what another transaction has caused, and a second try may not meet: serialization_failure,
 #: deadlock_detected, unique_violation (both have made the same row).
 _AGAIN = ("40001", "40P01", "23505")
@@ -59,13 +64,16 @@ class Database:
         self._is_default = is_default
         self._is_sqlite = path is not None
         # SQLite has one writer, and then one connection is the fastest; memory is one connection's
-        threads = 1 if self._is_sqlite else _POSTGRESQL_THREADS
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="unilect-store")
+        writers = 1 if self._is_sqlite else _POSTGRESQL_WRITERS
+        self._writers = ThreadPoolExecutor(writers, thread_name_prefix="unilect-store")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="unilect-store-read")
         self._opening = threading.Lock()
         self._engine: Engine | None = None
+        self._read_engine: Engine | None = None  # None where reads go through the writer
         self._connection: Connection | None = None  # the one to SQLite, while all goes well
         self._closed = False
         self._wrong = ""  # why it cannot be used, as the log has it
+        self._cannot_write = False  # a file that cannot be written may be one that can be read
         self.failures = 0
 
     @property
@@ -83,9 +91,9 @@ class Database:
         """Whether it is a PostgreSQL server's."""
         return not self._is_sqlite
 
-    async def run(self, function: "Callable[[Connection], _Result]") -> _Result:
+    async def write(self, function: "Callable[[Connection], _Result]") -> _Result:
         """
-        What a function returns that is called in a thread, with a connection in a transaction.
+        Call a function in a thread, with a connection in a transaction, and return its result.
 
         The transaction is committed, and on SQLite on the disk, when this returns; it is undone where the function raises. It may be
         called again where a server undoes it. A caller that is cancelled does not undo what has begun.
@@ -95,32 +103,50 @@ class Database:
         """
         return await self.begin(function)
 
+    async def read(self, function: "Callable[[Connection], _Result]") -> _Result:
+        """
+        As `write`, with a connection that cannot write; all that the function reads is of one moment, with all that was committed before.
+
+        It waits for nobody who writes, and may be called again as there.
+        """
+        return await self._submit(self._readers, self._read, function)
+
     def begin(
         self,
         function: "Callable[[Connection], _Result]",
         statement: "Callable[[Connection], _Result | None] | None" = None,
     ) -> "asyncio.Future[_Result]":
         """
-        As `run`, for who waits without a task.
+        As `write`, for who waits without a task.
 
         Args:
             statement: Called first on SQLite, without a transaction: it may run one statement, which is a transaction by itself and costs a third of
                 one that is begun and committed. Where it returns None, the function is called.
         """
+        return self._submit(self._writers, self._transaction, function, statement)
+
+    def _submit(
+        self,
+        threads: ThreadPoolExecutor,
+        work: "Callable[..., _Result]",
+        *functions: object,
+    ) -> "asyncio.Future[_Result]":
+        """Do a piece of work in one of some threads."""
         loop = asyncio.get_running_loop()
         end: asyncio.Future[_Result] = loop.create_future()
         if self._closed:
             end.set_exception(StoreUnavailable("The server is stopping.", retry_after_s=5))
             return end
         # `run_in_executor` takes twice as long to bring a result back
-        work: Future[_Result] = self._threads.submit(self._transaction, function, statement)
-        work.add_done_callback(partial(self._hand_over, loop, end))
-        end.add_done_callback(partial(_leave, work))
+        begun: Future[_Result] = threads.submit(work, *functions)
+        writes = threads is self._writers
+        begun.add_done_callback(partial(self._hand_over, loop, end, writes))
+        end.add_done_callback(partial(_leave, begun))
         return end
 
     @property
     def works(self) -> bool:
-        """Whether the last use succeeded."""
+        """Whether the last use succeeded, and the last one that wrote."""
         return not self._wrong
 
     def mark(self) -> object | None:
@@ -147,23 +173,29 @@ class Database:
         self,
         loop: asyncio.AbstractEventLoop,
         end: "asyncio.Future[_Result]",
+        writes: bool,
         work: "Future[_Result]",
     ) -> None:
         """Bring what has become of a piece of work from its thread to the loop where it is waited for."""
         # the loop may be closed: a server that stops waits for its threads after it
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._settle, end, work)
+            loop.call_soon_threadsafe(self._settle, end, writes, work)
 
-    def _settle(self, end: "asyncio.Future[_Result]", work: "Future[_Result]") -> None:
+    def _settle(
+        self, end: "asyncio.Future[_Result]", writes: bool, work: "Future[_Result]"
+    ) -> None:
         if end.done():  # who waited has left
             return
         error = work.exception()
         if error is None:
-            self._log("")
+            self._cannot_write = self._cannot_write and not writes
+            if not self._cannot_write:
+                self._log("")
             end.set_result(work.result())
             return
         if isinstance(error, StoreUnavailable):
             self.failures += 1
+            self._cannot_write = self._cannot_write or writes
             self._log(error.for_operator)
         end.set_exception(error)
 
@@ -176,21 +208,46 @@ class Database:
     def _transaction(
         self,
         function: "Callable[[Connection], _Result]",
-        statement: "Callable[[Connection], _Result | None] | None",
+        statement: "Callable[[Connection], _Result | None] | None" = None,
     ) -> _Result:
+        def once() -> _Result:
+            self._prepare()
+            with self._alone():
+                engine = self._opened()
+                if statement is not None and self._is_sqlite:
+                    found = self._stated(engine, statement)
+                    if found is not None:
+                        return found
+                return self._transacted(engine, function)
+
+        return self._tried(once)
+
+    def _read(self, function: "Callable[[Connection], _Result]") -> _Result:
+        if not self._is_open():  # whoever writes makes the file and its tables
+            self._writers.submit(self._transaction, _use_nothing).result()
+        engine = self._read_engine
+        if engine is None:
+            return self._writers.submit(self._transaction, function).result()
+
+        def once() -> _Result:
+            with engine.begin() as connection:
+                return function(connection)
+
+        return self._tried(once)
+
+    def _is_open(self) -> bool:
+        """Whether the database is open, and its file still the one that was opened."""
+        with self._opening:
+            return self._engine is not None and not (self._file and self._file.is_replaced())
+
+    def _tried(self, once: "Callable[[], _Result]") -> _Result:
+        """Do something, and again where a server has undone it; errors of the library are translated."""
         # the import is here, in the thread: it takes 0.2 s
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
         for left in reversed(range(_TRIES)):
             try:
-                self._prepare()
-                with self._alone():
-                    engine = self._opened()
-                    if statement is not None and self._is_sqlite:
-                        found = self._stated(engine, statement)
-                        if found is not None:
-                            return found
-                    return self._transacted(engine, function)
+                return once()
             except DBAPIError as error:
                 if not left or getattr(error.orig, "sqlstate", "") not in _AGAIN:
                     raise self._told(error) from error
@@ -249,12 +306,20 @@ class Database:
         """The connections; opened, and the tables brought up to date, where this is the first use or the file is another one."""
         with self._opening:
             if self._engine is not None and self._file and self._file.is_replaced():
-                self._let_go()
-                self._engine.dispose()
-                self._engine = None
+                self._dispose()
             if self._engine is None:
                 self._engine = self._open()
+                self._read_engine = self._open_readers()
             return self._engine
+
+    def _dispose(self) -> None:
+        """Close the connections: those that read first, as the last one of an SQLite file brings what was written into it."""
+        if self._read_engine is not None:
+            self._read_engine.dispose()
+        self._let_go()
+        if self._engine is not None:
+            self._engine.dispose()
+        self._engine = self._read_engine = None
 
     def _open(self) -> "Engine":
         from sqlalchemy.exc import SQLAlchemyError
@@ -266,7 +331,7 @@ class Database:
         engine = (
             _engines.sqlite(self._file.path if self._file else None, self._timeout_s)
             if self._is_sqlite
-            else _engines.postgresql(self._url, self._timeout_s, _POSTGRESQL_THREADS)
+            else _engines.postgresql(self._url, self._timeout_s, _POSTGRESQL_WRITERS)
         )
         try:
             with engine.begin() as connection:
@@ -279,13 +344,22 @@ class Database:
             raise
         return engine
 
+    def _open_readers(self) -> "Engine | None":
+        """The connections that read; None for a database in memory, which is one connection's."""
+        from unilect.store import _engines
+
+        if self._file:
+            return _engines.sqlite_readers(self._file.path, self._timeout_s, _READERS)
+        if self._is_sqlite:
+            return None
+        return _engines.postgresql(self._url, self._timeout_s, _READERS, read_only=True)
+
     def _close(self) -> None:
-        self._threads.shutdown()
+        self._readers.shutdown()  # first: one that reads may wait for the writer
+        self._writers.shutdown()
         if self._engine is not None:
             with self._alone():
-                self._let_go()
-                self._engine.dispose()
-            self._engine = None
+                self._dispose()
 
     def _told(self, error: "SQLAlchemyError", otherwise: str = "") -> Exception:
         """An error of the library: what the operator can do about it; a flaw of ours stays what it is, unless there is a word for it."""
@@ -302,3 +376,7 @@ def _leave(work: "Future[_Result]", end: "asyncio.Future[_Result]") -> None:
     """Who waited has left: what has not begun is not done."""
     if end.cancelled():
         work.cancel()
+
+
+def _use_nothing(connection: "Connection") -> None:
+    """Open the database, and no more."""

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -123,11 +124,11 @@ class StoredKeys:
             rows.add_secret(key.id, secret_id, digest)
             return key
 
-        return await self._ask(add)
+        return await self._write(add)
 
     async def all(self) -> list[Key]:
         """Every key, the oldest first."""
-        return await self._ask(lambda rows: rows.all())
+        return await self._read(lambda rows: rows.all())
 
     async def revoke(self, name: str) -> Key:
         """
@@ -146,7 +147,7 @@ class StoredKeys:
             rows.revoke(key.id, now)
             return rows.get(key.id)
 
-        return await self._ask(end)
+        return await self._write(end)
 
     async def rotate(self, name: str, secret_id: str, digest: bytes, overlap_s: float) -> Key:
         """
@@ -167,7 +168,7 @@ class StoredKeys:
             rows.add_secret(key.id, secret_id, digest)
             return key
 
-        return await self._ask(replace)
+        return await self._write(replace)
 
     async def limit(self, name: str, limits: Mapping[str, float | None]) -> Key:
         """
@@ -189,11 +190,11 @@ class StoredKeys:
             rows.limit(key.id, {n: most for n, most in changed.items() if most is not None}, number)
             return rows.get(key.id)
 
-        return await self._ask(change)
+        return await self._write(change)
 
     async def find(self, secret_id: str) -> Secret | None:
         """The secret with this public part."""
-        return await self._ask(lambda rows: rows.find(secret_id))
+        return await self._read(lambda rows: rows.find(secret_id))
 
     async def named(self, name: str) -> Key | None:
         """The key of an id or a name; of several the one that can be used, or else the newest."""
@@ -204,11 +205,11 @@ class StoredKeys:
             usable = [key for key in found if is_usable(key, now)]
             return next(reversed(usable or found), None)
 
-        return await self._ask(look)
+        return await self._read(look)
 
     async def get(self, id: str) -> Key:
         """The key of an id that was there; where it is not any more, it is as if revoked."""
-        return await self._ask(lambda rows: rows.get(id))
+        return await self._read(lambda rows: rows.get(id))
 
     async def changed(self, since: int) -> tuple[int, list[str]]:
         """
@@ -220,19 +221,25 @@ class StoredKeys:
         Returns:
             What to ask with the next time, and the ids of the keys.
         """
-        return await self._ask(lambda rows: rows.changed(since))
+        # not by `read`, which does not wait for a transaction that is being committed: the file's `mark` may have it already
+        return await self._write(lambda rows: rows.changed(since))
 
     def mark(self) -> object | None:
         """See `Database.mark`."""
         return self._database.mark()
 
-    async def _ask(self, ask: "Callable[[KeyRows], _Result]") -> _Result:
-        def work(connection: "Connection") -> _Result:
-            from unilect.store._keys import KeyRows
+    async def _write(self, ask: "Callable[[KeyRows], _Result]") -> _Result:
+        return await self._database.write(partial(_ask, ask))
 
-            return ask(KeyRows(connection))
+    async def _read(self, ask: "Callable[[KeyRows], _Result]") -> _Result:
+        return await self._database.read(partial(_ask, ask))
 
-        return await self._database.run(work)
+
+def _ask(ask: "Callable[[KeyRows], _Result]", connection: "Connection") -> _Result:
+    """Ask something of the rows, in a transaction."""
+    from unilect.store._keys import KeyRows
+
+    return ask(KeyRows(connection))
 
 
 def is_usable(key: Key, now: float) -> bool:

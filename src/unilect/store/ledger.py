@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ _DAY_S = 86_400.0
 _SWEEP_S = 600.0  # between two looks at what is too old
 #: The status of a row of which its client was told later that it could not be kept.
 CORRECTED = LedgerUnavailable.status
+_REPORTS = 2  # sums that are made at once: others who read have threads left
 #: What sums can be made by.
 PARTS = ("key", "model", "day")
 
@@ -121,6 +123,7 @@ class Ledger:
         self._database, self._max_age_s, self._clock = database, max_age_s, clock
         self._tasks = Tasks()
         self._sweeper: asyncio.Task[None] | None = None
+        self._reports = asyncio.Semaphore(_REPORTS)
 
     async def write(self, rows: Sequence[Row]) -> None:
         """
@@ -146,11 +149,11 @@ class Ledger:
 
     async def probe(self) -> None:
         """Write, and leave nothing behind: whether rows can be written."""
-        await self._ask(lambda all: all.probe())
+        await self._write(lambda all: all.probe())
 
     async def used(self, since: float, key: str | None = None) -> list[Used]:
         """What every key, or one, has used of every model in requests that came since a time, in seconds since 1970."""
-        return await self._ask(lambda all: all.used(since, key))
+        return await self._read(lambda all: all.used(since, key))
 
     async def sums(
         self, by: Sequence[str] = PARTS, since: float = 0.0, key: str | None = None
@@ -166,13 +169,14 @@ class Ledger:
         Returns:
             By day, key and model.
         """
-        found = await self._ask(lambda all: all.sums(by, since, key))
+        async with self._reports:
+            found = await self._read(lambda all: all.sums(by, since, key))
         return sorted(found, key=lambda one: (one.day or 0, one.name or "", one.model or ""))
 
     async def sweep(self) -> None:
         """Delete what is too old."""
         before = self._clock() - self._max_age_s
-        while await self._ask(lambda all: all.delete_before(before)):
+        while await self._write(lambda all: all.delete_before(before)):
             await asyncio.sleep(0)
 
     def mark(self) -> object | None:
@@ -189,10 +193,15 @@ class Ledger:
                 await self.sweep()
             await asyncio.sleep(_SWEEP_S)
 
-    async def _ask(self, ask: "Callable[[LedgerRows], _Result]") -> _Result:
-        def work(connection: "Connection") -> _Result:
-            from unilect.store._ledger import LedgerRows
+    async def _write(self, ask: "Callable[[LedgerRows], _Result]") -> _Result:
+        return await self._database.write(partial(_ask, ask))
 
-            return ask(LedgerRows(connection))
+    async def _read(self, ask: "Callable[[LedgerRows], _Result]") -> _Result:
+        return await self._database.read(partial(_ask, ask))
 
-        return await self._database.run(work)
+
+def _ask(ask: "Callable[[LedgerRows], _Result]", connection: "Connection") -> _Result:
+    """Ask something of the rows, in a transaction."""
+    from unilect.store._ledger import LedgerRows
+
+    return ask(LedgerRows(connection))

@@ -97,7 +97,7 @@ class Upkeep:
             before = (await self.look()).version
         database = Database(f"{SQLITE}/{self._file}" if self._file is not None else self._url)
         try:
-            await database.run(lambda connection: None)
+            await database.write(lambda connection: None)
         except StoreUnavailable as error:
             raise ConfigError(error.for_operator) from error
         finally:
