@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+from ledger_rows import DIFFERENCES
 from unilect.config.model import Price
 from unilect.context import Context
 from unilect.events import Finish, Progress, TextDelta, Usage
@@ -108,17 +109,19 @@ class Books:
             account.see(END)
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows that are committed, by the id of their request, in the order in which they came."""
+        """The rows that are committed, by the id of their request, in the order in which they came; the totals are theirs."""
         if self.url.startswith("sqlite"):
             with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)) as file:
                 file.row_factory = sqlite3.Row
                 found = [dict(one) for one in file.execute("SELECT * FROM ledger ORDER BY rowid")]
+                assert [] == file.execute(DIFFERENCES).fetchall()
         else:
             import psycopg
             from psycopg.rows import dict_row
 
             with psycopg.connect(self.url, row_factory=dict_row) as server:
                 found = server.execute("SELECT * FROM ledger ORDER BY ctid").fetchall()
+                assert [] == server.execute(DIFFERENCES.encode()).fetchall()
         rows = {one["id"].partition(".")[2]: one for one in found}
         assert len(rows) == len(found)
         return rows

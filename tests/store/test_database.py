@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -73,6 +74,58 @@ async def test_a_transaction(database: Database) -> None:
     with pytest.raises(KeyError, match="oops"):
         await database.write(fail)
     assert 0 == await database.write(count)
+
+
+async def test_who_reads_and_who_writes(url: str) -> None:
+    """What reads for long holds up nobody who writes, nor does what writes hold up those who read: they see what was committed."""
+    database = Database(url)
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def count(connection: Connection) -> object:
+        return connection.scalar(text("SELECT count(*) FROM instances"))
+
+    def count_slowly(connection: Connection) -> object:
+        before = count(connection)
+        begun.set()
+        assert goes_on.wait(20)
+        assert before == count(connection)
+        return before
+
+    def add(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO instances VALUES (:id, 1)"), {"id": os.urandom(8).hex()})  # fmt: skip
+
+    def add_slowly(connection: Connection) -> None:
+        add(connection)
+        count_slowly(connection)
+
+    assert 0 == await database.read(count)
+    reading = asyncio.create_task(database.read(count_slowly))
+    await asyncio.to_thread(begun.wait, 20)
+    await database.write(add)
+    assert not reading.done()
+    assert 1 == await database.read(count)
+    goes_on.set()
+    assert 0 == await reading
+    goes_on.clear()
+    begun.clear()
+    writing = asyncio.create_task(database.write(add_slowly))
+    await asyncio.to_thread(begun.wait, 20)
+    assert 1 == await database.read(count)
+    assert not writing.done()
+    goes_on.set()
+    await writing
+    assert 2 == await database.read(count)
+    await database.aclose()
+
+
+async def test_reading_writes_nothing(url: str) -> None:
+    """What reads cannot write, and the next one is as it was before."""
+    database = Database(url)
+    with pytest.raises(StoreUnavailable):
+        await database.read(lambda of: of.execute(text("INSERT INTO instances VALUES ('a', 1)")))
+    assert 1 == await database.read(one)
+    assert [] == await database.read(lambda of: of.execute(text("SELECT * FROM instances")).all())
+    await database.aclose()
 
 
 async def test_a_statement_that_fails(database: Database) -> None:
@@ -249,14 +302,16 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 async def test_a_file_that_another_program_locks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that another program keeps locked is told, to the log once, and used again when it is free."""
+    """A file that another program keeps locked is told, to the log once; it is read all the same, and written again when it is free."""
     path = tmp_path / "x.db"
     async with opened(f"sqlite:///{path}", timeout_s=0.05) as answers:
         await answers.put(stored("r"))
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         assert "keeps it locked" in await reason(answers)
+        assert stored("r") == await answers.get(ME, "r")
         assert "keeps it locked" in await reason(answers)
+        assert not answers._database.works
         other.close()
         await answers.put(stored("r"))
     first, second = (record.getMessage() for record in caplog.records)

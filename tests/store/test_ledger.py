@@ -4,14 +4,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from sqlalchemy import Connection, text
 
 from clock import Clock
-from ledger_rows import row
+from ledger_rows import DIFFERENCES, row
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
 from unilect.store.ledger import CORRECTED, PARTS, Ledger, Row, Sum, Used
@@ -59,18 +61,27 @@ def summed(rows: list[Row], by: tuple[str, ...], since: float, key: str | None) 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)])
 async def test_sums(kind: str, new_url: Callable[[str], str], clock: Clock) -> None:
-    """Sums by any parts, since any time, of one key or of all, are those of the rows that were written, whatever was written twice."""
+    """Sums by any parts, since any time, of one key or of all, are those of the rows that were written, whatever was written twice or deleted."""
     database = Database(new_url(kind))
-    ledger = Ledger(database, clock=clock)
+    ledger = Ledger(database, max_age_s=4 * DAY_S, clock=clock)
     written: list[Row] = []
     asked = [by for length in range(len(PARTS) + 1) for by in combinations(PARTS, length)]
+
+    def differences(connection: Connection) -> list[Any]:
+        return list(connection.execute(text(DIFFERENCES)))
 
     async def check(groups: list[list[Row]], again: int, since: float, key: str | None) -> None:
         for group in groups:
             await ledger.write(group)
             written.extend(group)
         if written:
-            await ledger.write([written[again % len(written)]])
+            status = 200 if again % 2 else CORRECTED
+            await ledger.write([structs.replace(written[again % len(written)], status=status)])
+        if again % 5 == 0:
+            clock.now += 0.2 * DAY_S
+            await ledger.sweep()
+            written[:] = [one for one in written if one.at >= clock.now - 4 * DAY_S]
+        assert [] == await database.read(differences)
         for by in asked:
             assert summed(written, by, since, key) == await ledger.sums(by, since, key)
         used = Counter[tuple[str, str, str, str]]()
@@ -92,7 +103,7 @@ async def test_sums(kind: str, new_url: Callable[[str], str], clock: Clock) -> N
     @given(
         st.lists(st.lists(ROWS, min_size=1, max_size=6), max_size=3),
         st.integers(0, 100),
-        st.floats(NOW - 3 * DAY_S, NOW),
+        st.floats(NOW - 3 * DAY_S, NOW) | st.sampled_from([NOW // DAY_S * DAY_S]),
         st.sampled_from([None, "key_AAAA", "key_BBBB"]),
     )
     def property(groups: list[list[Row]], again: int, since: float, key: str | None) -> None:
@@ -171,6 +182,24 @@ async def status_of(ledger: Ledger, id: str) -> int:
     )
     assert status is not None
     return status
+
+
+async def test_two_servers(url: str) -> None:
+    """Servers that write rows of the same keys at the same time, in any order, wait for each other, and lose nothing of the sums."""
+    databases = [Database(url) for _ in range(2)]
+    ledgers = [Ledger(one) for one in databases]
+    keys = ["key_A", "key_B", "key_C"]
+    for _ in range(5):
+        await asyncio.gather(
+            *(
+                one.write([row(key=key) for key in order])
+                for one, order in zip(ledgers, (keys, keys[::-1]), strict=True)
+            )
+        )
+    found = await ledgers[0].sums(("key",))
+    assert [("key_A", 10), ("key_B", 10), ("key_C", 10)] == [(one.key, one.requests) for one in found]  # fmt: skip
+    for of in (*ledgers, *databases):
+        await of.aclose()
 
 
 async def test_names_of_keys(database: Database, ledger: Ledger, clock: Clock) -> None:

@@ -12,11 +12,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, text
 
 import unilect.store
+from ledger_rows import DIFFERENCES, row
 from unilect.store._migrate import NEWEST, upgrade
 from unilect.store._tables import METADATA, key_changes
 from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
 from unilect.store.ids import OUTPUT, item_id, response_id
+from unilect.store.ledger import Ledger
 
 FOLDER = Path(unilect.store.__file__ or "").parent / "migrations"
 
@@ -105,4 +107,28 @@ async def test_responses_of_an_older_version(kind: str, new_url: Callable[[str],
     assert await answers.delete(me, "a")
     assert {"i": b"in again"} == await answers.items(me, ["i"])
     await answers.aclose()
+    await database.aclose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)])
+async def test_a_ledger_of_an_older_version(kind: str, new_url: Callable[[str], str]) -> None:
+    """The rows of a ledger that had no sums are in them, and so is what comes and goes from then on."""
+    url, day_s = new_url(kind), 86_400.0
+    database = Database(url)
+    ledger = Ledger(database, clock=lambda: 12 * day_s)
+    rows = [row(at=(10 + number % 3) * day_s, key=f"key_{number % 2}") for number in range(20)]
+    await ledger.write(rows)
+    before = await ledger.sums()
+    await database.write(lambda connection: downgrade(connection, "0005"))
+    await ledger.aclose()
+    await database.aclose()
+
+    database = Database(url)
+    ledger = Ledger(database, max_age_s=day_s, clock=lambda: 12 * day_s)
+    assert before == await ledger.sums()
+    await ledger.write([row(at=12 * day_s, key="key_0"), rows[0]])
+    await ledger.sweep()
+    assert 20 + 1 - 7 == sum(one.requests for one in await ledger.sums())
+    assert [] == await database.read(lambda of: of.execute(text(DIFFERENCES)).all())
+    await ledger.aclose()
     await database.aclose()

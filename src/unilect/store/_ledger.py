@@ -24,8 +24,7 @@ from unilect.store.ledger import CORRECTED, Row, Sum, Used
 
 #: The columns: the fields of a `Row`, and between them the day.
 _NAMES = "id at day key owner model backend dialect endpoint prompt cached completion first_token_ms duration_ms status finish cost"
-#: Where a row has what tells its sum from others: the day, the key, the owner and the model.
-_PLACES = (2, 3, 4, 5)
+_OF_SUM = itemgetter(2, 3, 4, 5)  # what tells the sum of a row's values from others
 _SUMMED = ("requests", "prompt", "completion", "cost")
 _TEXTS = ["key", "owner", "model", "backend", "dialect", "endpoint", "finish"]
 #: Rows that one statement of SQLite inserts: several threads run, and what a statement waits for takes longer than what it does.
@@ -49,9 +48,7 @@ class LedgerRows:
         connection, kind = self._connection, self._connection.dialect.name
         values, insertion = [_values(row) for row in rows], _insert(kind)
         if kind != "sqlite" and values:  # one statement of PostgreSQL takes no id twice
-            values.sort(
-                key=itemgetter(*_PLACES)
-            )  # whoever adds to the same sums waits, and none for each other
+            values.sort(key=_OF_SUM)  # of two who add to the same sums one waits, and not both
             insertion.run(connection, values)
             return True
         for at in range(0, len(values), AT_ONCE):

@@ -51,6 +51,8 @@ def upgrade(connection: Connection, found: str = "") -> None:
     from alembic.config import Config
     from alembic.util import CommandError
 
+    if connection.dialect.name == "postgresql":  # a large table takes its time
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
