@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -46,6 +46,26 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), UnilectError):
             log.error("%s failed: %s", task.get_name(), error.for_log)
+
+
+async def close_each(*parts: Callable[[], Awaitable[object]]) -> None:
+    """
+    Close parts one after the other, each also where one before it has failed.
+
+    Raises:
+        BaseException: The first error; the log tells the others.
+    """
+    first: BaseException | None = None
+    for close in parts:
+        try:
+            await close()
+        except BaseException as error:
+            if first is None:
+                first = error
+            else:
+                log.error("an end failed, too, after another one", exc_info=error)
+    if first is not None:
+        raise first
 
 
 async def shared(task: "asyncio.Task[_Result]") -> _Result:

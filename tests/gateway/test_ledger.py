@@ -66,12 +66,12 @@ async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path, url:
 
 
 class OtherWork:
-    """Stands for `Lull`: the server is busy until it is told that it is not."""
+    """Stands for `wait_while_busy`: the server is busy until it is told that it is not."""
 
     def __init__(self) -> None:
         self.begun, self.done = asyncio.Event(), asyncio.Event()
 
-    async def wait(self, most_s: float) -> None:
+    async def wait(self) -> None:
         """Until it is done."""
         self.begun.set()
         await self.done.wait()
@@ -82,7 +82,7 @@ async def test_a_busy_server(tmp_path: Path, url: str) -> None:
     async with books(tmp_path, url=url) as made:
         await made.book.start()
         work = OtherWork()
-        made.book.writer._lull = work  # type: ignore[assignment]
+        made.book.writer._gather = work.wait
         await made.answer("a")
         assert not work.begun.is_set()
 
@@ -107,7 +107,7 @@ async def test_others_run(tmp_path: Path, url: str) -> None:
     async with books(tmp_path, url=url) as made:
         await made.book.start()
         work = OtherWork()
-        made.book.writer._lull = work  # type: ignore[assignment]
+        made.book.writer._gather = work.wait
         async with made.account("a") as other:
             first = asyncio.create_task(made.answer("b"))
             await work.begun.wait()

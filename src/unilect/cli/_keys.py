@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from getpass import getpass
@@ -108,13 +109,13 @@ def limit(
 
     key = or_exit(run)
     shown = _shown(key.limits) or "no limits of its own"
-    print(json.dumps(told(key)) if as_json else f"{key.name} ({key.id}) has {shown}.")
+    print(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) has {shown}.")
 
 
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
     key = or_exit(lambda: _asked(config_load.load(config), lambda keys: keys.revoke(name)))
-    print(json.dumps(told(key)) if as_json else f"{key.name} ({key.id}) is revoked.")
+    print(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) is revoked.")
 
 
 def print_digest() -> None:
@@ -131,7 +132,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
     """Print all keys, as a table or as a JSON list."""
     keys = or_exit(lambda: _asked(config_load.load(config), lambda stored: stored.all()))
     if as_json:
-        print(json.dumps([told(key) for key in keys]))
+        print(json.dumps([told(key, time.time()) for key in keys]))
         return
     rows = [("NAME", "ID", "OWNER", "MODELS", "LIMITS", "CREATED", "EXPIRES", "STATE")]
     rows += [
@@ -143,7 +144,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
             _shown(key.limits) or "-",
             _day(key.created_at),
             "never" if key.expires_at is None else _day(key.expires_at),
-            state(key),
+            state(key, time.time()),
         )
         for key in keys
     ]
@@ -227,7 +228,7 @@ def _check_stdout() -> None:
 def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
     """Print the secret, which nobody can show again; where that fails the command ends with what is to be done."""
     try:
-        print(json.dumps(told(key) | {"key": secret}) if as_json else secret)
+        print(json.dumps(told(key, time.time()) | {"key": secret}) if as_json else secret)
         flush()
     except OSError as error:
         fail(f"{key.name} ({key.id}) has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip

@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) 
     def run() -> list[Sum]:
         if as_json and as_csv:
             raise ConfigError("--json: cannot be combined with --csv; leave one of them out.")
-        asked = usage.asked(by, since, ("--by", "--since"))
+        asked = usage.asked(by, since, time.time(), ("--by", "--since"))
         return asyncio.run(_sums(config_load.load(config).store, asked))
 
     lines = usage.lines(or_exit(run))

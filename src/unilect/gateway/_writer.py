@@ -6,13 +6,13 @@ It is `writable`, or it is not and tries again by itself until it is. A row that
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct, structs
 
 from unilect.errors import LedgerUnavailable, UnilectError
-from unilect.gateway._lull import Lull
 from unilect.store.ledger import CORRECTED, Row
 from unilect.tasks import Tasks
 
@@ -20,6 +20,7 @@ log = logging.getLogger("unilect")
 LIMIT_S = 3.0  # how long a request waits for its row
 RETRY_S = 0.5
 GATHER_S = 0.005  # the longest that rows wait for others
+IDLE_S = 50e-6  # a turn of the event loop that took no longer had nothing else to do
 MOST = 20_000  # rows that wait
 _AT_ONCE = 1000
 Write = Callable[[Sequence[Row]], Awaitable[None]]
@@ -49,6 +50,22 @@ class Item(Struct, eq=False):
         self.row = structs.replace(self.row, status=CORRECTED)
 
 
+async def wait_while_busy(clock: Callable[[], float] = time.perf_counter) -> None:
+    """
+    Wait for a turn of the event loop in which it has nothing else to do, `GATHER_S` at most: no timer, which would leave it idle.
+
+    Args:
+        clock: Seconds; the loop's own is not exact enough.
+    """
+    now = clock()
+    until = now + GATHER_S
+    while now < until:
+        await asyncio.sleep(0)
+        before, now = now, clock()
+        if now - before <= IDLE_S:
+            return
+
+
 class Writer:
     """
     Writes rows, in the order in which they come.
@@ -58,18 +75,24 @@ class Writer:
         probe: Finds out whether it could.
         tasks: Where the work is done.
         more: Whether other requests run, whose rows may come soon.
+        gather: Waits until the event loop has nothing else to do.
     """
 
     def __init__(
-        self, write: Write, probe: Probe, tasks: Tasks, more: Callable[[], bool] = lambda: False
+        self,
+        write: Write,
+        probe: Probe,
+        tasks: Tasks,
+        more: Callable[[], bool] = lambda: False,
+        gather: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._write, self._probe, self._tasks, self._more = write, probe, tasks, more
+        self._gather = gather or wait_while_busy
         self._waiting: deque[Item] = deque()
         self._writing: list[Item] = []
         self._look: asyncio.TimerHandle | None = None  # at those that wait for too long
         self._worker: asyncio.Task[None] | None = None
         self._wrong = ""
-        self._lull = Lull()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -171,7 +194,7 @@ class Writer:
                     self._idle.clear()
                 # a transaction of more takes hardly longer
                 if len(waiting) > 1 or (waiting and self._more()):
-                    await self._lull.wait(GATHER_S)
+                    await self._gather()
                 some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
                 self._writing = some
                 is_written = await self._try(some)

@@ -5,7 +5,9 @@ The keys of the store, as a server knows them: looked up once, and again where o
    looks at the time of its last change first; while there is no file, nothing is opened.
 2. Keys are required from the first one on that was made, also once all are revoked.
 3. A running request ends within a second where its key was revoked or expires.
-4. What a server knows it goes on using while the store cannot be read, for `STALE_S`; then it lets nobody in.
+4. A text that may be a key and is not known is looked up in the store, `_LOOK_UPS` at a time: whoever makes up many waits for himself, and
+   holds up nobody whose key is known.
+5. What a server knows it goes on using while the store cannot be read, for `STALE_S`; then it lets nobody in.
 """
 
 import asyncio
@@ -28,6 +30,8 @@ LOOK_S = 0.4
 STALE_S = 60.0
 _MOST = 20_000
 _MOST_UNKNOWN = 4096
+_LOOK_UPS = 2
+_WAIT_S = 5.0  # for one of these
 _TRIES = 3  # keys may change while one is looked up
 
 
@@ -62,6 +66,7 @@ class KnownKeys:
         self._tasks = Tasks()
         self._watching: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
+        self._look_ups = asyncio.Semaphore(_LOOK_UPS)
         self._number = 0
         self._required = False
         self._mark: object = None  # of the database, as it was looked at last
@@ -144,6 +149,20 @@ class KnownKeys:
         secret_id = id_of(secret)
         if secret_id is None or self._stored.mark() == ABSENT:
             return None
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._look_ups.acquire()
+        except TimeoutError:
+            raise _unreadable("keys: too many that are not known come at once") from None
+        try:
+            # several may have waited with the same one
+            if hashed in self._known or hashed in self._unknown:
+                return self._known.get(hashed)
+            return await self._look_up(secret_id, hashed)
+        finally:
+            self._look_ups.release()
+
+    async def _look_up(self, secret_id: str, hashed: bytes) -> Secret | None:
         for _ in range(_TRIES):
             number = self._number
             try:

@@ -1,6 +1,5 @@
 """What was used, as `unilect usage` and `GET /v1/usage` tell it."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -45,13 +44,14 @@ class Asked(Struct, frozen=True):
     since: float
 
 
-def asked(by: str, back: str, where: tuple[str, str] = ("by", "since")) -> Asked:
+def asked(by: str, back: str, now: float, where: tuple[str, str] = ("by", "since")) -> Asked:
     """
     Read what is asked for.
 
     Args:
         by: Some of `key`, `model` and `day`, with commas between them.
         back: Since when, see `config.durations.since`.
+        now: Seconds since 1970.
         where: What the two are called.
 
     Raises:
@@ -62,7 +62,7 @@ def asked(by: str, back: str, where: tuple[str, str] = ("by", "since")) -> Asked
         raise ConfigError(
             f"{where[0]}: {by[:50]!r} is not known; expected some of {', '.join(PARTS)}, with commas between them."
         )
-    return Asked(parts, since(back, where[1], time.time()))
+    return Asked(parts, since(back, where[1], now))
 
 
 def lines(sums: Sequence[Sum]) -> list[Line]:

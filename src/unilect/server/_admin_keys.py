@@ -78,7 +78,8 @@ def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) 
 
     async def list_keys(request: web.Request) -> web.StreamResponse:
         """List all keys, also those that have ended, without their secrets."""
-        return json_of({"keys": [told(key) for key in await _known(stored).all()]})
+        keys = _known(stored)
+        return json_of({"keys": [told(key, keys.clock()) for key in await keys.all()]})
 
     async def create_key(request: web.Request) -> web.StreamResponse:
         """Make a key; its text is in this answer, and nowhere else."""
@@ -98,7 +99,7 @@ def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) 
             limits=_limits(body.limits),
             lasts_s=body.expires_in_s,
         )
-        return json_of(told(await _asked(made, "name")) | {"key": secret}, 201)
+        return json_of(await _told(stored, made, "name") | {"key": secret}, 201)
 
     return [
         Route("GET", "/keys", list_keys, admin=True, summary="List the keys of the store"),
@@ -120,18 +121,18 @@ def _changing(stored: StoredKeys | None) -> list[Route]:
         body, secret = body_of(Rotation, await request.read()), new_secret()
         name = request.match_info["key"]
         made = _known(stored).rotate(name, id_of(secret) or "", digest(secret), body.overlap_s)
-        return json_of(told(await _asked(made)) | {"key": secret})
+        return json_of(await _told(stored, made) | {"key": secret})
 
     async def change_key(request: web.Request) -> web.StreamResponse:
         """Change the limits of a key, on every server of the store within a second; those that are left out stay."""
         changes = structs.asdict(body_of(KeyChange, await request.read()).limits)
         limits = {name: most for name, most in changes.items() if most is not UNSET}
-        return json_of(told(await _asked(_known(stored).limit(request.match_info["key"], limits))))
+        return json_of(await _told(stored, _known(stored).limit(request.match_info["key"], limits)))
 
     async def revoke_key(request: web.Request) -> web.StreamResponse:
         """End a key, on every server of the store within a second."""
         check_no_body(await request.read())
-        return json_of(told(await _asked(_known(stored).revoke(request.match_info["key"]))))
+        return json_of(await _told(stored, _known(stored).revoke(request.match_info["key"])))
 
     return [
         Route(
@@ -206,9 +207,11 @@ def _known(stored: StoredKeys | None) -> StoredKeys:
     return stored
 
 
-async def _asked(asked: Awaitable[Key], param: str | None = None) -> Key:
+async def _told(
+    stored: StoredKeys | None, change: Awaitable[Key], param: str | None = None
+) -> dict[str, Any]:
     """
-    The key that was made or changed.
+    Make or change a key, and tell what is known of it then.
 
     Args:
         param: The field at fault where it could not be; None where the key was named by the URL.
@@ -217,7 +220,7 @@ async def _asked(asked: Awaitable[Key], param: str | None = None) -> Key:
         InvalidRequest, NotStored: As the store says.
     """
     try:
-        return await asked
+        return told(await change, _known(stored).clock())
     except ConfigError as error:
         if param is None:
             raise NotStored(str(error)) from error

@@ -42,7 +42,7 @@ def routes(
         check_query(request.query, ("by", "since", "key"))
         if ledger is None or not ledger.kept:
             raise UnsupportedOperation(NONE)
-        asked, name = asked_of(request.query), request.query.get("key")
+        asked, name = asked_of(request.query, ledger.clock()), request.query.get("key")
         key = None if name is None else await _id_of(stored, name)
         sums = await ledger.ledger.sums(asked.by, asked.since, key)
         return json_of({"object": "list", "data": usage.lines(sums)})

@@ -1,21 +1,24 @@
 """GET /v1/usage: what the caller's key has used."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
 from aiohttp import web
 
 from unilect.context import in_hand
-from unilect.errors import ConfigError, InvalidRequest, UnsupportedOperation
+from unilect.errors import ConfigError, InvalidRequest, RateLimited, UnsupportedOperation
 from unilect.gateway import usage
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 
+MOST_AT_ONCE = 2  # of one caller
 NONE = "This server records no usage. It does where `ledger` is set in [store], or where there are API keys in its store."
 
 
 def routes(site: Site) -> list[Route]:
     """The route."""
+    running = Counter[str]()  # by caller
 
     async def get_usage(request: web.Request) -> web.StreamResponse:
         """
@@ -28,24 +31,35 @@ def routes(site: Site) -> list[Route]:
         ledger = site.ledger
         if ledger is None or not ledger.kept:
             raise UnsupportedOperation(NONE)
-        asked = asked_of(request.query)
-        sums = await ledger.ledger.sums(asked.by, asked.since, in_hand().caller)
+        asked, caller = asked_of(request.query, ledger.clock()), in_hand().caller
+        if running[caller] >= MOST_AT_ONCE:
+            raise RateLimited(
+                f"{MOST_AT_ONCE} sums of what this API key has used are being made, the most at a time. Try again in 1 s.",
+                retry_after_s=1,
+            )
+        running[caller] += 1
+        try:
+            sums = await ledger.ledger.sums(asked.by, asked.since, caller)
+        finally:
+            running[caller] -= 1
+            if not running[caller]:
+                del running[caller]
         body = {"object": "list", "data": usage.lines(sums)}
         return json_answer(request, msgspec.json.encode(body))
 
     return [Route("GET", "/v1/usage", get_usage, summary="What the caller's key has used")]
 
 
-def asked_of(query: Mapping[str, str]) -> usage.Asked:
+def asked_of(query: Mapping[str, str], now: float) -> usage.Asked:
     """
-    What a query asks for with `by` and `since`.
+    Read what a query asks for with `by` and `since`.
 
     Raises:
         InvalidRequest: One of the two is wrong; the message names it.
     """
     try:
         return usage.asked(
-            query.get("by", usage.DEFAULT_BY), query.get("since", usage.DEFAULT_SINCE)
+            query.get("by", usage.DEFAULT_BY), query.get("since", usage.DEFAULT_SINCE), now
         )
     except ConfigError as error:
         raise InvalidRequest(str(error), param=str(error).partition(":")[0]) from error

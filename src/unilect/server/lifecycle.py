@@ -26,6 +26,7 @@ from unilect.errors import ConfigError, UnilectError
 from unilect.routing.discovery import Discovery
 from unilect.routing.registry import Registry
 from unilect.server.reload import Reloader, Source, first_message
+from unilect.tasks import close_each
 
 log = logging.getLogger("unilect")
 
@@ -80,12 +81,12 @@ async def serve(
             await listener.drain(stop.second)
             await registry.aclose()
         finally:
-            await reloader.aclose()
-            await listener.aclose()
+            await close_each(reloader.aclose, listener.aclose)
     finally:
-        await discovery.aclose()
-        await registry.aclose()
-        stop.ignore()
+        try:
+            await close_each(discovery.aclose, registry.aclose)
+        finally:
+            stop.ignore()
 
 
 def _import_listener() -> ModuleType:

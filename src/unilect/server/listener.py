@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from unilect.server.app import GUARD, SITE, change, create_app
 from unilect.server.reload import Reloader
 from unilect.server.tls import server_context
 from unilect.store.store import Store
+from unilect.tasks import close_each
 from unilect.web.bodies import Bodies
 
 log = logging.getLogger("unilect")
@@ -229,19 +231,13 @@ class Listener:
 
     async def aclose(self) -> None:
         """Close every connection, stop the models, and close the store."""
-        for door in (*self._doors, *([self._admin] if self._admin is not None else [])):
-            await door.aclose()
-        await self._connections.aclose(CUT_TIMEOUT_S)
-        if self._rejoin is not None:
-            await self._rejoin.aclose()
-        await self._limits.aclose()
-        if self._ledger is not None:
-            await self._ledger.aclose()
-        if self._known is not None:
-            await self._known.aclose()
-        await self._store.aclose()
-        if self._tracing is not None:
-            await self._tracing.aclose()
+        doors = (*self._doors, self._admin)
+        books = (self._rejoin, self._limits, self._ledger, self._known, self._store, self._tracing)
+        await close_each(
+            *(door.aclose for door in doors if door is not None),
+            partial(self._connections.aclose, CUT_TIMEOUT_S),
+            *(book.aclose for book in books if book is not None),
+        )
 
 
 class _Address:

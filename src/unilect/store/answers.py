@@ -101,6 +101,7 @@ class Answers:
         clock: Seconds since 1970.
 
     Attributes:
+        clock: As given.
         instance: The server, as `Stored` names it.
         making: What its addresses hold of the responses that it makes, by owner and id.
     """
@@ -117,7 +118,7 @@ class Answers:
     ) -> None:
         self._database = database
         self._max_age_s, self._max_bytes, self._max_count = max_age_s, max_bytes, max_count
-        self._most_read_bytes, self._clock = most_read_bytes, clock
+        self._most_read_bytes, self.clock = most_read_bytes, clock
         self._ahead_s = min(max_age_s * _AHEAD, _MOST_AHEAD_S)
         self.instance = f"server_{os.urandom(16).hex()}"
         self.making: dict[tuple[str, str], Any] = {}
@@ -145,7 +146,7 @@ class Answers:
 
     def _put_all(self, some: Sequence[Stored]) -> "asyncio.Future[Sequence[Outcome]]":
         """Put responses in one transaction; for each the bytes that it takes, or why it was not put."""
-        now = self._clock()
+        now = self.clock()
 
         def put(connection: "Connection") -> list[Outcome]:
             judged = [self._judged(one) for one in some]
@@ -266,7 +267,7 @@ class Answers:
         """Whether the server that works on a response was not touched for so long."""
         touched_at = await self._read(lambda now: now.responses.touched_at(stored.instance))
         last = stored.created_at if touched_at is None else touched_at
-        return last < self._clock() - older_than_s
+        return last < self.clock() - older_than_s
 
     async def create_conversation(
         self, owner: str, metadata: bytes, items: Sequence[Item] = (), id: str = ""
@@ -376,7 +377,7 @@ class Answers:
 
     async def sweep(self) -> None:
         """Delete what is too old, and the oldest where there is too much; done in the background, too, while the store is used."""
-        since = self._clock() - self._max_age_s
+        since = self.clock() - self._max_age_s
         while await self._write(lambda now: now.delete_old(since), sweeping=True):
             pass
         self._count, self._bytes = await self._read(lambda now: now.totals(), sweeping=True)
@@ -402,7 +403,7 @@ class Answers:
         return await self._database.read(self._asking(ask, sweeping))
 
     def _asking(self, ask: "_Ask[_Result]", sweeping: bool) -> "Callable[[Connection], _Result]":
-        now = self._clock()
+        now = self.clock()
         if not sweeping:
             self._start_sweeping()
         return lambda connection: ask(self._transaction(connection, now))

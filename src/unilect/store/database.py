@@ -34,6 +34,7 @@ log = logging.getLogger("unilect")
 _Result = TypeVar("_Result")
 _POSTGRESQL_WRITERS = 4
 _READERS = 4
+_LONG_READERS = 2
 #: PostgreSQL's codes of what another transaction has caused, and a second try may not meet: serialization_failure,
 #: deadlock_detected, unique_violation (both have made the same row).
 _AGAIN = ("40001", "40P01", "23505")
@@ -67,6 +68,7 @@ class Database:
         writers = 1 if self._is_sqlite else _POSTGRESQL_WRITERS
         self._writers = ThreadPoolExecutor(writers, thread_name_prefix="unilect-store")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="unilect-store-read")
+        self._long_readers = ThreadPoolExecutor(_LONG_READERS, thread_name_prefix="unilect-store-report")  # fmt: skip
         self._opening = threading.Lock()
         self._engine: Engine | None = None
         self._read_engine: Engine | None = None  # None where reads go through the writer
@@ -103,13 +105,19 @@ class Database:
         """
         return await self.begin(function)
 
-    async def read(self, function: "Callable[[Connection], _Result]") -> _Result:
+    async def read(
+        self, function: "Callable[[Connection], _Result]", *, long: bool = False
+    ) -> _Result:
         """
         As `write`, with a connection that cannot write; all that the function reads is of one moment, with all that was committed before.
 
         It waits for nobody who writes, and may be called again as there.
+
+        Args:
+            long: It may take seconds: only a few such run at once, and other reads wait for none of them.
         """
-        return await self._submit(self._readers, self._read, function)
+        threads = self._long_readers if long else self._readers
+        return await self._submit(threads, self._read, function)
 
     def begin(
         self,
@@ -348,14 +356,16 @@ class Database:
         """The connections that read; None for a database in memory, which is one connection's."""
         from unilect.store import _engines
 
+        most = _READERS + _LONG_READERS
         if self._file:
-            return _engines.sqlite_readers(self._file.path, self._timeout_s, _READERS)
+            return _engines.sqlite_readers(self._file.path, self._timeout_s, most)
         if self._is_sqlite:
             return None
-        return _engines.postgresql(self._url, self._timeout_s, _READERS, read_only=True)
+        return _engines.postgresql(self._url, self._timeout_s, most, read_only=True)
 
     def _close(self) -> None:
-        self._readers.shutdown()  # first: one that reads may wait for the writer
+        for readers in (self._readers, self._long_readers):
+            readers.shutdown()  # first: one that reads may wait for the writer
         self._writers.shutdown()
         if self._engine is not None:
             with self._alone():

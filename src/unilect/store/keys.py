@@ -74,10 +74,13 @@ class StoredKeys:
 
     Args:
         clock: Seconds since 1970.
+
+    Attributes:
+        clock: As given.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
-        self._database, self._clock = database, clock
+        self._database, self.clock = database, clock
 
     async def create(
         self,
@@ -104,7 +107,7 @@ class StoredKeys:
             raise ConfigError(
                 f"{name}: a NAME may not have the form of a key's id, nor be `{ANONYMOUS}`, which stands for requests without a key. Choose another one."
             )
-        now = self._clock()
+        now = self.clock()
         key = Key(
             id=f"key_{secret_id}",
             name=name,
@@ -140,7 +143,7 @@ class StoredKeys:
         Raises:
             ConfigError: There is none that can be used.
         """
-        now = self._clock()
+        now = self.clock()
 
         def end(rows: "KeyRows") -> Key:
             key = _named(rows.all(), name, now)
@@ -160,7 +163,7 @@ class StoredKeys:
         Raises:
             ConfigError: There is none that can be used.
         """
-        now = self._clock()
+        now = self.clock()
 
         def replace(rows: "KeyRows") -> Key:
             key = _named(rows.all(), name, now)
@@ -181,7 +184,7 @@ class StoredKeys:
         Raises:
             ConfigError: There is none that can be used.
         """
-        now = self._clock()
+        now = self.clock()
 
         def change(rows: "KeyRows") -> Key:
             number = rows.begin()  # first: of two changes at once none is lost
@@ -198,7 +201,7 @@ class StoredKeys:
 
     async def named(self, name: str) -> Key | None:
         """The key of an id or a name; of several the one that can be used, or else the newest."""
-        now = self._clock()
+        now = self.clock()
 
         def look(rows: "KeyRows") -> Key | None:
             found = _of(rows.named(name), name)
@@ -247,8 +250,8 @@ def is_usable(key: Key, now: float) -> bool:
     return key.revoked_at is None and (key.expires_at is None or now < key.expires_at)
 
 
-def told(key: Key) -> dict[str, Any]:
-    """What is known of a key, for programs; times in ISO 8601, UTC."""
+def told(key: Key, now: float) -> dict[str, Any]:
+    """Tell programs what is known of a key; times in ISO 8601, UTC."""
     return {
         "id": key.id,
         "name": key.name,
@@ -258,13 +261,13 @@ def told(key: Key) -> dict[str, Any]:
         "created_at": _time(key.created_at),
         "expires_at": _time(key.expires_at),
         "revoked_at": _time(key.revoked_at),
-        "state": state(key),
+        "state": state(key, now),
     }
 
 
-def state(key: Key) -> str:
-    """`active`, `revoked` or `expired`."""
-    if is_usable(key, datetime.now(UTC).timestamp()):
+def state(key: Key, now: float) -> str:
+    """Tell `active`, `revoked` or `expired`."""
+    if is_usable(key, now):
         return "active"
     return "expired" if key.revoked_at is None else "revoked"
 

@@ -27,7 +27,6 @@ _DAY_S = 86_400.0
 _SWEEP_S = 600.0  # between two looks at what is too old
 #: The status of a row of which its client was told later that it could not be kept.
 CORRECTED = LedgerUnavailable.status
-_REPORTS = 2  # sums that are made at once: others who read have threads left
 #: What sums can be made by.
 PARTS = ("key", "model", "day")
 
@@ -123,7 +122,6 @@ class Ledger:
         self._database, self._max_age_s, self._clock = database, max_age_s, clock
         self._tasks = Tasks()
         self._sweeper: asyncio.Task[None] | None = None
-        self._reports = asyncio.Semaphore(_REPORTS)
 
     async def write(self, rows: Sequence[Row]) -> None:
         """
@@ -153,7 +151,7 @@ class Ledger:
 
     async def used(self, since: float, key: str | None = None) -> list[Used]:
         """What every key, or one, has used of every model in requests that came since a time, in seconds since 1970."""
-        return await self._read(lambda all: all.used(since, key))
+        return await self._database.read(partial(_ask, lambda all: all.used(since, key)))
 
     async def sums(
         self, by: Sequence[str] = PARTS, since: float = 0.0, key: str | None = None
@@ -169,8 +167,9 @@ class Ledger:
         Returns:
             By day, key and model.
         """
-        async with self._reports:
-            found = await self._read(lambda all: all.sums(by, since, key))
+        found = await self._database.read(
+            partial(_ask, lambda all: all.sums(by, since, key)), long=True
+        )
         return sorted(found, key=lambda one: (one.day or 0, one.name or "", one.model or ""))
 
     async def sweep(self) -> None:
@@ -195,9 +194,6 @@ class Ledger:
 
     async def _write(self, ask: "Callable[[LedgerRows], _Result]") -> _Result:
         return await self._database.write(partial(_ask, ask))
-
-    async def _read(self, ask: "Callable[[LedgerRows], _Result]") -> _Result:
-        return await self._database.read(partial(_ask, ask))
 
 
 def _ask(ask: "Callable[[LedgerRows], _Result]", connection: "Connection") -> _Result:

@@ -11,6 +11,7 @@ from unilect.store.answers import Answers
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
 from unilect.store.ledger import Ledger
+from unilect.tasks import close_each
 
 log = logging.getLogger("unilect")
 _DAY_S = 86_400.0
@@ -23,7 +24,7 @@ class Store:
     Args:
         config: The table `[store]`.
         environment: Says where a user's data is; without a folder for it the database is in memory, and the log tells so.
-        clock: Seconds since 1970, by which rows of the ledger are too old.
+        clock: Seconds since 1970, for all that is kept.
 
     Attributes:
         database: For all that is kept.
@@ -50,7 +51,7 @@ class Store:
             )
         self.database = Database(config.url or default or SQLITE, is_default=config.url is None)
         self._data = Path(sqlite_path(default) or "").parent if default is not None else None
-        self.keys = StoredKeys(self.database) if config.keys else None
+        self.keys = StoredKeys(self.database, clock) if config.keys else None
         self.ledger = Ledger(self.database, max_age_s=config.ledger_days * _DAY_S, clock=clock)
         self.answers: Answers | None = None
         if config.responses:
@@ -59,6 +60,7 @@ class Store:
                 max_age_s=config.max_age_days * _DAY_S,
                 max_bytes=config.max_size_mib * 1024**2,
                 max_count=config.max_count,
+                clock=clock,
             )
 
     @property
@@ -77,7 +79,5 @@ class Store:
 
     async def aclose(self) -> None:
         """End what goes on in the background, and close the database. Idempotent."""
-        await self.ledger.aclose()
-        if self.answers is not None:
-            await self.answers.aclose()
-        await self.database.aclose()
+        parts = (self.ledger, self.answers, self.database)
+        await close_each(*(part.aclose for part in parts if part is not None))

@@ -11,7 +11,6 @@ Source: https://platform.openai.com/docs/guides/conversation-state, https://plat
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
@@ -160,7 +159,7 @@ class Kept:
             encoder.items,
             asked.previous_response_id,
             asked.conversation_id,
-            time.time(),
+            self.answers.clock(),
             instance=instance,
         )
         await self.answers.put(stored)
