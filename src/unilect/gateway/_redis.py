@@ -5,7 +5,9 @@ Counters of limits on a Redis server, for several servers that count together.
 2. What a server holds for its requests is written down by its id. A server says every 2 s that it is alive; of one that has not for 10 s
    the others set all free that it held, once what the ledger has of it is counted.
 3. A Redis server that is away is told after 0.7 s at most, and asked again by the next request. What could not be settled meanwhile is
-   settled when it is back.
+   settled when it is back, however long that takes: what is held of a request is given back and counted in one step, so nothing is counted
+   twice. Where nothing of it is held any more, as its reply was lost, its server was taken for dead, or the Redis server has begun anew, it
+   counts nothing, and the budgets are raised to what the ledger says. Where there is no ledger, what a request has used is lost then.
 4. A Redis server that has lost its data, or is new, has no mark of having been seeded: it holds no budget before the ledger's totals are in it.
 5. One that was started again may have an old copy of its data, and one that took over an old copy of another's. It has no scripts then, which
    are in no copy: its mark is taken off before it gets them (Redis 7; https://redis.io/docs/latest/develop/programmability/eval-intro/).
@@ -15,6 +17,8 @@ Counters of limits on a Redis server, for several servers that count together.
 import asyncio
 import logging
 import secrets
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -25,7 +29,7 @@ from unilect.errors import LimitsUnavailable, UnilectError
 from unilect.gateway import _scripts as scripts
 from unilect.gateway._counters import Claim, State, Taken
 from unilect.redact import redacted
-from unilect.tasks import Tasks
+from unilect.tasks import Tasks, close_each
 
 if TYPE_CHECKING:
     from redis.commands.core import AsyncScript
@@ -106,7 +110,10 @@ class RedisCounters:
         self._hold = self._script(scripts.HOLD)
         self._tasks = Tasks()
         self._settling: set[asyncio.Task[None]] = set()
-        self._unsettled: list[_Settlement] = []
+        self._unsettled = deque[_Settlement]()  # those that were let through are the last ones
+        self._settling_late = asyncio.Lock()
+        # when something that was used was not counted last, which the ledger may have
+        self._missed_at: float | None = None
         self._running: dict[str, Sequence[Claim]] = {}  # what was let through, and has not ended
         self._run: bytes | None = None  # the Redis server's, when all of that was held there
         self._has_counted = False  # then a Redis server that begins anew may have lost something
@@ -156,7 +163,10 @@ class RedisCounters:
             raise self._too_early()
 
     async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
-        """See `Counters`."""
+        """See `Counters`; what the ledger may have already, and was not settled yet, is settled first."""
+        if self._settling:
+            await asyncio.wait(set(self._settling))
+        await self._settle_late(begun=True)
         names = list(used)
         for at in range(0, len(names), _AT_ONCE):
             some = names[at : at + _AT_ONCE]
@@ -180,13 +190,14 @@ class RedisCounters:
         if self._settling:
             await asyncio.wait(self._settling, timeout=ANSWER_TIMEOUT_S)
         await _end(self._late)
-        await self._settle_late()
+        await self._settle_all()
         with suppress(LimitsUnavailable):
+            if self._missed_at is not None:
+                await self._asked(self._redis.delete(_SEEDED))
             await self._asked(self._redis.delete(_alive(self.id)))
             keys = [self._held, _alive(self.id), _SERVERS]
             await self._asked(self._lapse(keys=keys, args=[self.id]))
-        await self._tasks.aclose()
-        await self._redis.aclose()
+        await close_each(self._tasks.aclose, self._redis.aclose)
 
     def _script(self, text: str) -> "AsyncScript":
         script: AsyncScript = self._redis.register_script(text)
@@ -269,7 +280,10 @@ class RedisCounters:
         except LimitsUnavailable:
             # those that were let through are as many as ran: what they have used is kept, however many are refused
             if one.begun or len(self._unsettled) < _MOST_UNSETTLED:
-                self._unsettled.append(one)
+                self._settle_later(one)
+
+    def _settle_later(self, one: _Settlement) -> None:
+        (self._unsettled.append if one.begun else self._unsettled.appendleft)(one)
 
     async def _send(self, one: _Settlement) -> None:
         keys = [self._held, _mark(one.request)]
@@ -277,20 +291,43 @@ class RedisCounters:
         for claim, units in zip(one.claims, one.used, strict=True):
             keys.append(_PREFIX + claim.name)
             given += _numbers(claim, units)
-        await self._asked(self._settle(keys=keys, args=given))
+        counted = await self._asked(self._settle(keys=keys, args=given))
+        if not counted and one.begun and any(claim.ends_at is not None for claim in one.claims):
+            self._missed_at = time.monotonic()
 
-    async def _settle_late(self) -> None:
+    async def _settle_all(self) -> None:
         """Settle what could not be settled before, until the Redis server is away again."""
-        while self._unsettled:
-            one = self._unsettled.pop()
-            try:
-                await self._send(one)
-            except LimitsUnavailable:
-                self._unsettled.append(one)
-                return
-            except BaseException:
-                self._unsettled.append(one)
-                raise
+        with suppress(LimitsUnavailable):
+            await self._settle_late()
+
+    async def _settle_late(self, *, begun: bool = False) -> None:
+        """
+        Settle what could not be settled before.
+
+        Args:
+            begun: Only what was let through, which is settled first.
+
+        Raises:
+            LimitsUnavailable: The Redis server is away again; the rest is settled later.
+        """
+        while True:
+            async with self._settling_late:
+                if not self._unsettled or (begun and not self._unsettled[-1].begun):
+                    return
+                one = self._unsettled.pop()
+                try:
+                    await self._send(one)
+                except BaseException:
+                    self._settle_later(one)
+                    raise
+
+    async def _tell_of_misses(self) -> None:
+        """Have the next request read the ledger where that alone may have something that was used, once the rows of it are written."""
+        missed_at = self._missed_at
+        if missed_at is not None and time.monotonic() >= missed_at + ALIVE_S:
+            await self._asked(self._redis.delete(_SEEDED))
+            if self._missed_at == missed_at:
+                self._missed_at = None
 
     async def _live(self) -> None:
         """Say that this server is alive, and set free what dead ones held."""
@@ -305,8 +342,9 @@ class RedisCounters:
                     run = await self._asked(self._redis.get(_RUN))
                 # apart: much to settle, or a database that is slow, must not make this server look dead
                 if self._unsettled and (self._late is None or self._late.done()):
-                    late = self._settle_late()
+                    late = self._settle_all()
                     self._late = self._tasks.start("the late settlement of requests", late)
+                await self._tell_of_misses()
                 if run != self._run and (self._holding is None or self._holding.done()):
                     holding = self._hold_again(run)
                     self._holding = self._tasks.start("what runs is held again", holding)

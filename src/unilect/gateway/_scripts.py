@@ -30,7 +30,7 @@ local function keep(key, ends)
 end
 """
 
-#: KEYS: what this server holds, the mark of a given-up request, the mark of a seeded Redis, who is alive, all servers, and the counters.
+#: KEYS: what this server holds, the mark of a request that has ended, the mark of a seeded Redis, who is alive, all servers, and the counters.
 #: ARGV: the request, this server, its lifetime in ms, whether the counters must be seeded, what is held (JSON), and those of the counters.
 #: Returns 1 (held), 0 (no room), -1 (not seeded) or -2 (given up), and of each counter what was used, what is held, and how long to wait.
 TAKE = (
@@ -107,20 +107,22 @@ return told
 """
 )
 
-#: KEYS: what this server holds, the mark of a settled request, and the counters. ARGV: the request, and those of the counters.
-#: A request is settled once. What is not held any more, since this server was taken for dead, is counted all the same.
+#: KEYS: what this server holds, the mark of a request that has ended, and the counters. ARGV: the request, and those of the counters.
+#: What is held of a request is given back and counted in one step, and so once, however often that is asked for. What is not held any more
+#: was counted, or went with what its server held: nothing is counted, and 0 is returned. The mark keeps what was sent before from holding
+#: it again.
 SETTLE = (
     _CLOCK
     + """
-if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', 60000) then return 0 end
-local held = redis.call('HDEL', KEYS[1], ARGV[1]) == 1
+redis.call('SET', KEYS[2], '1', 'PX', 60000)
+if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 for i = 3, #KEYS do
   local a = 1 + (i - 3) * 5
   local most, need, used = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
   if ARGV[a + 1] == '1' then
-    if held then fill(KEYS[i], most, level(KEYS[i], most) + (used - need) * 60000000) end
+    fill(KEYS[i], most, level(KEYS[i], most) + (used - need) * 60000000)
   else
-    if held and need > 0 then redis.call('HINCRBY', KEYS[i], 'h', '-' .. ARGV[a + 3]) end
+    if need > 0 then redis.call('HINCRBY', KEYS[i], 'h', '-' .. ARGV[a + 3]) end
     if used > 0 then redis.call('HINCRBY', KEYS[i], 'u', ARGV[a + 4]) end
     keep(KEYS[i], ARGV[a + 5])
   end
