@@ -7,7 +7,7 @@ import pytest
 
 from unilect.context import IN_HAND, Context
 from unilect.errors import BackendUnavailable, UnilectError
-from unilect.tasks import Tasks, apart, shared
+from unilect.tasks import Tasks, apart, close_each, shared
 
 
 async def caller() -> Context | None:
@@ -23,6 +23,31 @@ async def test_work_that_outlives_a_request() -> None:
         assert [mine, None] == [await asyncio.create_task(caller()), await apart(caller())]
     finally:
         IN_HAND.reset(token)
+
+
+async def test_ends_that_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """Each part is closed, in order, whatever the others do; the first error is raised, and the log has the others."""
+    closed = list[str]()
+
+    async def fails(name: str, error: BaseException) -> None:
+        closed.append(name)
+        raise error
+
+    async def ends() -> None:
+        closed.append("ends")
+
+    first = KeyError("first")
+    with pytest.raises(KeyError) as raised:
+        await close_each(
+            ends,
+            lambda: fails("first", first),
+            lambda: fails("second", asyncio.CancelledError("second")),
+            ends,
+        )
+    assert first is raised.value
+    assert ["ends", "first", "second", "ends"] == closed
+    assert ["second"] == [str(one.exc_info[1]) for one in caplog.records if one.exc_info]
+    await close_each(ends)
 
 
 async def test_work_that_is_stopped() -> None:

@@ -25,10 +25,13 @@ class Counting(StoredKeys):
     found = 0
     looked = 0
     away = False
+    goes_on: asyncio.Event | None = None
 
     async def find(self, secret_id: str):
         """As given, counted."""
         self.found += 1
+        if self.goes_on is not None:
+            await self.goes_on.wait()
         if self.away:
             raise StoreUnavailable("away")
         return await super().find(secret_id)
@@ -272,6 +275,28 @@ async def test_a_flood_of_unknown_keys(rig: Rig, monkeypatch: pytest.MonkeyPatch
     rig.stored.away = True
     assert "ann" == (await rig.known.key(ann)).name
     assert before == rig.stored.found
+
+
+async def test_many_at_once_that_are_not_known(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that are not known are looked up two at a time, each once; others wait, not for ever, and those that are known for nobody."""
+    ann, bob = await rig.create("ann"), await rig.create("bob")
+    await rig.looked()
+    assert "ann" == (await rig.known.key(ann)).name
+    before, rig.stored.goes_on = rig.stored.found, asyncio.Event()
+    made_up = [asyncio.create_task(why(rig, new_secret())) for _ in range(5)]
+    bobs = [asyncio.create_task(rig.known.key(bob)) for _ in range(2)]
+    await rig.until(lambda: rig.stored.found == before + 2)
+    assert "ann" == (await rig.known.key(ann)).name
+    with monkeypatch.context() as patch:
+        patch.setattr(known_keys, "_WAIT_S", 0.01)
+        with pytest.raises(StoreUnavailable) as raised:
+            await rig.known.key(new_secret())
+    assert "too many" in raised.value.for_operator
+    assert rig.stored.found == before + 2
+    rig.stored.goes_on.set()
+    assert {"this server does not know it."} == set(await asyncio.gather(*made_up))
+    assert ["bob", "bob"] == [key.name for key in await asyncio.gather(*bobs)]
+    assert rig.stored.found == before + 6
 
 
 async def test_a_backup_without_a_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -473,6 +473,33 @@ async def test_a_dead_server_and_its_ledger(
     await dying._redis.aclose()
 
 
+async def test_a_reply_that_is_lost(
+    server: RedisServer, new: Callable[[], RedisCounters], ledger: Ledger
+) -> None:
+    """A settlement whose reply is lost is counted once, however long after it is sent again: its mark may be gone, or the ledger have it."""
+    counters = new()
+    assert (await counters.take("before", budget(1))).ok
+    await counters.settle("before", budget(1), [0])
+    assert (await counters.take("a", budget(100))).ok
+    assert counters._alive is not None
+    counters._alive.cancel()  # it is settled late when the test says so
+    server.freeze()
+    await counters.settle("a", budget(100), [70])
+    await until(lambda: counters._unsettled)
+    server.freeze(False)
+    await becomes((170, 0), counters)
+    assert await counters._redis.delete(_redis._mark("a"))
+    await counters._settle_late()
+    assert (170, 0) == await state(counters)
+
+    assert (await counters.take("b", budget(100))).ok
+    counters._unsettled.append(_redis._Settlement("b", budget(100), [50]))
+    ledger["b"] = (220, LATER)  # its row was written
+    await counters.raise_to(ledger)
+    await counters._settle_late()
+    assert (220, 0) == await state(counters)
+
+
 async def test_an_orderly_end(new: Callable[[], RedisCounters]) -> None:
     """A server that ends leaves nothing that is held, and says that it is gone."""
     ending, other = new(), new()

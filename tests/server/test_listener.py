@@ -56,6 +56,26 @@ async def test_each_address_has_its_profile() -> None:
     assert 'unilect_requests_total{endpoint="chat.completions",model="demo",status="200"} 1.0' in metrics  # fmt: skip
 
 
+async def test_an_end_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a part of a server fails to end the others end all the same, its store the last but one, and the error is told."""
+    config = Config(port=0)
+    registry = sources.registry(config)
+    listener = Listener(config, registry)
+    (url,) = await listener.listen()
+
+    async def fail() -> None:
+        raise OSError("it does not end")
+
+    monkeypatch.setattr(listener._limits, "aclose", fail)
+    with pytest.raises(OSError, match="does not end"):
+        await listener.aclose()
+    assert listener._store.database._closed
+    async with aiohttp.ClientSession() as client:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await client.get(f"{url}/healthz")
+    await registry.aclose()
+
+
 async def test_an_address_that_is_taken() -> None:
     """An address that something else listens on is told, and nothing is left open."""
     async with listening(Config(port=0)) as (urls, _):

@@ -51,6 +51,21 @@ async def test_a_machine_without_a_home(caplog: pytest.LogCaptureFixture) -> Non
     await store.aclose()
 
 
+async def test_an_end_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database is closed also where something before it fails to end, and that is told."""
+    store = Store(StoreConfig(url="sqlite://"), {})
+    await keep(store, "r")
+
+    async def fail() -> None:
+        raise OSError("it does not end")
+
+    monkeypatch.setattr(store.ledger, "aclose", fail)
+    with pytest.raises(OSError, match="does not end"):
+        await store.aclose()
+    with pytest.raises(StoreUnavailable):
+        await keep(store, "s")
+
+
 async def test_the_limits(tmp_path: Path) -> None:
     """The table's limits are those of the store."""
     store = Store(StoreConfig(url="sqlite://", max_count=10), {})
