@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -53,19 +54,11 @@ async def close_each(*parts: Callable[[], Awaitable[object]]) -> None:
     Close parts one after the other, each also where one before it has failed.
 
     Raises:
-        BaseException: The first error; the log tells the others.
+        BaseException: The error of the last one that failed, with the errors before it as its context: a traceback begins with the first.
     """
-    first: BaseException | None = None
-    for close in parts:
-        try:
-            await close()
-        except BaseException as error:
-            if first is None:
-                first = error
-            else:
-                log.error("an end failed, too, after another one", exc_info=error)
-    if first is not None:
-        raise first
+    async with AsyncExitStack() as stack:
+        for close in reversed(parts):
+            stack.push_async_callback(close)
 
 
 async def shared(task: "asyncio.Task[_Result]") -> _Result:

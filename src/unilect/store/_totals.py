@@ -21,29 +21,31 @@ UPDATE ledger_totals SET
 WHERE {_OF_OLD};
 DELETE FROM ledger_totals WHERE {_OF_OLD} AND requests = 0;
 """
-_WORK = {"INSERT": _ADD, "DELETE": _SUBTRACT}
+_ON_INSERT = "CREATE TRIGGER ledger_inserted AFTER INSERT ON ledger FOR EACH ROW"
+_ON_DELETE = "CREATE TRIGGER ledger_deleted AFTER DELETE ON ledger FOR EACH ROW"
+_FUNCTION = "RETURNS trigger LANGUAGE plpgsql AS"
+_CREATE = {
+    "sqlite": (f"{_ON_INSERT} BEGIN {_ADD} END", f"{_ON_DELETE} BEGIN {_SUBTRACT} END"),
+    "postgresql": (
+        f"CREATE FUNCTION ledger_add() {_FUNCTION} $$BEGIN {_ADD} RETURN NULL; END$$",
+        f"CREATE FUNCTION ledger_subtract() {_FUNCTION} $$BEGIN {_SUBTRACT} RETURN NULL; END$$",
+        f"{_ON_INSERT} EXECUTE FUNCTION ledger_add()",
+        f"{_ON_DELETE} EXECUTE FUNCTION ledger_subtract()",
+    ),
+}
+_DROP = {
+    "sqlite": ("DROP TRIGGER ledger_inserted", "DROP TRIGGER ledger_deleted"),
+    "postgresql": ("DROP FUNCTION ledger_add CASCADE", "DROP FUNCTION ledger_subtract CASCADE"),
+}
 
 
 def create_triggers(connection: Connection) -> None:
     """Create the triggers of the ledger, whose tables are there."""
-    for event, work in _WORK.items():
-        name = f"ledger_totals_on_{event.lower()}"
-        begin = f"CREATE TRIGGER {name} AFTER {event} ON ledger FOR EACH ROW"
-        if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql(f"{begin} BEGIN {work} END")
-        else:
-            body = f"BEGIN {work} RETURN NULL; END"
-            connection.exec_driver_sql(
-                f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"
-            )
-            connection.exec_driver_sql(f"{begin} EXECUTE FUNCTION {name}()")
+    for statement in _CREATE[connection.dialect.name]:
+        connection.exec_driver_sql(statement)
 
 
 def drop_triggers(connection: Connection) -> None:
     """Remove them."""
-    for event in _WORK:
-        name = f"ledger_totals_on_{event.lower()}"
-        if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql(f"DROP TRIGGER {name}")
-        else:
-            connection.exec_driver_sql(f"DROP FUNCTION {name} CASCADE")
+    for statement in _DROP[connection.dialect.name]:
+        connection.exec_driver_sql(statement)
