@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -56,9 +55,11 @@ async def close_each(*parts: Callable[[], Awaitable[object]]) -> None:
     Raises:
         BaseException: The error of the last one that failed, with the errors before it as its context: a traceback begins with the first.
     """
-    async with AsyncExitStack() as stack:
-        for close in reversed(parts):
-            stack.push_async_callback(close)
+    if parts:
+        try:
+            await parts[0]()
+        finally:
+            await close_each(*parts[1:])
 
 
 async def shared(task: "asyncio.Task[_Result]") -> _Result:
