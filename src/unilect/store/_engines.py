@@ -66,6 +66,7 @@ def sqlite_readers(path: Path, timeout_s: float, most: int) -> Engine:
         poolclass=QueuePool,
         pool_size=most,
         max_overflow=0,
+        pool_use_lifo=True,  # each has a cache of its own
         hide_parameters=True,
     )
 
