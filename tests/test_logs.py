@@ -180,6 +180,48 @@ def test_records() -> None:
     assert told[-1].endswith(" WARNING '%d' ('no number',)")
 
 
+WORDS = "secret words"
+
+
+class Unspeakable:
+    """A line, and an argument of a record, that cannot be made: its error has the words of whoever chose them."""
+
+    def text(self) -> str:
+        """Fail."""
+        raise ZeroDivisionError(WORDS)
+
+    message = __str__ = __repr__ = text
+
+    def fields(self) -> dict[str, Any]:
+        """There are none."""
+        return {}
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_line_that_cannot_be_made(form: LogFormat) -> None:
+    """A line that cannot be formatted is lost alone, told with its reason and its calls once, and the lines around it are written."""
+    stderr = Stderr()
+    handler = SinkHandler(LogSink(stderr.write, batch_s=0, form=form))
+    logger = logging.Logger("x")
+    logger.addHandler(handler)
+    for number in range(2):
+        logger.warning("before %d", number)
+        handler.sink.add_later(Unspeakable())
+        logger.warning("%s", Unspeakable())
+        logger.warning("after %d", number)
+    handler.close()
+
+    log = stderr.data.decode()
+    lost = "1 log line was lost: it could not be formatted (ZeroDivisionError in text)"
+    assert 4 == log.count(lost)
+    assert 1 == log.count("test_logs.py")  # the calls
+    assert WORDS not in log
+    told = [re.search(r"(before|after) \d", line) for line in log.splitlines()]
+    assert ["before 0", "after 0", "before 1", "after 1"] == [one[0] for one in told if one]
+    if form == "json":
+        assert all(json.loads(line)["message"] for line in log.splitlines())
+
+
 def test_a_line_while_a_line_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the garbage collector logs while a line is added, as a task that failed unheard does, locks nobody up."""
     stderr = Stderr()

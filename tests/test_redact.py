@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.redact import Secrets, basic, redacted, secrets_of
+from unilect.redact import Secrets, basic, redacted, secrets_of, shortened
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,31 @@ def test_secrets_of_a_url() -> None:
     found = set(secrets_of("https://me:p%40w@host/v1?api_key=k%2B1&api-version=2024-10-21"))
 
     assert {"me", "p@w", basic("me", "p@w"), "k+1"} == found
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("http://me:pw@Host:8000/v1?key=abc", "http://host:8000"),
+        ("fastchat+http://host/", "fastchat+http://host"),
+        ("gguf:/models/a.gguf", "a.gguf"),
+        ("echo://[x", "echo://[x"),
+        ("echo://me:pw@[x/secret?key=abc", "echo://***@[x"),
+        ("odd://me:pw@a\u2100b/secret", "odd://***@a\u2100b"),
+        ("http://host:99999/v1", "http://host:99999"),
+        ("http://[", "http://["),
+        ("", ""),
+    ],
+)
+def test_shortened(source: str, expected: str) -> None:
+    """Of a server its scheme, host and port are shown, of a file its name, also where a text is no URL at all."""
+    assert expected == shortened(source)
+
+
+@given(st.text(alphabet="abe:/@[]?#%1\u2100\n ."))
+def test_any_source_can_be_shown(source: str) -> None:
+    """No text of a source ends whatever shows it."""
+    assert isinstance(shortened(f"echo:{source}"), str)
 
 
 KEY = "sk-abcdefghijklmnop"

@@ -3,7 +3,7 @@ The one way to stderr: log records and access lines wait in a bounded queue, whi
 
 1. Adding a line never waits: where nobody reads the pipe, or the disk is full, the thread stands still and the event loop does not.
 2. The queue has bounds. What does not fit is dropped and counted, and so is what stderr refuses (EPIPE, ENOSPC, EIO); the
-   next write that succeeds tells how many lines were lost.
+   next write that succeeds tells how many lines were lost. A line that cannot be formatted is lost alone, and told with its reason.
 3. Lines come out in the order in which they were added, in one format: text for people, or one JSON object a line.
 4. What others have chosen (a path, an upstream's words) adds no line: control characters are escaped in both formats, and the lines of
    a traceback are indented in text, and one string in JSON.
@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -121,6 +122,7 @@ class LogSink:
         self._some, self._closing, self._over = (threading.Event() for _ in range(3))
         self._takes = True
         self._thread: threading.Thread | None = None
+        self._told_flaws: set[str] = set()  # of few kinds: each is one of the code
 
     def add(
         self,
@@ -167,13 +169,37 @@ class LogSink:
             return f"{json_line(text, level, now, fields)}\n"
         return f"{stamp(now)} {level} {text}\n"
 
-    def _made(self, line: str | tuple[float, Line]) -> str:
+    def _format(self, line: str | tuple[float, Line]) -> str:
+        """The line; of one that cannot be formatted what went wrong, and the log goes on."""
         if isinstance(line, str):
             return line
         now, later = line
+        try:
+            if self.form == "json":
+                return self._line(later.message(), "INFO", now, later.fields())
+            return self._line(later.text(), "INFO", now)
+        except Exception as error:
+            return self._flaw(error)
+
+    def lose(self, error: Exception) -> None:
+        """Count a line that could not be formatted as lost, and log why."""
+        self._put(line := self._flaw(error), len(line))
+
+    def _flaw(self, error: Exception) -> str:
+        """
+        A line that tells of one that could not be formatted, with the calls that led there where that is new.
+
+        The words of the error are left out: they may repeat what must not be shown.
+        """
+        calls = traceback.extract_tb(error.__traceback__)
+        text = f"1 log line was lost: it could not be formatted ({type(error).__name__} in {calls[-1].name})"
+        if text in self._told_flaws:
+            return self._line(text, "ERROR", time.time())
+        self._told_flaws.add(text)
+        where = "".join(calls.format()).splitlines()
         if self.form == "json":
-            return self._line(later.message(), "INFO", now, later.fields())
-        return self._line(later.text(), "INFO", now)
+            return self._line(text, "ERROR", time.time(), {"exception": "\n".join(where)})
+        return self._line("\n  ".join(map(escaped, [text, *where])), "ERROR", time.time())
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Write what waits, for so long at most; later lines are lost."""
@@ -194,7 +220,7 @@ class LogSink:
             self._size = 0
             with self._lock:
                 lost, self.lost = self.lost, 0
-            written = self._write_all(self._told(lost) + "".join(map(self._made, lines)))
+            written = self._write_all(self._told(lost) + "".join(map(self._format, lines)))
             if not written:
                 self._count(lost + len(lines))
                 self._closing.wait(self._retry_s)
@@ -245,6 +271,12 @@ class SinkHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a record, with its traceback where it has one."""
+        try:
+            self._add(record)
+        except Exception as error:  # an argument whose own words cannot be made, and no fault of whoever logs
+            self.sink.lose(error)
+
+    def _add(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
         except (TypeError, ValueError):  # arguments that do not fit their message

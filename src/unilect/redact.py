@@ -19,6 +19,7 @@ _BROKEN_USER = re.compile(r"//(?:[^\s/?#@:\[]+:(?!\d{1,5}(?:[/?#\s]|$))|:)[^\s@]
 _BROKEN_STORE = re.compile(
     r"((?:postgres(?:ql)?|rediss?)(?:\+\w{1,20})?:)//[^\s/?#@:\[]+:[^\s@]{0,200}@", re.IGNORECASE
 )
+_NO_URL = re.compile(r"(//[^/?#]*).*", re.DOTALL)  # what follows a host
 _BARE_USER = re.compile(r"^[^\s/?#@:]+:[^\s/@]+@")
 _FIELD = re.compile(r"([?&;#])([^=&#\s?;]*)=([^&#\s;]*)")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|cred|sig|code|session", re.IGNORECASE)
@@ -56,14 +57,14 @@ def _is_secret(name: str, value: str) -> bool:
 @lru_cache(256)
 def shortened(source: str) -> str:
     """A source as a log line or a metric may show it: of a server scheme, host and port, of a model file its name."""
-    parts = urlsplit(source)
-    if parts.hostname is None:
-        return source.rpartition("/")[2]
     try:
-        port = f":{parts.port}" if parts.port is not None else ""
-    except ValueError:
-        port = ""
-    return f"{parts.scheme}://{parts.hostname}{port}"
+        parts = urlsplit(source)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # any text may be the source of a backend of another package
+        return _NO_URL.sub(r"\1", redacted(source))
+    if host is None:
+        return source.rpartition("/")[2]
+    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}"
 
 
 def secrets_of(url: str) -> Iterator[str]:
