@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
@@ -82,6 +83,8 @@ CATCH_ALL = {
 }
 #: The modules that know aiohttp: the server, and what reads requests and writes answers.
 AIOHTTP = re.compile(r"server/\w+|web/\w+|dialects/[\w/]+|cli/_chat|cli/_conversation")
+#: The one that knows what aiohttp keeps to itself.
+AIOHTTP_INTERNALS = "web/aiohttp_internals.py"
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "requests", "httpx"}
 
@@ -263,6 +266,30 @@ def test_who_knows_aiohttp(nodes: dict[str, list[ast.AST]]) -> None:
     know = {name for name, inside in nodes.items() if "aiohttp" in imports(inside)}
 
     assert [] == [name for name in know if not AIOHTTP.fullmatch(name.removesuffix(".py"))]
+
+
+def test_who_knows_the_private_attributes_of_aiohttp(nodes: dict[str, list[ast.AST]]) -> None:
+    """What aiohttp keeps to itself is used in one module: in all others an underscore is one of their own."""
+    private = re.compile(r"_[^_]")
+    kinds = (web.Application, web.Request, web.RequestHandler, web.Response, web.Server)
+    theirs = {name for kind in kinds for name in dir(kind) if private.match(name)}
+    bases = re.compile(r"web\.|Protocol|Stream$|Whole$")  # those of the module are aiohttp's, too
+    found = []
+    for name in {name for name in nodes if "aiohttp" in MODULES[name]} - {AIOHTTP_INTERNALS}:
+        derived = {
+            id(node)
+            for one in nodes[name]
+            if isinstance(one, ast.ClassDef) and any(map(bases.match, map(ast.unparse, one.bases)))
+            for node in ast.walk(one)
+        }
+        for node in nodes[name]:
+            if isinstance(node, ast.Attribute) and private.match(node.attr):
+                is_own = ast.unparse(node.value) in ("self", "cls")
+                is_theirs = id(node) in derived and node.attr in theirs
+                if (not is_own or is_theirs) and node.attr != "_asdict":
+                    found.append((name, node.lineno, node.attr))
+
+    assert found == []
 
 
 def test_private_stays_private(nodes: dict[str, list[ast.AST]]) -> None:

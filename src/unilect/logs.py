@@ -178,7 +178,7 @@ class LogSink:
             if self.form == "json":
                 return self._line(later.message(), "INFO", now, later.fields())
             return self._line(later.text(), "INFO", now)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             return self._flaw(error)
 
     def lose(self, error: Exception) -> None:
@@ -273,7 +273,7 @@ class SinkHandler(logging.Handler):
         """Log a record, with its traceback where it has one."""
         try:
             self._add(record)
-        except Exception as error:  # an argument whose own words cannot be made, and no fault of whoever logs
+        except Exception as error:  # noqa: BLE001 - no fault of whoever logs
             self.sink.lose(error)
 
     def _add(self, record: logging.LogRecord) -> None:

@@ -31,6 +31,8 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
+from unilect.web.aiohttp_internals import Protocol
+
 log = logging.getLogger("unilect")
 RESERVED_FILES = 128  # for what is no client: engines, models' files, listening sockets
 MOST_CONNECTIONS = 20_000  # each takes about 10 kB
@@ -121,7 +123,7 @@ def limits_of_system(wanted: int | None = None, per_address: int | None = None) 
     )
 
 
-class Connection(web.RequestHandler):
+class Connection(Protocol):
     """
     One connection, from `accept` to its end.
 
@@ -165,7 +167,7 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Take bytes of a head or a body."""
         super().data_received(data)
-        if self.state != ANSWERING and self._messages:  # nearly always: a head comes in one piece
+        if self.state != ANSWERING and self.has_request:  # nearly always: a head comes in one piece
             self._table.turn(self, ANSWERING)
         elif data:  # none: aiohttp's own look at what it has kept
             self._more(len(data))
@@ -174,16 +176,13 @@ class Connection(web.RequestHandler):
         """Bytes have come that begin no answer: of a head, of a body, or of a body that nobody reads any more."""
         if self.state != ANSWERING:
             self._table.begun(self)
-        body = self._messages[-1][1] if self._messages else None
-        if body is None and self._current_request is not None:
-            body = self._current_request.content
-        if body is not None:
+        if (body := self.body) is not None:
             why, most = _FRAMING, 2 * body.total_bytes + FRAMING_BYTES
-        elif self._waiter is not None:
+        elif self.awaits_head:
             why, most = _HEAD, HEAD_BYTES
         else:  # aiohttp reads on, for a client that reads only once it has sent all
             why, most = _DISCARDED, DISCARDED_BYTES
-        if self._taken_of != (of := (self._request_count, why)):
+        if self._taken_of != (of := (self.requests, why)):
             # what came with the head of a request may be the end of the one before it
             self._taken, self._taken_of = -size if why == _FRAMING else 0, of
         self._taken += size
@@ -194,7 +193,7 @@ class Connection(web.RequestHandler):
         self, request: web.BaseRequest, response: web.StreamResponse, time: float | None
     ) -> None:
         """An answer is written, and aiohttp would log it here."""
-        if not self._messages:  # else the next request is here already
+        if not self.has_request:  # else the next request is here already
             self._table.turn(self, IDLE)
 
     def connection_lost(self, exc: BaseException | None) -> None:

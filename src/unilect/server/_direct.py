@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from aiohttp import hdrs, web
 from aiohttp.web_urldispatcher import PlainResource, UrlMappingMatchInfo
 
+from unilect.web.aiohttp_internals import set_match
 from unilect.web.guard import Guard
 from unilect.web.route import Handler
 
@@ -42,5 +43,6 @@ class Direct:
         known = self._known.get((request.method, request.raw_path))
         if known is None or hdrs.EXPECT in request.headers:
             return self._search(request)
-        request._match_info, handler = known
+        match, handler = known
+        set_match(request, match)
         return self._guard.handle(request, handler)

@@ -42,6 +42,7 @@ from unilect.errors import (
 from unilect.gateway.keys import Keys
 from unilect.gateway.tracing import Tracing
 from unilect.web._access_log import AccessLog
+from unilect.web.aiohttp_internals import set_body
 from unilect.web.bodies import Bodies
 from unilect.web.pages import HEADERS as PAGE_HEADERS
 from unilect.web.pages import sign_in, wants_html
@@ -234,7 +235,7 @@ class Guard:
                 raise self._bodies.too_large()
         else:
             body = await self._bodies.read(more, announced)
-        request._read_bytes = body  # what `request.read` returns from now on
+        set_body(request, body)
         if len(body) > LARGE_BYTES:
             request[SHORTENED] = await check_body(body)
 

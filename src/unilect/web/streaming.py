@@ -26,7 +26,7 @@ from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
 from unilect.parameters.rules import ignored_header
 from unilect.routing.registry import Model
-from unilect.web._response import Stream, Whole
+from unilect.web.aiohttp_internals import Stream, Whole
 
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
 #: What every answer to the request has, such as what a page of another origin is told.

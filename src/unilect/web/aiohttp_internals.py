@@ -1,16 +1,57 @@
 """
-Responses whose head takes a third of the work of aiohttp's own, for what nearly every request is: HTTP/1.1 on a connection that is
-kept. Any other gets aiohttp's.
+Every use of aiohttp's private attributes, which no other module touches: what a connection is doing, a request that was read or
+matched here, and responses with a quick head.
 
-What is left out finds nothing to do here: cookies, compression, bodies without a length, hooks before the head (this server has none).
+The head of those responses takes a third of the work of aiohttp's own, for what nearly every request is: HTTP/1.1 on a connection
+that is kept. Any other gets aiohttp's. What is left out finds nothing to do here: cookies, compression, bodies without a length, hooks
+before the head (this server has none).
 """
 
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
+from aiohttp.web_urldispatcher import UrlMappingMatchInfo
 
 _OK = "HTTP/1.1 200 OK"
+
+
+class Protocol(web.RequestHandler):
+    """A connection's protocol, which tells what it is doing."""
+
+    __slots__ = ()
+
+    @property
+    def has_request(self) -> bool:
+        """Whether the head of a request has come that is not being answered yet."""
+        return bool(self._messages)
+
+    @property
+    def body(self) -> StreamReader | None:
+        """The body that what comes now belongs to, whether somebody reads it or not; None where no request is under way."""
+        if self._messages:
+            return self._messages[-1][1]
+        return self._current_request.content if self._current_request is not None else None
+
+    @property
+    def awaits_head(self) -> bool:
+        """Whether a head may come, or is coming."""
+        return self._waiter is not None
+
+    @property
+    def requests(self) -> int:
+        """How many requests have been answered, or are."""
+        return self._request_count
+
+
+def set_body(request: web.BaseRequest, body: bytes) -> None:
+    """Have `request.read` return a body, which was read here."""
+    request._read_bytes = body
+
+
+def set_match(request: web.Request, match: UrlMappingMatchInfo) -> None:
+    """Have a request go to a route that was found here."""
+    request._match_info = match
 
 
 class Whole(web.Response):

@@ -1,17 +1,70 @@
-"""Tests of unilect.web._response: whole answers and streams on a socket, in every version of HTTP that a client may name."""
+"""Tests of unilect.web.aiohttp_internals: aiohttp has what it uses; whole answers and streams on a socket, in every version of HTTP."""
 
+import ast
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
+from aiohttp import StreamReader, __version__, web
+from aiohttp.http_writer import StreamWriter
+from aiohttp.web_urldispatcher import UrlMappingMatchInfo
 
-from unilect.web._response import Stream, Whole
+from unilect.web import aiohttp_internals
+from unilect.web.aiohttp_internals import Stream, Whole
 
 TEXT = b"Hello!" * 40_000
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+#: What is used of aiohttp that its documentation does not promise.
+USED = {
+    web.RequestHandler: ["_messages", "_current_request", "_waiter", "_request_count"],
+    web.Request: ["_read_bytes", "_match_info", "writer"],
+    web.Response: [
+        *("_body", "_payload_writer", "_eof_sent", "_req", "_body_length", "_chunked"),
+        *("_headers", "_keep_alive", "_must_be_empty_body"),
+    ],
+    StreamWriter: [
+        *("write_headers", "send_headers", "write_eof", "enable_chunking", "length", "output_size"),
+    ],
+    StreamReader: ["total_bytes", "readany", "read_nowait", "is_eof"],
+    UrlMappingMatchInfo: ["add_app", "freeze"],
+    web.Server: ["request_handler"],
+}
+
+
+def names_of(kind: type) -> set[str]:
+    """The attributes of the objects of a class, also those that its methods set first."""
+    trees = [
+        ast.parse(inspect.getsource(one).lstrip())
+        for one in kind.__mro__[:-1]
+        if "aiohttp" in one.__module__
+    ]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return {*dir(kind), *(node.attr for node in nodes if isinstance(node, ast.Attribute))}
+
+
+@pytest.mark.parametrize("kind", USED, ids=lambda kind: kind.__name__)
+async def test_aiohttp_has_what_is_used_of_it(kind: type) -> None:
+    """Every attribute of aiohttp that nobody has promised is still there."""
+    missing = set(USED[kind]) - names_of(kind)
+    assert not missing, (
+        f"aiohttp {__version__} has no {kind.__name__}.{', '.join(sorted(missing))} any more: "
+        "change web/aiohttp_internals.py and whoever uses it, then the bound in pyproject.toml"
+    )
+
+
+async def test_every_private_attribute_is_named() -> None:
+    """No private attribute of aiohttp is used that the test above does not look for."""
+    tree = ast.parse(inspect.getsource(aiohttp_internals))
+    own = {"_is_ours"}
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    private = {name for name in used if name.startswith("_") and not name.endswith("__")}
+
+    assert {name for names in USED.values() for name in names if name[0] == "_"} == private - own
 
 
 async def whole(request: web.Request) -> web.StreamResponse:
