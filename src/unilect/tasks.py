@@ -39,6 +39,7 @@ class Tasks:
             task.cancel()
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=END_TIMEOUT_S)
+            self._running -= late  # once, however many wait for the end
             for task in late:
                 log.error("%s was cancelled, and does not end", task.get_name())
 

@@ -28,7 +28,8 @@ async def test_background_work_of_a_dialect() -> None:
     work = site.background.start("a batch", batch())
     async with asyncio.timeout(60):
         await answered.wait()
-    await site.shut()
+    site.shut()
+    await site.end_background()
     assert work.cancelled()
     assert "Hello" == said.answer().choices[0].text
     assert (

@@ -21,7 +21,7 @@ from msgspec import structs
 from unilect.clock import SteadyClock
 from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.context import Requests
-from unilect.errors import ConfigError, StoreUnavailable
+from unilect.errors import BackendUnavailable, ConfigError, StoreUnavailable
 from unilect.gateway.account import Book
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.ledger import LedgerBook
@@ -45,7 +45,8 @@ from unilect.web.bodies import Bodies
 log = logging.getLogger("unilect")
 _NO_HTTP = "a client sent what is no HTTP (%s)"
 _OF_ADMIN = Limits(connections=64, silent=32)
-CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
+CUT_TIMEOUT_S = 2.0  # for error frames to go out
+_CUT = "The server was stopped before the answer was complete. Try again soon."
 
 
 class Listener:
@@ -218,15 +219,29 @@ class Listener:
             return True
 
     async def drain(self, hurry: asyncio.Event) -> None:
-        """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
+        """
+        Take no more requests at any address, end the work in the background, and wait for the running requests: up to the grace, or to
+        `hurry`. Those that are left are ended, each with an error.
+        """
         for door in self._doors:
-            await door.shut()
+            door.shut()
         if self._rejoin is not None:
             self._rejoin.shut()
         log.info("stopping%s", _what_runs(len(self._requests), self._config.shutdown_grace_s))
+        ending = asyncio.gather(*(door.end_background() for door in self._doors))
+        await self._idle(self._config.shutdown_grace_s, hurry)
+        for context in list(self._requests.values()):
+            context.end(BackendUnavailable(_CUT, retry_after_s=5))
+        await self._idle(CUT_TIMEOUT_S)
+        await ending
+
+    async def _idle(self, timeout_s: float, hurry: asyncio.Event | None = None) -> None:
+        """Wait until nothing is answered or sent any more, for so long at most, or to `hurry`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.shutdown_grace_s):
-                while (self._requests or self._connections.busy) and not hurry.is_set():
+            async with asyncio.timeout(timeout_s):
+                while self._requests or self._connections.busy:
+                    if hurry is not None and hurry.is_set():
+                        break
                     await asyncio.sleep(0.02)
 
     async def aclose(self) -> None:
@@ -326,11 +341,16 @@ class _Address:
         """The names of the keys of its configuration."""
         return self._app[SITE].keys.callers if SITE in self._app else set()
 
-    async def shut(self) -> None:
+    def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""
         if (site := self._app.get(SITE)) is not None:
-            await site.shut()
+            site.shut()
         self._listen_no_more()
+
+    async def end_background(self) -> None:
+        """End what goes on apart from requests."""
+        if (site := self._app.get(SITE)) is not None:
+            await site.end_background()
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -2,7 +2,9 @@
 One address of the server, for its dialects: the service, the compatibility profile, and the background services.
 """
 
+import asyncio
 import socket
+from contextlib import suppress
 
 from unilect.config.server import Config
 from unilect.context import Requests
@@ -11,7 +13,7 @@ from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.routing.service import Service
 from unilect.store.answers import Answers
-from unilect.tasks import Tasks
+from unilect.tasks import END_TIMEOUT_S, Tasks
 from unilect.web.profile import CompatProfile, profile_of
 
 
@@ -80,18 +82,26 @@ class Site:
         for resident in self.residents:
             await resident.open(url)
 
-    async def shut(self) -> None:
+    def shut(self) -> None:
         """The address accepts no more requests."""
         self.service.ready = False
-        await self.background.aclose()
-        for resident in self.residents:
-            await resident.shut()
+
+    async def end_background(self) -> None:
+        """Cancel the background work, and have the residents leave, all at the same time and within `END_TIMEOUT_S`."""
+        leaving = (_leave(resident) for resident in self.residents)
+        await asyncio.gather(self.background.aclose(), *leaving)
 
     async def aclose(self) -> None:
         """The address is closed."""
         await self.background.aclose()
         for resident in self.residents:
             await resident.aclose()
+
+
+async def _leave(resident: Resident) -> None:
+    with suppress(TimeoutError):  # the address is closed, whoever still has to hear it
+        async with asyncio.timeout(END_TIMEOUT_S):
+            await resident.shut()
 
 
 def reachable(url: str) -> str:
