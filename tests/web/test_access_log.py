@@ -14,6 +14,7 @@ from scripted import HELLO, Exchange, answer, says, scripted, stream_of
 from unilect.backend import Backend
 from unilect.config.server import Config
 from unilect.context import Context
+from unilect.errors import RequestCancelled
 from unilect.gateway.metrics import Metrics
 from unilect.logs import LogFormat, LogSink, SinkHandler
 from unilect.routing.pool import Member
@@ -118,6 +119,35 @@ def test_names_of_others() -> None:
     context.leased("d\re", "hf:/models/\x1bq")
 
     assert RequestLine.of(context, "POST", "/v1/\x1b[2J", 200).text().isprintable()
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+async def test_an_answer_that_the_server_ends(form: LogFormat) -> None:
+    """The line of a stream that this server has ended tells why, beside the status that its head had."""
+    with logged(form) as found:
+        async with serving(Echo(Options(text="abc" * 99, tokens_per_s=500))) as app:
+            async with app.chat() as response:
+                await response.content.readany()
+                (context,) = app.guard.requests.values()
+                context.end(RequestCancelled("It was\nended."))
+                await response.read()
+
+        (line,) = [line for line in found.all() if "chat/completions" in line]
+    if form == "json":
+        told = json.loads(line)
+        assert (200, "It was\nended.") == (told["status"], told["ended"])
+    else:
+        assert "200" in line
+        assert line.endswith(r" ended='It was\nended.'")
+
+
+@pytest.mark.parametrize("admin", [True, False])
+def test_requests_of_operators(admin: bool) -> None:
+    """The line of a request to the admin API says so, and that of a client's does not."""
+    line = RequestLine.of(Context(caller="key"), "GET", "/models", 200, admin)
+
+    assert admin is line.text().endswith(" key admin")
+    assert admin is line.fields().get("admin", False)
 
 
 async def test_lines_keep_their_order(lines: Closing) -> None:

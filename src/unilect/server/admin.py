@@ -70,7 +70,7 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
     """The application of the admin API."""
     accepted, table = Keys(config.admin.api_keys), dict[web.AbstractRoute, Route]()
     bodies = Bodies(config.max_body_bytes)  # clients who fill theirs lock no operator out
-    guard = Guard(_guarded(config), table, bodies=bodies, keys=accepted)
+    guard = Guard(_guarded(config), table, bodies=bodies, keys=accepted, admin=True)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[GUARD], app[ADMIN_KEYS], app[ADMIN_BODIES] = guard, accepted, bodies
     routes = [

@@ -43,32 +43,41 @@ class RequestLine(Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     first_s: float | None = None
+    admin: bool = False
+    ended: str = ""  # why this server ended it
 
     @classmethod
-    def of(cls, context: Context, method: str, path: str, status: int) -> "RequestLine":
+    def of(
+        cls, context: Context, method: str, path: str, status: int, admin: bool = False
+    ) -> "RequestLine":
         """What is known of a request that has ended; texts that others chose are cut, since the line may wait."""
         took_ms = (time.perf_counter() - context.started) * 1000
         path, caller, meter = path[:200], context.caller, context.meter
+        ended = "" if context.ended is None else context.ended.for_log[:200]
+        known = context.request_id, method, path, status, took_ms, caller
         if meter is None:
-            return cls(context.request_id, method, path, status, took_ms, caller)
+            return cls(*known, admin=admin, ended=ended)
         usage = meter.usage
         return cls(
-            context.request_id,
-            method,
-            path,
-            status,
-            took_ms,
-            caller,
+            *known,
             context.model[:200],
             context.answering[:200],
             context.source,
             usage.prompt_tokens,
             usage.completion_tokens,
             meter.first_token_s,
+            admin,
+            ended,
         )
 
     def text(self) -> str:
-        """What was asked, its status, its time, its caller, and what is known of its answer where a model was asked."""
+        """What was asked, its status, its time, its caller, what is known of its answer where a model was asked, and why this server ended it."""
+        more = " admin" if self.admin else ""
+        if self.ended:
+            more += f" ended={self.ended!r}"
+        return self._text() + more
+
+    def _text(self) -> str:
         known: tuple[object, ...]
         caller = self.caller or "-"
         known = (self.request_id, self.method, self.path, self.status, self.took_ms, caller)
@@ -98,6 +107,8 @@ class RequestLine(Struct, frozen=True, gc=False):
             "status": self.status,
             "duration_ms": round(self.took_ms, 1),
             "caller": self.caller or None,
+            "admin": self.admin or None,
+            "ended": self.ended or None,
         }
         if self.model is not None:
             known |= {
@@ -115,17 +126,21 @@ class AccessLog:
     """
     Logs requests.
 
+    Args:
+        admin: They are those of the admin API.
+
     Attributes:
         on: True when requests are logged at all (level *info*).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, admin: bool = False) -> None:
+        self._admin = admin
         self.on = access.isEnabledFor(logging.INFO)
         self._sink = sink_of(access)
 
     def add(self, context: Context, method: str, path: str, status: int) -> None:
         """Log a request: straight into the sink, since a log record costs ten times as much; as a record where there is no sink."""
-        line = RequestLine.of(context, method, path, status)
+        line = RequestLine.of(context, method, path, status, self._admin)
         if self._sink is not None:
             self._sink.add_later(line)
         else:

@@ -100,6 +100,7 @@ class Guard:
         keys: Who may send requests; who has one of `config` by default.
         refused: Counts requests that are refused before a backend is asked, by the code of the error.
         tracing: Traces the requests to dialects; None where nothing is traced.
+        admin: It is that of the admin API.
 
     Attributes:
         requests: As given.
@@ -117,7 +118,9 @@ class Guard:
         keys: Keys | None = None,
         refused: Counter[str] | None = None,
         tracing: Tracing | None = None,
+        admin: bool = False,
     ) -> None:
+        self._admin = admin
         self.requests: Requests = {} if requests is None else requests
         self._routes = routes
         self._look_again = look_again
@@ -135,7 +138,7 @@ class Guard:
         self._hosts, self._is_open = _host_names(config), config.host in _WILDCARDS
         self._origins = frozenset(config.allowed_origins)
         self._cors = _cors_headers(config)
-        self.log = AccessLog()  # the level may have changed
+        self.log = AccessLog(self._admin)  # the level may have changed
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
