@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
 
 from aiohttp import web
+from aiohttp.hdrs import METH_HEAD
 
 from unilect.backend import Batches
 from unilect.context import Queued, ended_by, in_hand
@@ -261,6 +262,10 @@ def _headers(request: web.Request, content_type: str, run: Running | None) -> di
     return headers
 
 
+class _HeadIsAll(Exception):
+    """The head was sent, and a request with HEAD gets no more."""
+
+
 class _Writer(AbstractAsyncContextManager["_Writer"]):
     """
     One stream on its way to the client: begun with its first bytes, kept alive while it is silent, ended with the block.
@@ -300,7 +305,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._begun, self._quiet = False, 0  # half times of KEEP_ALIVE_S without a byte
         self._comment: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        if keep_alive is not None:
+        if keep_alive is not None and request.method != METH_HEAD:
             self._set_timer()
 
     def put(self, data: bytes) -> bool:
@@ -318,7 +323,13 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         return True
 
     async def write(self, data: bytes) -> None:
-        """Send a piece, after the head; aiohttp's own `write` takes five calls for each."""
+        """
+        Send a piece, after the head; aiohttp's own `write` takes five calls for each.
+
+        Raises:
+            ConnectionResetError: The client has left.
+            _HeadIsAll: As `_begin`.
+        """
         self._quiet = 0
         if not self._begun:
             await self._begin()
@@ -333,6 +344,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         """Send the end of the body, with the error if one can be told; what cannot is raised."""
         if self._timer is not None:
             self._timer.cancel()
+        if isinstance(error, _HeadIsAll):
+            error, self.last = None, b""
         error = ended_by(error)
         if error is not None and not isinstance(error, UnilectError):
             return False
@@ -354,7 +367,12 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         return self._told(error)
 
     async def _begin(self) -> None:
-        """Send the head, once: this task and the keep-alive both come here, but nothing in it waits."""
+        """
+        Send the head, once: this task and the keep-alive both come here, but nothing in it waits.
+
+        Raises:
+            _HeadIsAll: The request was HEAD, for which a body would be the next answer.
+        """
         if not self._begun:
             self._begun = True
             headers = _headers(self._request, self._content_type, self._run)
@@ -362,6 +380,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             self.response = (Stream if recorded is None else recorded.response)(headers=headers)
             await self.response.prepare(self._request)
             self._chunked = self.response.chunked
+            if self._request.method == METH_HEAD:
+                raise _HeadIsAll
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
@@ -372,16 +392,15 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         transport = self._client.transport
         if self._quiet >= 2 and transport is not None and not transport.get_write_buffer_size():
             self._quiet = 0
-            # made here and now: what is encoded while the head is sent comes after it
-            if self._filler is not None and (filler := self._filler()):
-                self._comment = asyncio.create_task(self._keep_alive(filler))
+            self._comment = asyncio.create_task(self._keep_alive())
         self._set_timer()
 
-    async def _keep_alive(self, filler: bytes) -> None:
+    async def _keep_alive(self) -> None:
         """Send what changes nothing for the reader; the end of the answer waits for it."""
-        with suppress(ConnectionError):
-            await self._begin()
-            await self.write(filler)
+        # encoded and sent in one turn, and not before what was encoded earlier: events may be numbered
+        if self._filler is not None and not self.last and (filler := self._filler()):
+            with suppress(ConnectionError):
+                await self.write(filler)
 
 
 class _HoldingWriter(_Writer):
@@ -407,6 +426,8 @@ class _HoldingWriter(_Writer):
             await self.write(data)
 
     def _let_go(self) -> None:
-        data, self.last = self.last, b""
-        if data:
-            self._comment = asyncio.create_task(self._keep_alive(data))
+        self._comment = asyncio.create_task(self._release())
+
+    async def _release(self) -> None:
+        with suppress(ConnectionError):
+            await self.release()

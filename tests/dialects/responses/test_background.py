@@ -16,6 +16,7 @@ from unilect.dialects.responses._request import PromptRequest
 from unilect.errors import StoreUnavailable
 from unilect.store.answers import Stored
 from unilect.tasks import Tasks
+from unilect.testing.echo import Echo, Options
 from unilect.web import streaming
 
 
@@ -45,6 +46,18 @@ def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setattr(store.answers, "update", tried)
     monkeypatch.setattr(_kept, "_STORE_AGAIN_S", (0.0, 0.0))
     return lambda: store
+
+
+async def test_numbered_keep_alives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events come in the order of their numbers, though a keep-alive, which has one, falls due at any moment."""
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.0)
+    backend = Echo(Options(text="word " * 20, tokens_per_s=2000))
+    async with serving(backend) as app:
+        async with app.post("/v1/responses", input="Hi", stream=True, store=False) as response:
+            told = events(await response.read())
+
+    assert list(range(len(told))) == [event["sequence_number"] for event in told]
+    assert {"keepalive", "response.completed"} < {event["type"] for event in told}
 
 
 async def test_a_cancelled_stream_ends() -> None:
