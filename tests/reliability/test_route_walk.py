@@ -1,5 +1,8 @@
 """Every route, with every method and every kind of key, on both listeners: a route that is not in the tables here fails the walk."""
 
+import asyncio
+import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -79,7 +82,7 @@ def admin_routes(config: Config, registry: Registry, reloader: Reloader) -> dict
 
 
 @asynccontextmanager
-async def both_listeners() -> AsyncIterator[tuple[str, str, dict[Any, str]]]:
+async def both_listeners(**options: Any) -> AsyncIterator[tuple[str, str, dict[Any, str]]]:
     """A server with keys: the URL for clients, that of the admin API, and the routes of that."""
     config = Config(
         port=0,
@@ -87,6 +90,7 @@ async def both_listeners() -> AsyncIterator[tuple[str, str, dict[Any, str]]]:
         store=StoreConfig(url="sqlite://"),
         admin=AdminConfig(listen="127.0.0.1:0", api_keys=[ADMIN_KEY]),
         models=dict.fromkeys(["m"], sources.ModelConfig(source="echo:")),
+        **options,
     )
     registry = sources.registry(config)
     listener = Listener(config, registry)
@@ -156,6 +160,55 @@ async def test_the_walk() -> None:
         (m, p.rstrip("/") or "/"): access for (m, p), access in of_admin.items()
     }
     assert 2 * len(paths) * len(METHODS) * len(KEYS) == sum(len(walk[0]) for walk in walks.values())
+
+
+async def after_head(url: str, path: str, key: str, accept: str) -> tuple[bytes, bytes]:
+    """The head of the answer to HEAD, and what comes behind it: the answer to a second request on the connection."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    headers = f"Host: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nAccept: {accept}\r\n"
+    second = f"DELETE /docs HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"
+    writer.write(f"HEAD {path} HTTP/1.1\r\n{headers}\r\n{second}".encode())
+    head, _, behind = (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n\r\n")
+    writer.close()
+    return head, behind
+
+
+async def test_nothing_is_behind_the_answer_to_head() -> None:
+    """HEAD to any GET route, known or not, is answered by a head alone: what follows on the connection is the next answer."""
+    statuses, wrong = Counter[bytes](), []
+    async with both_listeners(fastchat_controller=True) as (data_url, admin_url, _):
+        headers = {"Authorization": f"Bearer {USER_KEY}"}
+        async with aiohttp.ClientSession(data_url, headers=headers) as client:
+
+            async def made(path: str, **body: Any) -> Any:
+                async with client.post(path, json=body) as response:
+                    return await response.json()
+
+            item = {"type": "message", "role": "user", "content": "Hi"}
+            talk = await made("/v1/conversations", items=[item])
+            stored = await made("/v1/responses", model="m", input="Hi", background=True)
+            async with client.get(f"/v1/conversations/{talk['id']}/items") as response:
+                (item,) = (await response.json())["data"]
+        names = {"response_id": stored["id"], "conversation_id": talk["id"], "model": "m"}
+        names["item_id"] = item["id"]
+        of_data = [*routes(PUBLIC), *routes(KEY), *routes(FASTCHAT)]
+        for url, key, known in (
+            (data_url, USER_KEY, of_data),
+            (admin_url, ADMIN_KEY, routes(ADMIN)),
+        ):
+            for path in ["/nothing", *sorted(path for method, path in known if method == "GET")]:
+                path = re.sub(r"\{(\w+)[^}]*\}", lambda name: names[name[1]], path)
+                for query in ("", "?stream=true"):
+                    for accept in ("*/*", "text/html"):
+                        head, behind = await after_head(url, path + query, key, accept)
+                        statuses[head[9:12]] += 1
+                        if not behind.startswith(b"HTTP/1.1 405 "):
+                            wrong.append((path + query, accept, behind[:60]))
+
+    assert wrong == []
+    assert {b"200", b"404"} <= statuses.keys()
+    assert not statuses.keys() & {b"401", b"403", b"500"}
 
 
 def _is_below(route: tuple[str, str], own: set[tuple[str, str]]) -> bool:
