@@ -380,6 +380,21 @@ def test_values_of_an_enumeration(fields: dict[str, Any], told: str) -> None:
     assert told == raised.value.message
 
 
+def test_annotations_are_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of an enumeration are looked up in annotations that an earlier mistake, at any place of the body, has had evaluated."""
+
+    def found(**body: Any) -> str:
+        with pytest.raises(InvalidRequest) as error:
+            DECODER.decode(json.dumps(body).encode())
+        return str(error.value)
+
+    message = {"role": "user", "content": "x"}
+    first = found(messages=[{"role": "usr"}])
+    monkeypatch.setattr("unilect.web.decode.get_type_hints", None)
+
+    assert first.replace("[0]", "[1]") == found(messages=[message, {"role": "usr"}])
+
+
 def test_free_forms() -> None:
     """A schema of a sensible size and depth is taken."""
     check_free_form("x", {"type": "object", "properties": {"a": {"enum": ["b"] * 1000}}})

@@ -12,6 +12,7 @@ import asyncio
 import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from types import UnionType
 from typing import (
     Any,
@@ -232,7 +233,7 @@ def _values(kind: Any, path: str) -> list[Any]:
         if name:
             structs = [one for one in kinds if isinstance(one, type) and issubclass(one, Struct)]
             kinds = [
-                get_type_hints(one)[name] for one in structs if name in one.__struct_fields__
+                _kinds_of(one)[name] for one in structs if name in one.__struct_fields__
             ] or [
                 Literal[one.__struct_config__.tag]
                 for one in structs
@@ -243,6 +244,12 @@ def _values(kind: Any, path: str) -> list[Any]:
         if get_origin(one) is Literal:
             found |= dict.fromkeys(get_args(one))
     return list(found)
+
+
+@lru_cache(1024)  # evaluating the annotations of one class costs more than decoding a hundred bodies
+def _kinds_of(struct: type[Struct]) -> dict[str, Any]:
+    """The types of the fields of a Struct."""
+    return get_type_hints(struct)
 
 
 def _flat(kinds: Iterable[Any], lists: bool = True) -> Iterator[Any]:
