@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+USER_SIGNALS = signal.SIGUSR1, signal.SIGUSR2
 _PR_SET_PDEATHSIG = 1
 _FIRST_TO_GO = "1000"  # the kernel's highest
 
@@ -24,6 +25,12 @@ def die_with(parent: int, ending: signal.Signals = signal.SIGTERM) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, ending)
         if os.getppid() != parent:
             os.kill(os.getpid(), ending)
+
+
+def ignore_user_signals() -> None:
+    """Leave those to the server that a tool sends to all processes of a service, such as to rotate logs: by default they end a process."""
+    for number in USER_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def go_first() -> None:

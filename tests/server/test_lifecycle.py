@@ -252,8 +252,13 @@ def test_a_second_signal_cuts_with_an_error(upstream: tuple[Upstream, str], tmp_
             told = rest(sock)
         assert 0 == process.wait(STARTS_S)
 
-    assert b'data: {"error":' in told
+    assert (
+        b'data: {"error":{"message":"The server was stopped before the answer was complete.' in told
+    )
     assert b"[DONE]" not in told
+    (line,) = [line for line in log.read_text().splitlines() if "/chat/completions" in line]
+    assert " 200 " in line
+    assert "ended='The server was stopped before the answer was complete." in line
 
 
 def until_log(log: Path, text: str) -> None:
@@ -398,6 +403,23 @@ def test_a_hang_up_reloads(tmp_path: Path) -> None:
 
     assert 3 == len(before)
     assert 1 == len(before & after)
+
+
+def test_signals_of_tools(tmp_path: Path) -> None:
+    """SIGUSR1 and SIGUSR2, which tools that rotate logs send, end neither the server nor its engine, and are logged."""
+    file = tmp_path / "unilect.toml"
+    file.write_text("[models.a]\n")
+    with configured(file) as (process, log):
+        (engine,) = engines(process)
+        status = Path(f"/proc/{engine}/status").read_text()
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            process.send_signal(number)
+            until_log(log, f"got {number.name}, which does nothing")
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(STARTS_S)
+
+    ignored = int(re.findall(r"SigIgn:\s*(\w+)", status)[0], 16)
+    assert {signal.SIGUSR1, signal.SIGUSR2} <= {n for n in range(1, 32) if ignored >> n - 1 & 1}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -15,7 +15,13 @@ import sys
 import threading
 from typing import Any
 
-from unilect.child_limits import data_bytes, die_with, go_first, limit_growth
+from unilect.child_limits import (
+    data_bytes,
+    die_with,
+    go_first,
+    ignore_user_signals,
+    limit_growth,
+)
 
 STACK_BYTES = 1024 * 1024
 MEMORY_BYTES = 512 * 1024 * 1024  # for one job, beside what a fresh process has
@@ -29,6 +35,7 @@ def main() -> None:
     words = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     die_with(parent, signal.SIGKILL)
+    ignore_user_signals()
     go_first()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _small_stacks()

@@ -3,9 +3,10 @@ A server's life: start the models, listen, answer until a signal, let running an
 
 SIGTERM and SIGINT (Ctrl-C) stop it. SIGHUP reloads the configuration of a server that has a file and no terminal, such as a service, and
 stops any other: it is what shell and kernel send when a terminal is closed, and nobody can tell it from one that a person sends.
+SIGUSR1 and SIGUSR2 do nothing: tools that rotate logs send them, and would end the server else.
 
-The order of stopping: not ready (/readyz says 503), accept no more, wait for running answers up to the grace, stop the engines,
-which ends the rest with an error frame. A second SIGTERM or SIGINT ends the waiting.
+The order of stopping: not ready at any address (/readyz says 503), accept no more, wait for running answers up to the grace, end the
+rest with an error frame, stop the engines. A second SIGTERM or SIGINT ends the waiting.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from types import ModuleType
 
 import uvloop
 
+from unilect.child_limits import USER_SIGNALS
 from unilect.config.server import Config
 from unilect.errors import ConfigError, UnilectError
 from unilect.routing.discovery import Discovery
@@ -29,6 +31,7 @@ from unilect.server.reload import Reloader, Source, first_message
 from unilect.tasks import close_each
 
 log = logging.getLogger("unilect")
+_NOTHING = "got %s, which does nothing: the log goes to stderr, and whoever reads that rotates it"
 
 
 def run(
@@ -173,6 +176,9 @@ class _Signals:
             self._caught.append(signal.SIGHUP)
         for number in self._caught:
             loop.add_signal_handler(number, self._got, number)
+        for number in USER_SIGNALS:
+            loop.add_signal_handler(number, log.info, _NOTHING, number.name)
+            self._caught.append(number)
 
     def ignore(self) -> None:
         """The work is done; another signal shall not turn a clean exit into a death."""

@@ -232,9 +232,7 @@ def _values(kind: Any, path: str) -> list[Any]:
         kinds = list(_flat(kinds))
         if name:
             structs = [one for one in kinds if isinstance(one, type) and issubclass(one, Struct)]
-            kinds = [
-                _kinds_of(one)[name] for one in structs if name in one.__struct_fields__
-            ] or [
+            kinds = [_kinds_of(one)[name] for one in structs if name in one.__struct_fields__] or [
                 Literal[one.__struct_config__.tag]
                 for one in structs
                 if one.__struct_config__.tag_field == name
@@ -246,7 +244,9 @@ def _values(kind: Any, path: str) -> list[Any]:
     return list(found)
 
 
-@lru_cache(1024)  # evaluating the annotations of one class costs more than decoding a hundred bodies
+@lru_cache(
+    1024
+)  # evaluating the annotations of one class costs more than decoding a hundred bodies
 def _kinds_of(struct: type[Struct]) -> dict[str, Any]:
     """The types of the fields of a Struct."""
     return get_type_hints(struct)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from unilect.child_limits import die_with, go_first, limit_growth
+from unilect.child_limits import die_with, go_first, ignore_user_signals, limit_growth
 from unilect.engines.process import memory
 
 #: What a child may take after it has loaded, beside what it says itself: requests, answers, compiled grammars.
@@ -38,6 +38,7 @@ def run(
     if at_end is None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     die_with(settings["parent"])
+    ignore_user_signals()
     go_first()
     free = memory.free_bytes()
     if free is not None and at_end is None:
