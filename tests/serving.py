@@ -4,6 +4,7 @@ A real `unilect serve`, for tests: a process of its own, on a free port, in a fo
 It knows the command line and the start screen, and nothing of what is inside.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -113,6 +114,9 @@ def _urls(process: "subprocess.Popen[str]", log: Path) -> list[str]:
     too_late.start()
     line = process.stdout.readline()
     too_late.cancel()
+    if line.startswith("{"):  # one line of the log as JSON
+        urls: list[str] = json.loads(line)["urls"]
+        return [f"{url}/v1" for url in urls]
     if not line.startswith(_GREETING):
         raise RuntimeError(f"the server did not start: {line!r}\n{log.read_text()[-4000:]}")
     urls = [line.removeprefix(_GREETING).strip()]

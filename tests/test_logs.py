@@ -353,6 +353,43 @@ def test_log_to_stderr(form: str, expected: str) -> None:
     assert re.fullmatch(expected, done.stderr.removesuffix("\n")), done.stderr
 
 
+def test_what_python_prints() -> None:
+    """As JSON the log tells warnings, and the errors that nobody catches: of the process, of a thread, and of what cannot raise."""
+    script = (
+        "import threading, warnings\n"
+        "from unilect.logs import log_to_stderr\n"
+        "log_to_stderr('info', 'json')\n"
+        "class Odd:\n    def __del__(self): raise ValueError('ignored')\n"
+        "warnings.warn('a warning')\n"
+        "Odd()\n"
+        "thread = threading.Thread(target=lambda: 1 / 0); thread.start(); thread.join()\n"
+        "raise RuntimeError('the last')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+
+    assert "a warning" in lines[0]["message"]
+    found = ["ValueError: ignored", "ZeroDivisionError", "RuntimeError: the last"]
+    assert all(word in line["exception"] for word, line in zip(found, lines[1:], strict=True))
+    assert 1 == done.returncode
+
+
+def test_a_server_that_cannot_start_says_so_as_json() -> None:
+    """Where the log is JSON, why a server does not start is a line of it, and stdout has none."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "unilect", "serve", "m=echo:hi", "--port", port]
+        env = os.environ | {"UNILECT_LOG_FORMAT": "json"}
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+
+    *_, last = [json.loads(line) for line in done.stderr.splitlines()]
+    assert "critical" == last["level"]
+    assert last["message"].startswith(f"port: cannot listen on 127.0.0.1:{port}")
+    assert ("", 1) == (done.stdout, done.returncode)
+
+
 def test_a_server_that_logs_json() -> None:
     """Every line on the stderr of a server is JSON: of its start, of requests, of bytes that are no HTTP, and of its end."""
     env = {"UNILECT_LOG_FORMAT": "json", "UNILECT_LOG_LEVEL": "debug"}

@@ -311,7 +311,8 @@ def log_to_stderr(
     level: str, form: LogFormat = "console", about: Callable[[], str] = str
 ) -> SinkHandler:
     """
-    All records of a level and above go to stderr from now on; the handler's `close` ends that.
+    All records of a level and above go to stderr from now on; the handler's `close` ends that. As JSON, so does all that Python would
+    print there.
 
     Args:
         form: The format of the lines.
@@ -319,7 +320,25 @@ def log_to_stderr(
     """
     handler = SinkHandler(LogSink(form=form), about)
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    if form == "json":
+        _log_what_python_prints(logging.getLogger("python"))
     return handler
+
+
+def _log_what_python_prints(log: logging.Logger) -> None:
+    """Have warnings and the tracebacks of errors that nobody catches logged: whoever reads JSON can read nothing else."""
+    logging.captureWarnings(True)
+    sys.excepthook = lambda *error: log.critical("an error ends the process", exc_info=error)
+    threading.excepthook = lambda of: log.critical(
+        "an error ends a thread", exc_info=_error(of.exc_value)
+    )
+    sys.unraisablehook = lambda of: log.error(
+        of.err_msg or "an error is ignored", exc_info=_error(of.exc_value)
+    )
+
+
+def _error(error: BaseException | None) -> Any:
+    return None if error is None else (type(error), error, error.__traceback__)
 
 
 def sink_of(logger: logging.Logger) -> LogSink | None:

@@ -353,7 +353,7 @@ def own_server(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"UNILECT_API_KEY": key},
+        env=os.environ | {"UNILECT_API_KEY": key, "UNILECT_LOG_FORMAT": "console"},
         start_new_session=True,  # Ctrl-C stops an answer, not the server
         preexec_fn=lambda: die_with(parent),
     )

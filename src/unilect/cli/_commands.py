@@ -4,6 +4,7 @@ import json
 import logging
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -22,7 +23,7 @@ from unilect.config.store import may_have_keys
 from unilect.config.values import convert
 from unilect.context import in_hand
 from unilect.errors import ConfigError
-from unilect.logs import log_to_stderr
+from unilect.logs import json_line, log_to_stderr, sink_of
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
@@ -67,7 +68,9 @@ def serve(given: Given, settled: Callable[[Config], Config] = lambda config: con
     def read_again() -> Config:
         return with_digests(settled(checked(given)))
 
-    _serve(or_exit(lambda: settled(checked(given))), given.origin, read_again)
+    settings = or_exit(lambda: settled(checked(given)))
+    _log_to_stderr(settings)
+    _serve(settings, given.origin, read_again)
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -82,8 +85,9 @@ def compat(name: str, arguments: Sequence[str]) -> None:
 
     environment = configuration.process_environment()
     done = or_exit(lambda: older.setup(name, arguments, environment))
+    _log_to_stderr(done.config)
     for notice in done.notices:
-        print(f"unilect: {redacted(notice)}", file=sys.stderr)
+        _say(notice, "warning")
     configuration.set_variables(done.variables)
     _serve(done.config, Origin())
 
@@ -91,7 +95,6 @@ def compat(name: str, arguments: Sequence[str]) -> None:
 def _serve(
     settings: Config, origin: Origin, read_again: Callable[[], Config] | None = None
 ) -> None:
-    _log_to_stderr(settings)
     settings = with_digests(settings)
     for warning in open_keys(origin.file):
         log.warning("%s", warning)
@@ -114,7 +117,11 @@ def _serve(
             ]
             names = list(registry.models)
             environment = configuration.process_environment()
-            print(start_screen(urls[0], settings, urls[1:], names, facts, environment), flush=True)
+            screen = start_screen(urls[0], settings, urls[1:], names, facts, environment)
+            if settings.log_format == "json":
+                fields = {"urls": urls, "models": names}
+                screen = json_line(screen.partition("\n")[0], "info", time.time(), fields)
+            print(screen, flush=True)
 
         try:
             http.run(settings, registry, started, source)
@@ -448,5 +455,14 @@ def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None
 
 def fail(message: str, code: int = 1) -> NoReturn:
     """End with one sentence on stderr, or a line for each of several; without the credentials of a URL in it."""
-    print(f"unilect: {redacted(message)}", file=sys.stderr)
+    _say(message, "critical")
     raise SystemExit(code)
+
+
+def _say(message: str, level: str) -> None:
+    """Say something on stderr, without the credentials of a URL; as the log does where that is JSON."""
+    sink = sink_of(logging.getLogger())
+    if sink is not None and sink.form == "json":
+        sink.add(redacted(message), level)
+    else:
+        print(f"unilect: {redacted(message)}", file=sys.stderr)
