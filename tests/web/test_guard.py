@@ -1,6 +1,7 @@
 """Tests of unilect.web.guard: what is refused before a route, and what becomes of errors."""
 
 import asyncio
+import json
 import logging
 import re
 import socket
@@ -235,6 +236,37 @@ async def test_origins(origin: str, allowed: list[str], expected: int) -> None:
     told = headers.get("Access-Control-Allow-Origin")
     assert told == (origin if allowed and expected == 200 else None)
     assert "Access-Control-Allow-Credentials" not in headers
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (b"Host: Evil.example:8000", "evil.example"),
+        (b"Host: ", "(none)"),
+        (b"Host: <b>\xc2\x85\xe2\x80\xae" + b"x" * 3000, "<b>\\x85\\u202e" + "x" * 95),
+        (b"Host: localhost\r\nOrigin: https://evil.example:8000", "https://evil.example:8000"),
+        (b"Host: localhost\r\nOrigin: \x9b" + b"x" * 3000, "\\udc9b" + "x" * 99),
+    ],
+)
+async def test_what_was_refused_is_named(
+    header: bytes, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refused host, without its port, and a refused origin are named in the error and in the log, cut and in one line."""
+    caplog.set_level(logging.INFO)
+    async with served() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /free HTTP/1.1\r\n%b\r\nConnection: close\r\n\r\n" % header)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+
+    error = json.loads(body)["error"]
+    assert (head[9:12], error["code"]) in [
+        (b"421", "misdirected_request"),
+        (b"403", "permission_denied"),
+    ]
+    assert f"`{named}`" in error["message"]
+    (line,) = [text for text in caplog.messages if "is not allowed" in text and "CORS" not in text]
+    assert line.endswith(f" `{named}` is not allowed")
 
 
 async def test_preflight() -> None:

@@ -41,6 +41,7 @@ from unilect.errors import (
 )
 from unilect.gateway.keys import Keys
 from unilect.gateway.tracing import Tracing
+from unilect.logs import escaped
 from unilect.web._access_log import AccessLog
 from unilect.web.aiohttp_internals import set_body
 from unilect.web.bodies import Bodies
@@ -74,6 +75,7 @@ _EXPOSED = (
 _SIGN_IN = {**PAGE_HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
 _NO_HEADERS: dict[str, str] = {}
 _WILDCARDS = ("0.0.0.0", "::", "")
+MAX_NAMED = 100  # characters of a host or an origin that an error names
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 #: A second try would do the same work again, in vain; the official clients make two of every 5xx and 429 unless they are told.
 _FINAL = (UnsupportedOperation, OutOfMemory, QuotaExceeded, RequestTooLarge)
@@ -253,8 +255,9 @@ class Guard:
             return
         host = _host_name(request.headers.get("Host", ""))
         if host not in self._hosts and not (self._is_open and _NO_DOMAIN.fullmatch(host)):
+            named = _refused("host", host or "(none)")
             raise MisdirectedRequest(
-                "This server does not accept the host of the request's Host header. Add it to "
+                f"This server does not accept the host {named} of the request's Host header. Add it to "
                 "`allowed_hosts` to allow it.",
             )
 
@@ -273,7 +276,7 @@ class Guard:
         if origin.partition("://")[2] == request.headers.get("Host"):
             return False
         raise PermissionDenied(
-            "CORS: this origin is not allowed. Add it to `allowed_origins` to allow it."
+            f"CORS: the origin {_refused('origin', origin)} is not allowed. Add it to `allowed_origins` to allow it."
         )
 
     def _error(self, request: web.Request, route: Route, error: UnilectError) -> web.Response:
@@ -365,6 +368,13 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
         methods = ", ".join(sorted(error.allowed_methods))
         return MethodNotAllowed(f"{path} does not support {request.method[:20]}; use {methods}.")
     return InvalidRequest(f"The request was refused: {error.reason}.")
+
+
+def _refused(what: str, text: str) -> str:
+    """A host or an origin that is not accepted, logged, as an answer may tell it."""
+    named = f"`{escaped(text[:MAX_NAMED])}`"
+    log.info("%s: the %s %s is not allowed", in_hand().request_id, what, named)
+    return named
 
 
 def _has_left(request: web.BaseRequest) -> bool:
