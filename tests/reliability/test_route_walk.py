@@ -14,6 +14,7 @@ from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
+from unilect.redact import basic
 from unilect.routing import sources
 from unilect.routing.discovery import Discovery
 from unilect.routing.registry import Registry
@@ -55,7 +56,7 @@ KEY = {
 }
 #: The answer is for who has a key of the admin API, on its own listener.
 ADMIN = {
-    "GET": "/keys /usage /limits /models /requests /reload /debug/tasks /openapi.json /docs",
+    "GET": "/ /keys /usage /limits /models /requests /reload /debug/tasks /openapi.json /docs",
     "POST": "/keys /keys/{key}/rotate /keys/{key}/revoke /models/{model:.+}/load /models/{model:.+}/stop /models/{model:.+}/drain "
     "/requests/{request}/cancel /reload",
     "PATCH": "/keys/{key}",
@@ -160,6 +161,21 @@ async def test_the_walk() -> None:
         (m, p.rstrip("/") or "/"): access for (m, p), access in of_admin.items()
     }
     assert 2 * len(paths) * len(METHODS) * len(KEYS) == sum(len(walk[0]) for walk in walks.values())
+
+
+async def test_an_operator_with_a_browser() -> None:
+    """Who opens the address of the admin API in a browser is asked for its key, and then sees what it has."""
+    page = {"Accept": "text/html"}
+    async with both_listeners() as (_, url, _), aiohttp.ClientSession(url) as browser:
+        for path in ("/", "/docs"):
+            async with browser.get(path, headers=page) as response:
+                asked = response.status, response.headers["WWW-Authenticate"].split()[0]
+                assert ((401, "Basic"), False) == (asked, "/keys" in await response.text())
+            for key, status in ((USER_KEY, 401), (ADMIN_KEY, 200)):
+                sent = page | {"Authorization": f"Basic {basic('me', key)}"}
+                async with browser.get(path, headers=sent) as response:
+                    told = await response.text()
+                    assert (status, status == 200) == (response.status, "/keys" in told)
 
 
 async def after_head(url: str, path: str, key: str, accept: str) -> tuple[bytes, bytes]:

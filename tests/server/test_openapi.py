@@ -121,12 +121,58 @@ def test_errors_are_sound() -> None:
     schema("Error").validate(UnilectError("No.", param="n").envelope())
 
 
+def shown(*routes: Route) -> str:
+    """The page for people of some routes, or of all."""
+    listed = routes or tuple(ROUTES)
+    return docs_page(listed, openapi(listed), True, "")
+
+
 def test_the_page() -> None:
     """The page for people lists every path, escaped, with no script and nothing from elsewhere."""
-    page = docs_page(ROUTES)
-    evil = docs_page([Route("GET", "/<x>", ROUTES[0].handler, summary="<script>")])
+    page = shown()
+    evil = shown(Route("GET", "/<x>", ROUTES[0].handler, summary="<script>"))
 
     assert all(re.sub(r":[^}]*", "", route.path) in page for route in ROUTES)
     assert "<script" not in page + evil
     assert "http://" not in page.replace("https://", "http://")
     assert "/&lt;x&gt;" in evil
+
+
+def test_the_order_of_the_page() -> None:
+    """OpenAI's API comes first on the page, then the others that are in use, what other packages bring, and the older servers' last."""
+    theirs = Route("GET", "/x", ROUTES[0].handler, dialect="someones")
+    titles = re.findall("<h2>([^<]*)", shown(*reversed(ROUTES), theirs))
+
+    assert [
+        *("OpenAI&#x27;s API", "OpenAI&#x27;s Responses and conversations"),
+        *("Anthropic&#x27;s Messages", "Ollama&#x27;s API", "Reranking", "This server", "someones"),
+        *("llama.cpp&#x27;s server", "FastChat", "ChatGLM"),
+    ] == titles
+
+
+def test_a_url_is_shown_once() -> None:
+    """A URL stands once on the page: an older alias beside it, and what it does for requests with a header."""
+    page = shown()
+
+    assert 1 == page.count("<code>/v1/models</code>")
+    assert "<code>/v1/models</code><br>also <code>/models</code>" in page
+    (row,) = re.findall(
+        r"<tr><td>GET<td><code>/v1/models</code>.*?</tr>", page.replace("</td>", "")
+    )
+    assert "with the header <code>anthropic-version</code>: List the models, for Anthropic" in row
+
+
+def test_the_parameters_of_a_route() -> None:
+    """The page has the fields of each body in words: what they are, their bounds, and which are required, those first."""
+    (route,) = [route for route in ROUTES if route.path == "/v1/chat/completions"]
+    rows = re.findall("<tr><td><code>(.*?)</code></td><td>(.*?)</td><td>(.*?)</td>", shown(route))
+    kinds = {name: kind for name, kind, _ in rows}
+
+    assert ("messages", "required") == (rows[0][0], rows[0][2])
+    assert "string" == kinds["model"]
+    assert "integer, 1 to 16" == kinds["n"]
+    assert "number, 0 to 2" == kinds["temperature"]
+    assert "string or list of string" == kinds["stop"]
+    assert "integer" == kinds["seed"]
+    assert "&quot;high&quot; or &quot;low&quot; or " in kinds["reasoning_effort"]
+    assert len(DOCUMENT["components"]["schemas"]["ChatRequest"]["properties"]) == len(rows)

@@ -91,7 +91,7 @@ async def test_a_program_gets_json() -> None:
     assert ("unilect", "/v1/models", "/docs") == (told["name"], told["models"], told["docs"])
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/metrics"])
 async def test_a_browser_is_asked_for_the_key(path: str) -> None:
     """With keys a browser is asked for one, sees nothing before, and is let in with the key as password or as name."""
     async with served("hidden", api_keys=[SECRET]) as (url, client):
@@ -119,7 +119,7 @@ async def test_a_name_alone_may_be_the_key() -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/"), ("POST", "/v1/chat/completions")],
+    [("GET", "/v1/models"), ("GET", "/v1/usage"), ("POST", "/"), ("POST", "/v1/chat/completions")],
 )
 async def test_a_password_opens_pages_only(method: str, path: str) -> None:
     """A browser adds its password to whatever another page makes it ask, so that it is taken for the pages alone."""

@@ -1,11 +1,12 @@
 """
-GET /openapi.json, made from the routes and the Structs of their bodies, and GET /docs, a page to read it.
+GET /openapi.json, made from the routes and the Structs of their bodies; and the routes of it and of its page.
 
 Source: https://spec.openapis.org/oas/v3.1.0
 """
 
-import html
+import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -15,11 +16,12 @@ from aiohttp import web
 from unilect.errors import UnilectError
 from unilect.gateway.keys import Keys
 from unilect.requests import RAW_FIELDS
-from unilect.web.pages import HEADERS, page, table
+from unilect.server._docs_page import docs_page
+from unilect.web.pages import HEADERS
 from unilect.web.route import Route, openai_error
 
 _INTERNAL = (RAW_FIELDS,)  # fields of the Structs that no client sends
-
+_NAME = re.compile(r"\{(\w+)\}")
 
 _DESCRIPTION = "Any local language model behind OpenAI's API."
 _ABOUT = (
@@ -39,10 +41,12 @@ def routes(
         description: What the API is, for the document.
         about: The same for the page: HTML.
     """
-    document = msgspec.json.encode(openapi(documented, description))
-    shown = {
-        has_keys: docs_page(documented, has_keys, about).encode() for has_keys in (False, True)
-    }
+    described = openapi(documented, description)
+    document = msgspec.json.encode(described)
+
+    @cache
+    def shown(has_keys: bool) -> bytes:
+        return docs_page(documented, described, has_keys, about).encode()
 
     async def openapi_json(request: web.Request) -> web.StreamResponse:
         """Give the OpenAPI document."""
@@ -50,7 +54,7 @@ def routes(
 
     async def docs(request: web.Request) -> web.StreamResponse:
         """Show the endpoints to a person."""
-        return web.Response(body=shown[keys.required], headers=HEADERS)
+        return web.Response(body=shown(keys.required), headers=HEADERS)
 
     return [
         Route("GET", "/openapi.json", openapi_json, page=True, summary="The OpenAPI document"),
@@ -72,8 +76,7 @@ def openapi(documented: Sequence[Route], description: str = _DESCRIPTION) -> dic
     for route in documented:
         if route.needs_header:
             continue  # a path has one operation for a method
-        path, parameters = _path(route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, parameters)
+        paths.setdefault(route.template, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -90,7 +93,7 @@ def openapi(documented: Sequence[Route], description: str = _DESCRIPTION) -> dic
     }
 
 
-def _operation(route: Route, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+def _operation(route: Route) -> dict[str, Any]:
     error: dict[str, Any] = {"description": "The request was refused, or could not be answered."}
     if route.error is openai_error:
         error["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -102,8 +105,11 @@ def _operation(route: Route, parameters: list[dict[str, Any]]) -> dict[str, Any]
         "summary": route.summary,
         "responses": {"200": {"description": "The answer."}, "4XX": error, "5XX": error},
     }
-    if parameters:
-        operation["parameters"] = parameters
+    if names := _NAME.findall(route.template):
+        schema = {"type": "string", "minLength": 1}
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": schema} for name in names
+        ]
     if route.public:
         operation["security"] = []
     if route.request is not None:
@@ -113,19 +119,6 @@ def _operation(route: Route, parameters: list[dict[str, Any]]) -> dict[str, Any]
             "content": {"application/json": {"schema": {"$ref": reference}}},
         }
     return operation
-
-
-def _path(path: str) -> tuple[str, list[dict[str, Any]]]:
-    """aiohttp's `{name:regex}` as OpenAPI's `{name}`, and the parameters."""
-    parameters, out = [], path
-    while "{" in path:
-        _, _, path = path.partition("{")
-        inside, _, path = path.partition("}")
-        name = inside.partition(":")[0]
-        out = out.replace("{" + inside + "}", "{" + name + "}")
-        schema = {"type": "string", "minLength": 1}
-        parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
-    return out, parameters
 
 
 def _error_schema() -> dict[str, Any]:
@@ -141,18 +134,3 @@ def _error_schema() -> dict[str, Any]:
         },
     }
     return {"type": "object", "required": ["error"], "properties": {"error": inner}}
-
-
-def docs_page(documented: Sequence[Route], has_keys: bool = True, about: str = _ABOUT) -> str:
-    """A small page that lists the endpoints; no script, no foreign code."""
-    rows = [
-        (
-            route.method,
-            f"<code>{html.escape(_path(route.path)[0])}</code>",
-            html.escape(route.summary),
-            *(["no" if route.public else "yes"] if has_keys else []),
-        )
-        for route in documented
-    ]
-    head = ("Method", "Path", "What it does", *(["Key"] if has_keys else []))
-    return page(about + table(head, rows))

@@ -81,6 +81,8 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
         *_process_routes(operated.reloader),
     ]
     pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
+    # who types the address into a browser gets the page, too
+    pages += [structs.replace(route, path="/") for route in pages if route.path == "/docs"]
     routes += [structs.replace(route, admin=True) for route in pages]
     add_routes(app, table, routes, admin=True)
     return app

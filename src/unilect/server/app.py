@@ -241,5 +241,5 @@ def own_routes(site: Site) -> list[Route]:
         Route("GET", "/", home, page=True, summary="What this server is, for people"),
         Route("GET", "/healthz", healthz, public=True, summary="Say that the process lives"),
         Route("GET", "/readyz", readyz, public=True, summary="Say that requests are taken"),
-        Route("GET", "/metrics", metrics, summary="Metrics for Prometheus"),
+        Route("GET", "/metrics", metrics, page=True, summary="Metrics for Prometheus"),
     ]

@@ -96,6 +96,6 @@ def home(
 def sign_in() -> str:
     """What a browser shows where it was asked for a key and none was given."""
     return page(
-        "<p>This server has the OpenAI API, and requires an API key.</p><p>Load this page again, and enter the key as the "
+        "<p>This is a unilect server, which requires an API key.</p><p>Load this page again, and enter the key as the "
         "password; the user name may be anything. Programs send it as <code>Authorization: Bearer KEY</code>.</p>"
     )

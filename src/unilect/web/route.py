@@ -1,5 +1,6 @@
 """A route of a dialect: URL, handler and options."""
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -13,6 +14,7 @@ from unilect.web.streaming import JSON, headers_of
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 #: The answer to an error, with the status that it has at this address; the guard adds its headers.
 ErrorForm: TypeAlias = Callable[[UnilectError, int], web.Response]
+_EXPRESSION = re.compile(r":[^{}]*\}")
 #: The body of a request, for a route that reads it as it comes.
 BODY = web.RequestKey("body", AsyncGenerator[bytes, None])
 
@@ -58,6 +60,11 @@ class Route(Struct, frozen=True):
     needs_header: str = ""
     dialect: str = ""
     others: "tuple[Route, ...]" = ()
+
+    @property
+    def template(self) -> str:
+        """The path as documents write it: with `{name}` parts, without their expressions."""
+        return _EXPRESSION.sub("}", self.path)
 
     @property
     def access(self) -> Literal["public", "key", "admin"]:
