@@ -27,13 +27,14 @@ class Reloadable:
     Attributes:
         file: Its configuration.
         reads: How often that was read.
-        url: Its address.
+        urls: Its addresses.
         registry: Its models.
         discovery, listener, reloader: Its other parts.
     """
 
     def __init__(self, file: Path, models: Sequence[Model] = (), **more: Any) -> None:
-        self.file, self.reads, self.url = file, 0, ""
+        self.file, self.reads = file, 0
+        self.urls: list[str] = []
         config = self.read()
         self.registry = Registry(models) if models else sources.registry(config)
         self.discovery = Discovery(config, self.registry)
@@ -42,6 +43,11 @@ class Reloadable:
         self.reloader = Reloader(
             source, config, self.registry, self.discovery, self.listener, **more
         )
+
+    @property
+    def url(self) -> str:
+        """Its own address."""
+        return self.urls[0]
 
     def read(self) -> Config:
         """The configuration that the file has now."""
@@ -60,7 +66,7 @@ class Reloadable:
         try:
             await self.registry.start(self.registry.models if starts is None else starts)
             await self.discovery.start()
-            (self.url,) = await self.listener.listen()
+            self.urls = await self.listener.listen()
             yield
         finally:
             await self.reloader.aclose()
