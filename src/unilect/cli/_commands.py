@@ -18,6 +18,7 @@ from unilect.config import server as configuration
 from unilect.config.file import Origin
 from unilect.config.kinds import OPTIONS, has, in_words
 from unilect.config.model import ModelConfig, wrong_name
+from unilect.config.names import check_names
 from unilect.config.server import Config
 from unilect.config.store import may_have_keys
 from unilect.config.values import convert
@@ -167,7 +168,7 @@ def read(given: Given) -> tuple[Config, Mistakes]:
     settings = structs.replace(loaded, models=tables)
     if given.models:
         with found:
-            configuration.check_names(settings)
+            check_names(settings.models)
     return settings, found
 
 
@@ -401,7 +402,7 @@ def _named(settings: Config, names: Sequence[str]) -> Config:
     aliases = list(dict.fromkeys([*table.aliases, *names[1:]]))
     models = {names[0]: structs.replace(table, aliases=aliases)}
     named = structs.replace(settings, models=models)
-    configuration.check_names(named)
+    check_names(named.models)
     return named
 
 

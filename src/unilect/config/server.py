@@ -21,9 +21,10 @@ from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
+from unilect.config.names import check_names
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_store, may_have_keys
-from unilect.config.values import OptionPath, dotted, nearest, shown
+from unilect.config.values import OptionPath, dotted, shown
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
@@ -121,6 +122,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "share a proxy."
         ),
     ] = None
+    max_total_body_bytes: Annotated[
+        int,
+        described(
+            "Maximum size of all large request bodies together (of each what is beyond 64 KiB) while they are read, wait or are answered; "
+            "one API key has at most half of it. Beyond it a request is refused: 429 or 503. The memory that they take is about "
+            "twice as much. Two bodies of `max_body_bytes` always fit. See docs/queue.md.",
+            ge=0,
+        ),
+    ] = 256 * 1024 * 1024
     shutdown_grace_s: Annotated[
         float, described("Grace period for running requests after SIGTERM.", ge=0)
     ] = 30.0
@@ -345,7 +355,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         if "fleet" not in broken:
             head_of(config.fleet)
     with found:
-        check_names(config)
+        check_names(config.models)
     found.raise_all()
 
 
@@ -397,29 +407,6 @@ def _is_ipv6(host: str) -> bool:
         return False
 
 
-def check_names(config: Config) -> None:
-    """
-    No name is two models', and every fallback is a model.
-
-    Raises:
-        ConfigError: It is not so.
-    """
-    found = Mistakes()
-    owners: dict[str, str] = {}
-    for name, model in config.models.items():
-        for alias in (name, *model.aliases):
-            if alias in owners:
-                found.add(
-                    f"models.{name}: the name `{alias}` is already used by models.{owners[alias]}. Rename one of them.",
-                    ("models", name, "aliases"),
-                )
-            owners.setdefault(alias, name)
-    for name, model in config.models.items():
-        with found:
-            _check_fallback(config, name, model)
-    found.raise_all()
-
-
 def _check_fastchat(config: Config) -> None:
     """
     Who may register with the FastChat controller.
@@ -454,34 +441,6 @@ def _check_budgets(config: Config, broken: Container[object], found: Mistakes) -
         check_budgets(("owners", name), owner, prices, kept, found)
     for name, one in config.models.items():
         check_budgets(("models", name, "limits"), one.limits, one.price is not None, kept, found)
-
-
-def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
-    """
-    A fallback is a model, and following fallbacks comes to an end.
-
-    Raises:
-        ConfigError: It is not so.
-    """
-    seen, path = [name], ("models", name, "fallback")
-    while model.fallback is not None:
-        if model.fallback not in config.models:
-            if len(seen) > 1:
-                return  # told of the model whose fallback it is
-            near = nearest(model.fallback, config.models)
-            hint = f"; did you mean `{near}`?" if near else ". Name another model of the file."
-            raise ConfigError(
-                f"models.{name}.fallback: unknown model `{model.fallback[:100]}`{hint}", path
-            )
-        if model.fallback in seen:
-            if seen[0] != min(seen[seen.index(model.fallback) :]):
-                return  # told of another model of the circle
-            raise ConfigError(
-                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} is a cycle. Remove one fallback.",
-                path,
-            )
-        seen.append(model.fallback)
-        model = config.models[model.fallback]
 
 
 def each_listener(config: Config) -> list[Config]:

@@ -30,6 +30,7 @@ LIVE = frozenset(
         "max_body_bytes",
         "max_connections",
         "max_connections_per_address",
+        "max_total_body_bytes",
         "models",
         "owners",
         "shutdown_grace_s",

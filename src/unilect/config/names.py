@@ -1,0 +1,59 @@
+"""The names of models, aliases and fallbacks: what they must not contradict."""
+
+from collections.abc import Mapping
+
+from unilect.config.model import ModelConfig
+from unilect.config.values import nearest
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
+
+
+def check_names(models: Mapping[str, ModelConfig]) -> None:
+    """
+    No name is two models', and every fallback is a model.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    found = Mistakes()
+    owners: dict[str, str] = {}
+    for name, model in models.items():
+        for alias in (name, *model.aliases):
+            if alias in owners:
+                found.add(
+                    f"models.{name}: the name `{alias}` is already used by models.{owners[alias]}. Rename one of them.",
+                    ("models", name, "aliases"),
+                )
+            owners.setdefault(alias, name)
+    for name, model in models.items():
+        with found:
+            _check_fallback(models, name, model)
+    found.raise_all()
+
+
+def _check_fallback(models: Mapping[str, ModelConfig], name: str, model: ModelConfig) -> None:
+    """
+    A fallback is a model, and following fallbacks comes to an end.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    seen, path = [name], ("models", name, "fallback")
+    while model.fallback is not None:
+        if model.fallback not in models:
+            if len(seen) > 1:
+                return  # told of the model whose fallback it is
+            near = nearest(model.fallback, models)
+            hint = f"; did you mean `{near}`?" if near else ". Name another model of the file."
+            raise ConfigError(
+                f"models.{name}.fallback: unknown model `{model.fallback[:100]}`{hint}", path
+            )
+        if model.fallback in seen:
+            if seen[0] != min(seen[seen.index(model.fallback) :]):
+                return  # told of another model of the circle
+            raise ConfigError(
+                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} is a cycle. Remove one fallback.",
+                path,
+            )
+        seen.append(model.fallback)
+        model = models[model.fallback]
