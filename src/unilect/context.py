@@ -55,6 +55,13 @@ class Queued(Protocol):
         """Seconds until its turn, as far as the last answers tell; None where there were none."""
 
 
+class Lease(Protocol):
+    """A part of something bounded that a request has while it lasts."""
+
+    def release(self) -> None:
+        """Give it back. Idempotent."""
+
+
 class Rates(Protocol):
     """What a million tokens of a model cost, in any currency."""
 
@@ -87,6 +94,7 @@ class Context(Struct, eq=False, kw_only=True):
         endpoint: What was called, as metrics name it.
         dialect: The API that was called.
         priority: `BATCH`, or less, for one that gives way to others that wait for a backend, for a time.
+        body: Its large body's part of the memory for all of them; None where the body is not large. What outlives the request takes it over.
         queued: Where it waits for its turn; None where it does not.
         deadline: The event loop's time after which the request is sent to no backend any more; None for never.
         started: When the request came, by `time.perf_counter`.
@@ -117,6 +125,7 @@ class Context(Struct, eq=False, kw_only=True):
     endpoint: str = ""
     dialect: str = ""
     priority: int = 0
+    body: Lease | None = None
     queued: Queued | None = None
     deadline: float | None = None
     started: float = field(default_factory=time.perf_counter)

@@ -354,7 +354,7 @@ class EngineOverloaded(RateLimited):
 
 
 class TooManyWaiting(RateLimited):
-    """The model's queue is full, and the caller's share of it is taken by the caller's own requests."""
+    """The caller's own requests take the caller's share of the model's full queue, or of the memory for large requests."""
 
     code = "too_many_waiting"
 

@@ -60,7 +60,7 @@ class Listener:
         self._requests: Requests = {}
         clock = self._clock = SteadyClock()
         self._store = Store(config.store, process_environment(), clock)
-        bodies = self._bodies = Bodies(config.max_body_bytes)
+        bodies = self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
         keys = self._store.keys
         known = KnownKeys(keys, clock, self._requests) if keys is not None else None
         self._known = known
@@ -194,7 +194,7 @@ class Listener:
         self._connections.limits = structs.replace(
             self._connections.limits, **{name: getattr(limits, name) for name in same}
         )
-        self._bodies.change(config.max_body_bytes)
+        self._bodies.change(config.max_body_bytes, config.max_total_body_bytes)
         self._limits.configure(config)
         before = self._callers()
         for door, each in zip(self._doors, each_listener(config), strict=True):

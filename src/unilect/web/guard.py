@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from aiohttp import web
 
-from unilect.bounds import LARGE_BYTES, check_body
+from unilect.bounds import LARGE_BYTES, SMALL_BYTES, check_body
 from unilect.config.server import Config, is_loopback
 from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
 from unilect.errors import (
@@ -96,7 +96,7 @@ class Guard:
         config: Its keys, hosts and origins.
         routes: Our routes, by aiohttp's.
         profile: The listener's.
-        bodies: What reads request bodies, for all listeners.
+        bodies: What reads and bounds request bodies, for all listeners.
         look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
         requests: Where the requests that are being answered are listed, for all listeners.
         keys: Who may send requests; who has one of `config` by default.
@@ -126,7 +126,7 @@ class Guard:
         self.requests: Requests = {} if requests is None else requests
         self._routes = routes
         self._look_again = look_again
-        self._bodies = bodies or Bodies(config.max_body_bytes)
+        self._bodies = bodies or Bodies(config.max_body_bytes, config.max_total_body_bytes)
         self._profile = profile
         self._keys = keys or Keys(config.api_keys, profile.any_key_scheme)
         self.change(config)
@@ -184,6 +184,8 @@ class Guard:
 
     def _ended(self, context: Context, request: web.Request, status: int) -> None:
         """A request has been answered, or has ended otherwise."""
+        if context.body is not None:
+            context.body.release()
         if not context.held:
             del self.requests[context.request_id]
             context.task = None  # the task holds the context: without this, each request would be left to the garbage collector
@@ -206,7 +208,7 @@ class Guard:
                 who = await self._keys.caller(request.headers, route.takes_password)
                 context.caller, context.models, context.owner, context.limits = who
             if request.can_read_body or route.streamed_bytes is not None:
-                await self._read(request, route.streamed_bytes)
+                await self._read(request, context, route.streamed_bytes)
             try:
                 return await handler(request)
             except ModelNotFound:  # before anything was begun
@@ -218,7 +220,9 @@ class Guard:
         except (Exception, asyncio.CancelledError) as error:
             raise _translated(request, error) from error
 
-    async def _read(self, request: web.Request, streamed_bytes: int | None) -> None:
+    async def _read(
+        self, request: web.Request, context: Context, streamed_bytes: int | None
+    ) -> None:
         """
         Read the body, in time; the route finds it read. One that is to be streamed the route reads itself.
 
@@ -238,8 +242,12 @@ class Guard:
             body = request.content.read_nowait()
             if len(body) > self._bodies.most_bytes:
                 raise self._bodies.too_large()
+            if len(body) > SMALL_BYTES:
+                lease = context.body = self._bodies.lease(context.caller)
+                lease.grow(len(body))
         else:
-            body = await self._bodies.read(more, announced)
+            lease = context.body = self._bodies.lease(context.caller)
+            body = await self._bodies.read(more, announced, lease)
         set_body(request, body)
         if len(body) > LARGE_BYTES:
             request[SHORTENED] = await check_body(body)

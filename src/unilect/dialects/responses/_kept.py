@@ -267,6 +267,7 @@ class Kept:
             endpoint="responses",
             dialect="responses",
         )
+        context.body, asker.body = asker.body, None
         work = self._make(live, run, context)
         task = context.task = live.task = self._background.start(f"the response {key[1]}", work)
         self._requests[context.request_id] = context
@@ -277,6 +278,8 @@ class Kept:
                 live.tell()
             self._live.pop(key, None)
             self._requests.pop(context.request_id, None)
+            if context.body is not None:
+                context.body.release()
 
         task.add_done_callback(forget)
 
