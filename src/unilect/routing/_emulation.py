@@ -2,10 +2,11 @@
 Emulation of parameters that a backend lacks: several prompts, `n`, `best_of`, `echo`, `max_tokens: 0`.
 
 For backends with one prompt and one choice per request (`Capabilities.fans_out`), whatever their protocol.
-The choices run concurrently, so the engine's continuous batching applies.
+The choices run concurrently, as many as the backend has places, so the engine's continuous batching applies.
 """
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import aclosing
 from math import isnan
 from typing import Any, TypeAlias
@@ -25,28 +26,35 @@ from unilect.routing.images import other_images
 
 #: What llama.cpp tells of an answer's length, by the field it stands in.
 _LENGTHS = {"timings": ("predicted_n",), "generation_settings": ("n_predict", "max_tokens")}
+PARTS_AT_ONCE = (
+    8  # of one request, where nobody knows how many places its backend has; each has a connection
+)
 _QUEUE_BATCHES = 64  # what the choices of one request may run ahead of the client
 
 
 def generate(
-    backend: Generates, request: ChatRequest | CompletionRequest, tokens: object = None
+    backend: Generates,
+    request: ChatRequest | CompletionRequest,
+    tokens: object = None,
+    at_once: int = PARTS_AT_ONCE,
 ) -> Batches:
     """
     Answer a request on a backend that fans out, and emulate what the backend lacks.
 
     Args:
         tokens: The tokenizer of its model, if the backend has none itself.
+        at_once: The most requests that the backend gets at a time.
 
     Raises:
         UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be emulated.
     """
     if isinstance(request, CompletionRequest):
-        return _completions(backend, request, tokens or backend)
+        return _completions(backend, request, tokens or backend, at_once)
     if (request.best_of or 1) > 1:
         raise refusal("best_of", "it belongs to plain completions")
     if _searches(backend, request) and request.token_limit != 0:
         return backend.generate(request)
-    return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])
+    return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)], at_once)
 
 
 def several(request: ChatRequest | CompletionRequest) -> bool:
@@ -87,7 +95,9 @@ def _searches(backend: Generates, request: ChatRequest | CompletionRequest) -> b
     return several and backend.capabilities.fans_beams_out
 
 
-async def _completions(backend: Generates, request: CompletionRequest, tokens: object) -> Batches:
+async def _completions(
+    backend: Generates, request: CompletionRequest, tokens: object, at_once: int
+) -> Batches:
     n, best_of = request.n or 1, request.best_of or 1
     scores = bool(request.echo) and request.logprobs is not None
     echoes = scores and backend.capabilities.parameters.get("echo") == "native"
@@ -119,9 +129,9 @@ async def _completions(backend: Generates, request: CompletionRequest, tokens: o
     if len(parts) == 1 and made_there and parts[0].echo is None:
         batches = backend.generate(parts[0].request)
     elif best_of > n:
-        batches = _best(backend, request, parts, texts)
+        batches = _best(backend, request, parts, texts, at_once)
     else:
-        batches = _merge(backend, parts)
+        batches = _merge(backend, parts, at_once)
     async with aclosing(batches):
         async for batch in batches:
             yield batch
@@ -224,29 +234,30 @@ async def _read_only(backend: Generates, part: _Part) -> list[Event]:
     ]
 
 
-_Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event] | Exception | None]]"
+_Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event]] | Exception | None]"
 
 
-async def _merge(backend: Generates, parts: list[_Part]) -> Batches:
-    """All parts at once, their batches as they come; the usage is added up, a shared prompt counted once."""
+async def _merge(backend: Generates, parts: list[_Part], at_once: int) -> Batches:
+    """All parts, so many at once, their batches as they come; the usage is added up, a shared prompt counted once."""
     for part in parts[1:]:  # the ids of the first prompt are told, once
         part.request = part.request.changed(tokenize=None)
     queue: _Queue = asyncio.Queue(_QUEUE_BATCHES)
-    tasks = [asyncio.create_task(_feed(backend, part, queue)) for part in parts]
+    left, running = iter(parts), min(at_once, len(parts))
+    tasks = [asyncio.create_task(_feed(backend, left, queue)) for _ in range(running)]
     usages: dict[int, Usage] = {}
-    running = len(tasks)
     try:
         while running:
-            part, item = await queue.get()
+            item = await queue.get()
             if item is None:
                 running -= 1
-            elif isinstance(item, Exception):
+                continue
+            if isinstance(item, Exception):
                 raise item
-            else:
-                batch: list[Event] = [event for event in item if not isinstance(event, Usage)]
-                if batch:
-                    yield batch
-            for event in item or ():
+            part, events = item
+            batch: list[Event] = [event for event in events if not isinstance(event, Usage)]
+            if batch:
+                yield batch
+            for event in events:
                 if isinstance(event, Usage):
                     usages[part.index] = event
         yield [_total(parts, usages)]
@@ -256,16 +267,17 @@ async def _merge(backend: Generates, parts: list[_Part]) -> Batches:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _feed(backend: Generates, part: _Part, queue: _Queue) -> None:
-    """Put the batches of one part into the queue, then None, or the error that ended it."""
+async def _feed(backend: Generates, left: Iterator[_Part], queue: _Queue) -> None:
+    """Put the batches of one part that is left after the other into the queue, then None, or the error that ended one."""
     try:
-        async with aclosing(_one(backend, part)) as batches:
-            async for batch in batches:
-                await queue.put((part, batch))
+        for part in left:
+            async with aclosing(_one(backend, part)) as batches:
+                async for batch in batches:
+                    await queue.put((part, batch))
     except Exception as error:  # noqa: BLE001 - raised again by `_merge`, which would wait forever else
-        await queue.put((part, error))
+        await queue.put(error)
     else:
-        await queue.put((part, None))
+        await queue.put(None)
 
 
 def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
@@ -288,10 +300,11 @@ async def _best(
     request: CompletionRequest,
     parts: list[_Part],
     texts: list[str | None],
+    at_once: int,
 ) -> Batches:
     """Of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
     folding, held = Fold(), Held()
-    async with aclosing(_merge(backend, parts)) as batches:
+    async with aclosing(_merge(backend, parts, at_once)) as batches:
         async for batch in batches:
             held.see(batch)
             folding.add(batch)

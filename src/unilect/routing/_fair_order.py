@@ -12,6 +12,7 @@ large the debts are. A quantum of more than one token would let a caller with sm
 3. Of two callers that both wait all the time, neither gets more tokens than the other by more than twice what the requests that run
    at a time, and one more, may use.
 4. Batch requests wait until no other does, or until they have waited for `AGE_S`; then they are as all others.
+5. What a request needs after its first place, such as for its next choice, goes before the other requests of its caller, which came later.
 
 The rounds are the virtual time of start-time fair queueing.
 Sources: https://doi.org/10.1109/90.502236 (deficit round robin), https://arxiv.org/abs/2401.00588 (in tokens of language models)
@@ -38,12 +39,14 @@ class Ticket(Struct, eq=False):
         since_s: When it came, on the clock of `Order.next`.
         batch: Others go first.
         aged: It has waited so long that it goes as all others.
+        begun: A part of its request has run already.
     """
 
     caller: str
     since_s: float = 0.0
     batch: bool = False
     aged: bool = False
+    begun: bool = False
 
     @property
     def level(self) -> int:
@@ -248,8 +251,11 @@ class Order:
                 heapq.heapify(heap)
 
     def _put(self, caller: _Caller, ticket: Ticket) -> None:
-        """A request at the end of its caller's."""
-        caller.waiting[ticket.level][ticket] = None
+        """A request at the end of its caller's; what has begun at their beginning."""
+        waiting = caller.waiting[ticket.level]
+        waiting[ticket] = None
+        if ticket.begun:
+            waiting.move_to_end(ticket, last=False)
         self.length += 1
         if caller.entries[ticket.level] is None:
             self._stand(caller)

@@ -6,7 +6,9 @@ A bounded queue before a backend that answers a limited number of requests at a 
    fill it for itself only (429), and others are refused only where so many callers wait that each has one request in it (503).
 3. What the requests that run have used so far is charged whenever a place is given away, and the rest when they end, also where their
    client has left.
-4. Who waits is a future, and one owner sets its result: a turn, or why there is none. A request that was cancelled in the moment of
+4. A request that is answered in parts, such as `n` choices, is admitted once: one of its parts waits at a time, and those after the first
+   are neither refused nor pushed out. So a request may have more parts than the queue has places to wait.
+5. Who waits is a future, and one owner sets its result: a turn, or why there is none. A request that was cancelled in the moment of
    its turn gives the place back.
 """
 
@@ -124,6 +126,21 @@ class _Waiting(Ticket, eq=False, kw_only=True):
             self.turn.set_exception(error)
 
 
+class Parts:
+    """
+    A request that is answered in parts, each of which takes a place of its own.
+
+    Attributes:
+        turn: Held by the one that waits.
+        begun: One of them has had a place.
+        aged: As of a ticket, once one of them was.
+    """
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.begun = self.aged = False
+
+
 class FairQueue:
     """
     The requests that wait for one backend.
@@ -175,9 +192,19 @@ class FairQueue:
         context, now_s = in_hand(), time.monotonic()
         return _Waiting(context.caller, now_s, context.priority < 0, queue=self, use=Use(), began_s=now_s)  # fmt: skip
 
-    async def enter(self) -> _Waiting:
+    async def enter_part(self, parts: Parts) -> _Waiting:
+        """A place for a part of the request in hand, as `enter` gives it; the first is admitted for all."""
+        async with parts.turn:
+            ticket = await self.enter(parts)
+            parts.begun, parts.aged = True, ticket.aged
+            return ticket
+
+    async def enter(self, parts: Parts | None = None) -> _Waiting:
         """
         A place for the request in hand, once it is its turn; to be given back by `leave`.
+
+        Args:
+            parts: The request, where this is a part of it.
 
         Raises:
             TooManyWaiting: The queue is full, and the caller's share of it, too.
@@ -188,7 +215,10 @@ class FairQueue:
         if (at_once := self.enter_at_once()) is not None:
             return at_once
         ticket = self._ticket()
-        self._make_room(ticket.caller)
+        if parts is not None and parts.begun:
+            ticket.begun, ticket.aged = True, parts.aged
+        else:
+            self._make_room(ticket.caller)
         ticket.turn = asyncio.get_running_loop().create_future()
         self._order.add(ticket)
         self._give()  # there may be more places than there were
@@ -272,8 +302,8 @@ class FairQueue:
             "end, or send fewer at a time.",
             retry_after_s=self._retry_after_s(max(1, self._order.callers)),
         )
-        if self._order.most > mine + 1:
-            last = self._order.newest_of_most()
+        last = self._order.newest_of_most() if self._order.most > mine + 1 else None
+        if last is not None and not last.begun:
             assert isinstance(last, _Waiting)
             self._order.discard(last)
             last.refuse(own)
@@ -319,6 +349,7 @@ class QueuedBackend:
         self, backend: Backend, answers: FairQueue, vectors: FairQueue | None = None
     ) -> None:
         self._backend = backend
+        self._parts: Parts | None = None
         self._answers = answers
         self._vectors = answers if vectors is None else vectors  # an empty queue is false
 
@@ -327,9 +358,23 @@ class QueuedBackend:
         """The backend's capabilities."""
         return self._backend.capabilities
 
+    @property
+    def places(self) -> int:
+        """How many answers are made at a time."""
+        return self._answers.places
+
+    def in_parts(self) -> "QueuedBackend":
+        """The same for one request, all of whose answers are parts of it."""
+        one = QueuedBackend(self._backend, self._answers, self._vectors)
+        one._parts = Parts()
+        return one
+
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
-        ticket = self._answers.enter_at_once() or await self._answers.enter()
+        if self._parts is not None:
+            ticket = await self._answers.enter_part(self._parts)
+        else:
+            ticket = self._answers.enter_at_once() or await self._answers.enter()
         use = ticket.use
         try:
             batches = self._backend.generate(request)

@@ -41,6 +41,7 @@ from unilect.routing import _emulation as emulation
 from unilect.routing import _tools as tools
 from unilect.routing._enforcement import Enforced, bonds
 from unilect.routing._failover import Failover, Lease
+from unilect.routing._fair_queue import QueuedBackend
 from unilect.routing._held import forget
 from unilect.routing._kinds import check_kind, not_for
 from unilect.routing._resume import WHOLE, Continuation
@@ -162,6 +163,9 @@ class Run:
     def _emulated(self, lease: Lease, request: ChatRequest | CompletionRequest) -> Batches:
         """What a leased backend answers with all that stands in front of it for this request."""
         backend: Generates = lease.backend
+        at_once = emulation.PARTS_AT_ONCE
+        if isinstance(backend, QueuedBackend):
+            backend, at_once = backend.in_parts(), backend.places
         can = backend.capabilities
         if isinstance(request, ChatRequest) and not can.image_urls and other_images(request):
             return self._with_images(lease, request)
@@ -171,7 +175,7 @@ class Run:
             unsupported = self._settings_of(lease.model).unsupported
             backend = Enforced(backend, self._checker, unsupported, self._ignore)
         if (can.fans_out or made is not None) and emulation.several(request):
-            return emulation.generate(backend, request, lease.bare)
+            return emulation.generate(backend, request, lease.bare, at_once)
         return backend.generate(request)
 
     async def _with_images(self, lease: Lease, request: ChatRequest) -> Batches:
