@@ -251,6 +251,17 @@ class Request(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, raw_fields=raw_fields, **changes)
 
 
+class Call(Request, frozen=True, kw_only=True):
+    """
+    A call that makes no answer, such as a token count.
+
+    Attributes:
+        counts: It is a request of its own, and no part of one that is counted besides.
+    """
+
+    counts: bool = True
+
+
 class _CommonRequest(Request, frozen=True, kw_only=True):
     """What chat and plain completions have in common, without llama.cpp's own."""
 

@@ -238,6 +238,12 @@ class Asked(Struct, frozen=True, kw_only=True):
             found.append(self.claim(limit) if limit.same is None else limit.same)
         return found
 
+    @property
+    def most_told(self) -> float:
+        """The most tokens that an answer may be counted to have; a piece of it may count for more than it is made of, so only a backend that keeps to no limit passes this."""
+        size = self.size
+        return 2 * size.answer(self.allowed) + 64 if size is not None and size.choices else math.inf
+
     def never_fits(self, limit: Limit) -> bool:
         """Whether it may use more in a minute than the limit has."""
         return limit.leaks and self.needs(limit) > limit.most

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from unilect.context import Context
 from unilect.events import Usage
-from unilect.requests import Request
+from unilect.requests import Call, Request
 
 MOST_KEYS = 1_000
 OTHER = "other"
@@ -30,8 +30,10 @@ class KeyCounts(Collector):
         """Every request is counted."""
         return True
 
-    async def open(self, context: Context, request: Request) -> "_Key":
-        """The counters of a request's key."""
+    async def open(self, context: Context, request: Request) -> "_Key | None":
+        """The counters of a request's key; none of a call that makes no answer."""
+        if isinstance(request, Call):
+            return None
         name = context.caller
         key = self._keys.get(name)
         if key is None:

@@ -32,7 +32,7 @@ from unilect.gateway.claims import cost as cost_of
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.redact import redacted
-from unilect.requests import Request
+from unilect.requests import Call, Request
 from unilect.store.database import ABSENT
 from unilect.store.journal import About, Dead, Journal, Slot, dead
 from unilect.store.ledger import Ledger, Row
@@ -134,11 +134,13 @@ class LedgerBook:
         Record a request; see `Book`.
 
         Returns:
-            None where none are recorded.
+            None where none are recorded, and of a call that makes no answer.
 
         Raises:
             LedgerUnavailable: It has to be recorded, and cannot be.
         """
+        if type(request) is Call:
+            return None
         rule = self._rule_for(context)
         if rule == "off" or self.state is State.CLOSED:
             return None

@@ -8,7 +8,6 @@ Limits and budgets of keys, owners and models: what a request may use is held fo
 """
 
 import asyncio
-import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway._refusals import refuse, refuse_large
 from unilect.gateway._seats import Seats
 from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
-from unilect.requests import Request
+from unilect.requests import Call, Request
 from unilect.store.ledger import Used
 
 _TRIES = 8  # others may take what is left between two of them
@@ -149,7 +148,7 @@ class LimitBook:
 
     def open(
         self, context: Context, request: Request
-    ) -> "_Entry | _Seated | Coroutine[Any, Any, _Entry | _Seated] | None":
+    ) -> "_Entry | _Seated | Coroutine[Any, Any, _Entry | _Seated | None] | None":
         """
         Hold what a request may use; see `Book`.
 
@@ -164,6 +163,8 @@ class LimitBook:
         context.has_budget = has_budget = plan.has_budget
         if not plan.limits:
             return None
+        if type(request) is Call and not request.counts:
+            return self._checked(context, plan)
         # first: the clock may tell that the ledger has to be read
         now = self.clock() if context.at is None else context.at
         if has_budget and (self._unread or context.caller in self._recounts):
@@ -182,6 +183,13 @@ class LimitBook:
         seated = self._seated(context, plan, asked)
         return seated or await self._held(context, request, plan, asked)
 
+    async def _checked(self, context: Context, plan: _Plan) -> None:
+        """Refuse what would be refused whatever it asked for, and hold nothing; errors as `open`."""
+        asked = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock())
+        found = await self.look(context)
+        if not all(fits(claim, state) for _, claim, state in found):
+            refuse(asked, plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
+
     async def _held(
         self, context: Context, request: Request, plan: _Plan, asked: Asked
     ) -> "_Entry":
@@ -190,6 +198,10 @@ class LimitBook:
         claimed = asked.claims(limits)
         too_large = never_fit(claimed, plan.places)
         if too_large and asked.loose:
+            states = await self._counters.look(claimed)
+            if any(claims.hopeless(asked, *one) for one in zip(limits, states, strict=True)):
+                asked = structs.replace(asked, loose=False)  # a count may load its model, in vain
+                refuse(asked, limits, asked.claims(limits), states)
             asked = await self._counted(context.model, request, asked, plan)
             claimed = asked.claims(limits)
             too_large = never_fit(claimed, plan.places)
@@ -201,7 +213,7 @@ class LimitBook:
             if taken.ok:
                 self._tell(context, plan, claimed, taken)
                 context.allowed = asked.allowed
-                return _Entry(_most(asked), self, request_id, limits, claimed, asked.price)
+                return _Entry(asked.most_told, self, request_id, limits, claimed, asked.price)
             less = await self._again(context, request, asked, plan, claimed, taken)
             if less is None:
                 break
@@ -221,7 +233,7 @@ class LimitBook:
             return None
         context.headers = seats.headers(context.dialect, asked.now, now_us)
         context.allowed = asked.allowed
-        return _Seated(_most(asked), seats, needs, asked.price)
+        return _Seated(asked.most_told, seats, needs, asked.price)
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
@@ -445,12 +457,6 @@ class _Seated(_Bounded, eq=False):
     def close(self, usage: Usage, status: int) -> None:
         """See `Entry`."""
         self._seats.settle(self._needs, usage, self._price)
-
-
-def _most(asked: Asked) -> float:
-    """The most tokens that an answer may be counted to have; a piece of it may count for more than it is made of, so only a backend that keeps to no limit passes this."""
-    size = asked.size
-    return 2 * size.answer(asked.allowed) + 64 if size is not None and size.choices else math.inf
 
 
 def _counters(

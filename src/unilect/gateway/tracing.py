@@ -22,7 +22,7 @@ from unilect.context import Context
 from unilect.events import Usage
 from unilect.extras import install
 from unilect.ranking import RerankRequest
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
+from unilect.requests import Call, ChatRequest, CompletionRequest, EmbeddingRequest, Request
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -119,7 +119,9 @@ class Tracing:
         return context.trace is not None
 
     async def open(self, context: Context, request: Request) -> "Trace | None":
-        """A model is asked; nothing is traced of what runs behind its request."""
+        """A model is asked for an answer; nothing is traced of what runs behind its request."""
+        if isinstance(request, Call):
+            return None
         found: Trace | None = context.trace
         if found is not None and found.span.is_recording():
             found.asked(context, request)

@@ -192,7 +192,7 @@ def _of_inputs(request: Request) -> tuple[int, bool]:
         return pairs + sum(map(_bytes, request.texts)), True
     if isinstance(request, EmbeddingRequest):
         return sum(map(_bytes, request.inputs)), False
-    return 0, True
+    return 1, True  # a call uses none, but is refused where none is left
 
 
 def _bytes(prompt: Prompt) -> int:

@@ -9,27 +9,20 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from unilect.backend import (
-    Backend,
     Batches,
     Capabilities,
     Generates,
     embeds,
-    renders,
     reranks,
-    tokenizes,
 )
 from unilect.context import BATCH, in_hand
 from unilect.errors import (
-    BackendUnavailable,
     ContextLengthExceeded,
-    ModelNotFound,
-    PermissionDenied,
     UnilectError,
     UnsupportedOperation,
-    listed,
 )
 from unilect.events import Event, Usage
 from unilect.gateway.account import Accounts
@@ -45,6 +38,7 @@ from unilect.routing._fair_queue import QueuedBackend
 from unilect.routing._held import forget
 from unilect.routing._kinds import check_kind, not_for
 from unilect.routing._resume import WHOLE, Continuation
+from unilect.routing.calls import Calls
 from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry, Settings
 
@@ -165,7 +159,8 @@ class Run:
         backend: Generates = lease.backend
         at_once = emulation.PARTS_AT_ONCE
         if isinstance(backend, QueuedBackend):
-            backend, at_once = backend.in_parts(), backend.places
+            # one more waits, so that the place of one that ends goes to the next by the order of the queue
+            backend, at_once = backend.in_parts(), backend.places + 1
         can = backend.capabilities
         if isinstance(request, ChatRequest) and not can.image_urls and other_images(request):
             return self._with_images(lease, request)
@@ -252,35 +247,8 @@ class Run:
             self._ignored += (name,)
 
 
-class Service:
-    """
-    Answers requests.
-
-    Args:
-        registry: The models.
-        accounts: What is counted, decided and kept of each request.
-        unknown_model: A name that no model has is an error, or means the default model.
-        images: Fetches the images of requests; without it none are fetched.
-
-    Attributes:
-        images: As given.
-        ready: True while requests are taken; false once the server is stopping.
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        accounts: Accounts,
-        unknown_model: Literal["error", "default"] = "error",
-        images: Images | None = None,
-    ) -> None:
-        self.images = images or Images()
-        self._unknown_model = unknown_model
-        self.registry = registry
-        self.accounts = accounts
-        registry.forgotten = accounts.metrics.forget
-        accounts.metrics.queues = registry.queues
-        self.ready = True
+class Service(Calls):
+    """Answers requests."""
 
     def run(self, request: ChatRequest | CompletionRequest) -> Run:
         """
@@ -293,98 +261,6 @@ class Service:
         self._check_ready()
         model = self.model(request.model)
         return Run(self.registry, model, request, self.accounts, self.images)
-
-    async def count_tokens(self, request: ChatRequest) -> int:
-        """
-        How many tokens the prompt of a chat has, as it would be answered.
-
-        Raises:
-            UnilectError: As `call`; or its backend does not tell tokens.
-        """
-
-        async def ask(model: Model, backend: Backend) -> int:
-            can = backend.capabilities
-            whole = await self._at_hand(model.settings.applied(request), can)
-            return await tokenizes(backend).count_tokens(tools.prompted(whole, can))
-
-        return await self.call(request.model, ask)
-
-    async def counted(self, request: ChatRequest) -> tuple[int, tuple[str, ...]]:
-        """
-        How many tokens the prompt of a chat has, and the parameters that are ignored.
-
-        Raises:
-            UnilectError: As `rendered`; or the backend does not tell tokens.
-        """
-        return await self._of_prompt(
-            request, lambda backend, chat: tokenizes(backend).count_tokens(chat)
-        )
-
-    async def rendered(self, request: ChatRequest) -> tuple[str, tuple[str, ...]]:
-        """
-        The prompt of a chat as the model reads it, and the parameters that are ignored.
-
-        Raises:
-            UnilectError: As `call`; the model answers no such chat; or its backend does not tell prompts.
-        """
-        return await self._of_prompt(request, lambda backend, chat: renders(backend).render(chat))
-
-    async def _of_prompt(
-        self, request: ChatRequest, ask: Callable[[Backend, ChatRequest], Awaitable[_Value]]
-    ) -> tuple[_Value, tuple[str, ...]]:
-        """What a backend says of a chat that is judged as if it were to be answered."""
-        names: dict[str, str] = {}
-
-        async def judged(model: Model, backend: Backend) -> tuple[_Value, tuple[str, ...]]:
-            can = backend.capabilities
-            chat, told = foreign_constraints.normalize_aliases(request, can)
-            names.update(told)
-            chat = model.settings.applied(chat)
-            chat, ignored = resolve_parameters(chat, can, model.unsupported)
-            check_kind(chat, model, can)
-            chat = await self._at_hand(chat, can)
-            return await ask(backend, tools.prompted(chat, can)), ignored
-
-        try:
-            return await self.call(request.model, judged)
-        except UnilectError as error:
-            raise foreign_constraints.told_as(error, names) from error
-
-    async def _at_hand(self, chat: ChatRequest, can: Capabilities) -> ChatRequest:
-        """A chat with the images that its backend would not fetch; errors as `Images.filled`."""
-        wants = can.vision and not can.image_urls and other_images(chat)
-        return await self.images.filled(chat) if wants else chat
-
-    def model(self, name: str | None) -> Model:
-        """
-        The model that answers to a name, or to none.
-
-        Raises:
-            ModelNotFound: There is none, and this listener does not take the default one then.
-            PermissionDenied: The caller may not use it.
-        """
-        try:
-            return self.named(name)
-        except ModelNotFound:
-            if self._unknown_model == "default":
-                return self.named(None)
-            raise
-
-    def named(self, name: str | None) -> Model:
-        """The model of a name, or the default one for none. Raises as `model`, whatever this listener takes."""
-        found, context = self.registry.get(name), in_hand()
-        if not context.may_use(found.name):
-            asked = "the default model" if name is None else f"`{name[:100]}`"
-            allowed = listed(sorted(context.models or ()))
-            told = f"model: this API key may not use {asked}; it may use {allowed}."
-            raise PermissionDenied(told, param="model")
-        return found
-
-    @property
-    def models(self) -> list[Model]:
-        """The models that the caller may use."""
-        context = in_hand()
-        return [one for one in self.registry.models.values() if context.may_use(one.name)]
 
     async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
         """
@@ -439,51 +315,6 @@ class Service:
                         answer = await ask(lease.backend, fitted)
             account.see([Usage(answer.prompt_tokens, 0)])
         return model, answer, ignored
-
-    async def call(
-        self, name: str | None, ask: Callable[[Model, Backend], Awaitable[_Value]]
-    ) -> _Value:
-        """
-        What a started backend of a model says to a call that streams nothing, such as `tokenize`; it is counted like any other.
-
-        Args:
-            ask: Asks it; another one, too, where one fails.
-
-        Raises:
-            UnilectError: No such model, or no backend of it can be started; and whatever `ask` raises.
-        """
-        self._check_ready()
-        model = self.model(name)
-        context = in_hand()
-        metrics = self.accounts.metrics
-        with metrics.start(model.name, context.endpoint) as meter, Failover(model) as failover:
-            context.asked(model.name, meter)
-            async for lease in failover:
-                context.leased(lease.model.name, lease.source)
-                with lease:
-                    value = await ask(model, lease.bare)
-            return value
-
-    async def described(self, name: str | None) -> Model:
-        """
-        A model of which only is told what it can do. What runs here is not loaded for that, nor kept from being idle: its files say
-        enough. A server elsewhere is asked.
-
-        Raises:
-            UnilectError: No such model, or its server cannot be asked.
-        """
-        model = self.model(name)
-        if not model.required:
-            await self.call(name, _nothing)
-        return model
-
-    def _check_ready(self) -> None:
-        if not self.ready:
-            raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
-
-
-async def _nothing(model: Model, backend: Backend) -> None:
-    """Ask a backend nothing but to be there."""
 
 
 def _fitted(request: _Asked, model: Model, can: Capabilities) -> tuple[_Asked, tuple[str, ...]]:

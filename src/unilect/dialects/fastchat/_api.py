@@ -57,7 +57,7 @@ def routes(site: Site) -> list[Route]:
     async def check_tokens(request: web.Request) -> web.StreamResponse:
         """Say which prompts fit into the context of their models."""
         items = decoded_call(await request.read(), TokenCheckRequest).prompts
-        checked = [await _checked(service, item) for item in items]
+        checked = [await _checked(service, item, at == 0) for at, item in enumerate(items)]
         return json_answer(request, encode_json({"prompts": checked}))
 
     async def create_engine_embedding(request: web.Request) -> web.StreamResponse:
@@ -78,11 +78,11 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-async def _checked(service: Service, item: Item) -> dict[str, bool | int | None]:
+async def _checked(service: Service, item: Item, counts: bool) -> dict[str, bool | int | None]:
     async def ask(model: Model, backend: Backend) -> tuple[int, int | None]:
         count = await tokenizes(backend).count_tokens(item.prompt)
         return count, backend.capabilities.context
 
-    count, context = await service.call(item.model, ask)
+    count, context = await service.call(item.model, ask, counts)
     fits = context is None or count + item.max_tokens <= context
     return {"fits": fits, "tokenCount": count, "contextLength": context}

@@ -186,7 +186,8 @@ class Calls:
             except UnsupportedOperation:
                 return 0
 
-        count = await self._service.call(named.model, ask)
+        # FastChat's servers count before each answer
+        count = await self._service.call(named.model, ask, counts=False)
         return answer(request, {"count": count, "error_code": 0})
 
     async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:

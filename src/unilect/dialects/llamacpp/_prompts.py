@@ -96,7 +96,7 @@ async def spoken(
         async def ask(model: Model, backend: Backend) -> list[list[int]]:
             return [await ids_of(prompt, True, backend) for prompt in prompts]
 
-        ids = await service.call(model, ask)
+        ids = await service.call(model, ask, counts=False)
     return ids if len(ids) != 1 else ids[0]
 
 

@@ -171,7 +171,7 @@ async def _cut(service: Service, model: Model, texts: list[str], context: int) -
             cut.append(text if fits else await tells.detokenize(ids[:room]))
         return cut
 
-    return await service.call(model.name, ask)
+    return await service.call(model.name, ask, counts=False)
 
 
 def _shaped(vector: list[float], dimensions: int | None) -> list[float]:

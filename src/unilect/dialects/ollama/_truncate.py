@@ -29,7 +29,9 @@ async def truncated(service: Service, request: ChatRequest) -> tuple[ChatRequest
 
     async def fits(count: int) -> bool:
         try:
-            return await service.count_tokens(_without(request, steps[:count])) < context
+            return (
+                await service.count_tokens(_without(request, steps[:count]), counts=False) < context
+            )
         except ContextLengthExceeded:
             return False
 

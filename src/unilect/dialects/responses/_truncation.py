@@ -37,12 +37,12 @@ async def shortened(
     turns = _beginnings(talk)
     low, high = 1, len(turns) - 1  # the last turn stays
     try:
-        if high < 1 or await service.count_tokens(whole.chat) <= most:
+        if high < 1 or await service.count_tokens(whole.chat, counts=False) <= most:
             return whole
         while low < high:  # to the fewest turns without which it fits
             middle = (low + high) // 2
             made = _without(asked, talk, items, turns[middle])
-            if await service.count_tokens(made.chat) <= most:
+            if await service.count_tokens(made.chat, counts=False) <= most:
                 high = middle
             else:
                 low = middle + 1
