@@ -111,6 +111,7 @@ JOBS = st.builds(
     st.sampled_from(CALLERS),
     st.integers(0, MAX_COST),
     st.sampled_from((False, False, False, True)),
+    begun=st.sampled_from((False, False, True)),
 )
 STEPS = st.lists(
     st.one_of(
@@ -183,6 +184,18 @@ def test_requests_of_one_caller_go_in_their_order() -> None:
         site.end(0)
 
     assert jobs == site.begun
+
+
+def test_what_has_begun_goes_first() -> None:
+    """Of one caller what a request needs further goes before other requests, and not before those of other callers."""
+    site = Site(1)
+    jobs = [Job("a", used=5), Job("a", used=5), Job("a", used=5, begun=True), Job("b", used=5)]
+    for job in jobs:
+        site.come(job)
+    while site.running:
+        site.end(0)
+
+    assert [jobs[0], jobs[3], jobs[2], jobs[1]] == site.begun
 
 
 def test_nobody_saves_up_turns() -> None:

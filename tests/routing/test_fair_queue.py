@@ -1,7 +1,7 @@
 """Tests of unilect.routing._fair_queue, in front of scripted servers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from unilect.errors import BackendUnavailable, QueueFull, QueueTimeout, TooManyW
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.ranking import RerankRequest
 from unilect.requests import EmbeddingRequest
-from unilect.routing._fair_queue import FairQueue, QueuedBackend, QueueSettings, Use
+from unilect.routing._fair_queue import FairQueue, Parts, QueuedBackend, QueueSettings, Use
 from unilect.testing.echo import Echo
 
 EMBEDDED = msgspec.json.encode(
@@ -140,10 +140,12 @@ class Client:
 
     Attributes:
         tasks: Each waits for its turn.
+        enter: Waits for the turn of one.
     """
 
     def __init__(self, queue: FairQueue, caller: str) -> None:
         self.queue, self.caller = queue, caller
+        self.enter: Callable[[], Awaitable[Any]] = queue.enter
         self.tasks: list[asyncio.Task[Any]] = []
         self.contexts: list[Context] = []
 
@@ -158,7 +160,7 @@ class Client:
         context = Context(caller=self.caller, priority=priority)
         self.contexts.append(context)
         IN_HAND.set(context)
-        return await self.queue.enter()
+        return await self.enter()
 
     @property
     def served(self) -> int:
@@ -238,6 +240,34 @@ async def test_a_queue_of_many_callers() -> None:
         await all[1].asks()
         assert [TooManyWaiting] == all[1].refused
         assert 3 == len(queue)
+
+
+async def test_parts_of_one_request() -> None:
+    """Of the parts of one request one waits at a time, and those after the first are admitted to a queue that is full."""
+    queue, parts = FairQueue(1, QueueSettings(max_queue=1)), Parts()
+    async with clients(queue, "one", "other") as (one, other):
+        one.enter = lambda: queue.enter_part(parts)
+        await one.asks(3)
+        assert ([], 1, 1) == (one.refused, one.served, len(queue))
+        await other.asks()
+        assert [QueueFull] == other.refused
+        for turn in range(3):
+            ends(one.tasks[turn].result(), 10)
+            await asyncio.gather(*one.tasks[turn + 1 : turn + 2])
+        assert ([], 3, 0) == (one.refused, one.served, len(queue))
+
+
+async def test_a_request_that_has_begun_is_not_pushed_out() -> None:
+    """Where all that another caller has in a full queue are parts of requests that have begun, a new request is refused instead."""
+    queue = FairQueue(2, QueueSettings(max_queue=2))
+    async with clients(queue, "greedy", "modest") as (greedy, modest):
+        both = [Parts(), Parts()]
+        for parts in (*both, *both):
+            greedy.enter = lambda parts=parts: queue.enter_part(parts)  # type: ignore[misc]
+            await greedy.asks()
+        assert (2, 2) == (greedy.served, len(queue))
+        await modest.asks()
+        assert ([], [QueueFull], 2) == (greedy.refused, modest.refused, len(queue))
 
 
 async def test_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
