@@ -16,7 +16,7 @@ import pytest
 from certificates import certificate, needs_openssl
 from loopback import free_port
 from serving import Server, serve
-from unilect.cli import _admin
+from unilect.cli import _admin, _admin_client
 
 ADMIN = "[admin]\nlisten = './admin.sock'\n"
 MODEL = "[models.a]\nsource = 'echo:'\n"
@@ -72,7 +72,8 @@ def test_ps(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (MODEL, "there is no admin API in this configuration"),
+        (MODEL, "no server of this user runs with"),
+        ("[admin]\nlisten = 'off'\n", "has `listen = 'off'`"),
         ("[admin]\nlisten = './none.sock'\n", "no server answers at"),
         ("[admin]\nlisten = 'nowhere'\n", "neither HOST:PORT"),
         ("port = [", "not valid TOML"),
@@ -140,7 +141,7 @@ def test_another_certificate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, far: bool
 ) -> None:
     """A server elsewhere that has another certificate is sent nothing, no key either, and the command says so; one here may be about to read it."""
-    monkeypatch.setattr(_admin, "is_loopback", lambda host: not far)
+    monkeypatch.setattr(_admin_client, "is_loopback", lambda host: not far)
     context, got = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), list[bytes]()
     context.load_cert_chain(*certificate(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -174,7 +175,7 @@ def test_a_file_without_a_certificate(
     told: str,
 ) -> None:
     """A file that has no certificate is told by its option."""
-    monkeypatch.setattr(_admin, "is_loopback", lambda host: False)
+    monkeypatch.setattr(_admin_client, "is_loopback", lambda host: False)
     if text is not None:
         (tmp_path / "c.pem").write_text(text)
     (tmp_path / "unilect.toml").write_text(tls("c.pem", "k.pem", 9))

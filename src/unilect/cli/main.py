@@ -39,7 +39,10 @@ class _Commands(Group):
 
 
 _config = config_file()
-_servers_config = config_file("its [admin] is asked")
+_servers_config = config_file("its server is asked")
+_server = click.option(
+    "--server", metavar="PORT", help="Port, URL, process id or admin socket of the server."
+)
 _host = click.option("--host", help="Address to listen on [127.0.0.1].")
 _port = click.option("--port", type=int, help="Port [8000]; 0 picks a free one.")
 _api_key = click.option("--api-key", multiple=True, help="API key for clients; may be repeated.")
@@ -272,22 +275,24 @@ def usage(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool)
 
 @app.command()
 @_servers_config
+@_server
 @click.option("--pid", type=click.IntRange(min=2), help="Send SIGHUP to this server instead.")
-def reload(config: Path | None, pid: int | None) -> None:
+def reload(config: Path | None, server: str | None, pid: int | None) -> None:
     """Have a running server reload its configuration file: all of it, or nothing, and the reason (exit code 1)."""
     from unilect.cli import _admin
 
-    _admin.reload(config, pid)
+    _admin.reload(config, pid, server)
 
 
 @app.command()
 @_servers_config
+@_server
 @as_json
-def ps(config: Path | None, as_json: bool) -> None:
-    """List the models and the running requests of a server."""
+def ps(config: Path | None, server: str | None, as_json: bool) -> None:
+    """List the models and the running requests of your servers."""
     from unilect.cli import _admin
 
-    _admin.show(config, as_json)
+    _admin.show(config, as_json, server)
 
 
 @app.command()

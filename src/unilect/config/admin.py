@@ -2,8 +2,9 @@
 The settings of the admin API: the table `[admin]` of a configuration, and the address or the socket that it names.
 """
 
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -11,12 +12,15 @@ from msgspec import Struct
 
 from unilect.config.digests import check_digests, hashed
 from unilect.config.model import described
+from unilect.config.store import data_folder
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
 Address: TypeAlias = tuple[str, int]
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", re.ASCII)
 _MOST_BYTES = 107  # of a unix socket's path: `sun_path` of unix(7), without its NUL
+_LONGEST_NAME = "65535-4194304.sock"  # a port and a process's id
+OFF = "off"
 
 
 class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,7 +30,9 @@ class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         str | None,
         described(
             "Where the admin API listens: `HOST:PORT`, or the path of a unix socket, which has a slash in it and which only the "
-            "server's user may connect to (mode 0600). Default: there is no admin API."
+            "server's user may connect to (mode 0600); `off`: nowhere. Default: the unix socket `unilect/run/PORT.sock` in "
+            "`$XDG_DATA_HOME` or `~/.local/share`; where that cannot be made, `unilect/PORT.sock` in `$XDG_RUNTIME_DIR`, or "
+            "`unilect-UID/PORT.sock` in `$TMPDIR` or `/tmp`. `unilect ps` and the like find it there."
         ),
     ] = None
     api_keys: Annotated[
@@ -38,15 +44,21 @@ class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = []
 
     @property
+    def is_off(self) -> bool:
+        """Return True if there is no admin API, not even at its default socket."""
+        return self.listen == OFF
+
+    @property
     def place(self) -> Path | Address | None:
         """
-        The path of a unix socket, or a host and a port; None where there is no admin API.
+        The path of a unix socket, or a host and a port; None where none is named.
 
         Raises:
             ConfigError: `listen` is neither.
         """
-        if self.listen is None:
+        if self.listen in (None, OFF):
             return None
+        assert self.listen is not None
         if "/" in self.listen:
             if len(self.listen.encode()) > _MOST_BYTES:
                 raise ConfigError(
@@ -59,10 +71,25 @@ class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if found is None or int(found[2]) > 65535:
             raise ConfigError(
                 f"admin.listen: {self.listen[:60]!r} is neither HOST:PORT, such as 127.0.0.1:8001, nor the path of a unix socket, "
-                "such as ./admin.sock.",
+                "such as ./admin.sock, nor `off`.",
                 ("admin", "listen"),
             )
         return found[1].strip("[]"), int(found[2])
+
+
+def socket_folders(environment: Mapping[str, str]) -> list[Path]:
+    """
+    List the folders in which the default socket of a server may be, the best first; none need exist.
+
+    A folder whose path is too long for a unix socket is left out.
+    """
+    data, runtime = data_folder(environment), environment.get("XDG_RUNTIME_DIR", "")
+    temporary = environment.get("TMPDIR", "")
+    folders = [] if data is None else [data / "run"]
+    folders += [Path(runtime, "unilect")] if runtime.startswith("/") else []
+    temporary = temporary if temporary.startswith("/") else "/tmp"
+    folders.append(Path(temporary, f"unilect-{os.getuid()}"))
+    return [one for one in folders if len(bytes(one / _LONGEST_NAME)) <= _MOST_BYTES]
 
 
 def check_admin(

@@ -94,6 +94,19 @@ def default_url(environment: Mapping[str, str]) -> str | None:
     return None if folder is None else f"{SQLITE}/{folder / 'unilect.db'}"
 
 
+def location(config: StoreConfig, environment: Mapping[str, str]) -> str:
+    """
+    Return where the database is: the absolute path of a file, a URL without credentials, or `memory`.
+
+    Two processes with the same location, but for `memory`, use the same database.
+    """
+    url = config.url or default_url(environment) or SQLITE
+    path = sqlite_path(url)
+    if path is None:
+        return redacted(url)
+    return str(Path(path).resolve()) if path else "memory"
+
+
 def data_folder(environment: Mapping[str, str]) -> Path | None:
     """
     Our folder among a user's data, which may not exist yet; None where there is none for the user.

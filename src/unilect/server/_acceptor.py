@@ -100,7 +100,7 @@ class Acceptor:
         Raises:
             OSError: It cannot be made there; EADDRINUSE where a server listens, or where something else has the name.
         """
-        _remove_stale(path)
+        remove_stale(path)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             os.fchmod(
@@ -200,7 +200,7 @@ class Acceptor:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
 
-def _remove_stale(path: Path) -> None:
+def remove_stale(path: Path) -> None:
     """
     Remove a unix socket that nobody listens at.
 

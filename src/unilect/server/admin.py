@@ -8,6 +8,7 @@ is on an address of clients.
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -56,6 +57,7 @@ class Operated(NamedTuple):
         reloader: Reloads the configuration.
         ledger: Has what was used; None where nothing is recorded.
         limits: Knows the limits of keys, owners and models.
+        describe: Describes the server.
     """
 
     registry: Registry
@@ -64,6 +66,7 @@ class Operated(NamedTuple):
     reloader: Reloader
     ledger: LedgerBook | None = None
     limits: LimitBook | None = None
+    describe: Callable[[], dict[str, Any]] = dict
 
 
 def create_admin(config: Config, operated: Operated) -> web.Application:
@@ -78,7 +81,7 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
         *usage.routes(operated.ledger, operated.limits, operated.keys, operated.registry),
         *_model_routes(operated.registry),
         *_request_routes(operated.requests),
-        *_process_routes(operated.reloader),
+        *_process_routes(operated),
     ]
     pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
     # who types the address into a browser gets the page, too
@@ -232,7 +235,13 @@ def _told_request(context: Context) -> dict[str, Any]:
     }
 
 
-def _process_routes(reloader: Reloader) -> list[Route]:
+def _process_routes(operated: Operated) -> list[Route]:
+    reloader = operated.reloader
+
+    async def get_server(request: web.Request) -> web.StreamResponse:
+        """Describe the server: its process, addresses, configuration file and store, and whether it asks clients for keys."""
+        return json_of(operated.describe() | {"config": _path(reloader)})
+
     async def get_reload(request: web.Request) -> web.StreamResponse:
         """Say which file the configuration comes from, and whether a reload is under way."""
         return json_of({"state": reloader.state, "file": _path(reloader)})
@@ -253,6 +262,7 @@ def _process_routes(reloader: Reloader) -> list[Route]:
         return json_of({"count": len(tasks), "tasks": dict(sorted(names.items()))})
 
     return [
+        Route("GET", "/server", get_server, admin=True, summary="Describe the server"),
         Route("GET", "/reload", get_reload, admin=True, summary="Whether a reload is under way"),
         Route("POST", "/reload", reload, admin=True, summary="Reload the configuration"),
         Route("GET", "/debug/tasks", count_tasks, admin=True, summary="Count the server's tasks"),

@@ -72,8 +72,8 @@ async def serve(
         reloader = Reloader(source, config, registry, discovery, listener)
         try:
             urls = await listener.listen()
-            if config.admin.listen is not None:
-                log.info("the admin API is at %s", await listener.listen_for_admin(reloader))
+            if (place := await listener.listen_for_admin(reloader)) is not None:
+                log.info("the admin API is at %s", place)
             on_start(urls)
             _spare_what_stays()
             _spare_generators()

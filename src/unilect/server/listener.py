@@ -7,19 +7,25 @@ Each address has an application of its own, since each may have another compatib
 import asyncio
 import errno
 import logging
+import os
 import socket
 import ssl
+import time
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from msgspec import structs
 
 from unilect.clock import SteadyClock
+from unilect.config.admin import socket_folders
 from unilect.config.server import Config, check_keys, each_listener, process_environment
+from unilect.config.store import location
 from unilect.context import Requests
 from unilect.errors import BackendUnavailable, ConfigError, StoreUnavailable
 from unilect.gateway.account import Book
@@ -30,6 +36,7 @@ from unilect.gateway.rejoin import Rejoin
 from unilect.gateway.tracing import tracing_of
 from unilect.routing.measure import Measures
 from unilect.routing.registry import Registry
+from unilect.server import _admin_socket
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
 from unilect.server._direct import Direct
@@ -107,6 +114,8 @@ class Listener:
         ]
         self._registry = registry
         self._admin: _Address | None = None
+        self._urls: list[str] = []
+        self._started_at = time.time()
 
     async def listen(self) -> list[str]:
         """
@@ -125,9 +134,9 @@ class Listener:
             await self._ledger.start()
         await self._limits.start()
         self.check(self._config)
-        urls = [await door.open(tls) for door in self._doors]
+        self._urls = [await door.open(tls) for door in self._doors]
         log.info("up to %d connections at a time", self._connections.limits.connections)
-        return urls
+        return self._urls
 
     def _new_ledger(self, registry: Registry) -> LedgerBook | None:
         """What records the requests; None where nothing does."""
@@ -139,38 +148,62 @@ class Listener:
             store.ledger, lambda: store.journals, rule, self._known, registry.price, self._clock
         )
 
-    async def listen_for_admin(self, reloader: Reloader) -> str:
+    async def listen_for_admin(self, reloader: Reloader) -> str | None:
         """
         Take requests of operators, at the place that the configuration names; until `aclose`, also while the server drains.
 
         Returns:
-            The URL, or the path of the unix socket.
+            The URL, or the path of the unix socket; None where there is no admin API.
 
         Raises:
-            ConfigError: It cannot be listened on.
+            ConfigError: The configuration names a place that cannot be listened on.
         """
-        place = self._config.admin.place
+        admin = self._config.admin
+        if admin.is_off:
+            return None
         operated = Operated(
-            self._registry, self._requests, self._store.keys, reloader, self._ledger, self._limits
+            self._registry,
+            self._requests,
+            self._store.keys,
+            reloader,
+            self._ledger,
+            self._limits,
+            self.describe,
         )
         app = create_admin(self._config, operated)
+        place = admin.place
+        at = self._config
+        if isinstance(place, tuple):
+            at = structs.replace(at, host=place[0], port=place[1])
         # a table of their own: whoever fills that of the clients locks no operator out
-        connections = Connections(_OF_ADMIN)
+        self._admin = _Address(at, app, Connections(_OF_ADMIN))
+        if place is None:
+            return await self._admin.open_by_default(urlsplit(self._urls[0]).port or 0)
         if isinstance(place, Path):
-            self._admin = _Address(self._config, app, connections)
             return await self._admin.open_at(place)
-        assert place is not None
-        host, port = place
-        at = structs.replace(self._config, host=host, port=port)
-        self._admin = _Address(at, app, connections)
         try:
             return await self._admin.open(server_context(self._config))
         except ConfigError as error:
             why = error.__cause__ if isinstance(error.__cause__, OSError) else error
             told = getattr(why, "strerror", None) or why
             raise ConfigError(
-                f"admin.listen: cannot listen on {host}:{port} ({told}). Choose another address, or name a unix socket."
+                f"admin.listen: cannot listen on {place[0]}:{place[1]} ({told}). Choose another address, or name a unix socket."
             ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Describe this server to an operator; `keys`: it asks clients for keys, None where the store does not tell."""
+        try:
+            keys = any(door.asks_for_keys for door in self._doors)
+        except StoreUnavailable:
+            keys = None
+        return {
+            "pid": os.getpid(),
+            "version": version("unilect"),
+            "urls": self._urls,
+            "started_at": self._started_at,
+            "store": location(self._config.store, process_environment()),
+            "keys": keys,
+        }
 
     def check(self, config: Config) -> None:
         """
@@ -307,6 +340,26 @@ class _Address:
             ) from error
         return str(path)
 
+    async def open_by_default(self, port: int) -> str | None:
+        """
+        Listen at a unix socket in a folder of this user.
+
+        Args:
+            port: The server's, which is in the name of the socket.
+
+        Returns:
+            Its path; None where there is no folder for one, which is logged.
+        """
+        acceptor = await self._set_up(None)
+        try:
+            return str(_admin_socket.listen(acceptor, socket_folders(process_environment()), port))
+        except OSError as error:
+            log.warning(
+                "there is no admin API, which `unilect ps` asks: its socket cannot be made (%s). Name a place with `listen` in [admin]",
+                error,
+            )
+            return None
+
     async def _set_up(self, tls: ssl.SSLContext | None) -> Acceptor:
         await self._runner.setup()
         server = self._runner.server
@@ -340,6 +393,16 @@ class _Address:
     def callers(self) -> set[str]:
         """The names of the keys of its configuration."""
         return self._app[SITE].keys.callers if SITE in self._app else set()
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """
+        Return True if a request has to have a key.
+
+        Raises:
+            StoreUnavailable: Nobody knows whether the store has keys.
+        """
+        return SITE in self._app and self._app[SITE].keys.required
 
     def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""
