@@ -9,6 +9,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
 from unilect.backend import Backend
 from unilect.config.server import Config
+from unilect.gateway.failures import Failures
 from unilect.gateway.tracing import Tracing
 from unilect.http.client import HttpServer
 from unilect.routing.pool import Member
@@ -32,6 +33,7 @@ class App:
         port: Where it listens, on 127.0.0.1.
         session: A client.
         connections: The table of its connections.
+        failures: Its failed requests.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class App:
         port: int,
         session: ClientSession,
         connections: Connections,
+        failures: Failures,
     ) -> None:
         self.port = port
+        self.failures = failures
         self.connections = connections
         self.session = session
         self.service: Service = app[SITE].service
@@ -98,7 +102,8 @@ async def serving_models(
     tracing: Tracing | None = None,
 ) -> AsyncIterator[App]:
     """An application that serves models until the block ends."""
-    app = create_app(config, registry, store=store, tracing=tracing)
+    failures = Failures()
+    app = create_app(config, registry, store=store, tracing=tracing, failures=failures)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None
@@ -107,7 +112,7 @@ async def serving_models(
     try:
         port = await acceptor.listen("127.0.0.1", 0)
         async with ClientSession(timeout=ClientTimeout(20)) as session:
-            yield App(app, port, session, connections)
+            yield App(app, port, session, connections, failures)
     finally:
         acceptor.close()
         await runner.cleanup()

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
@@ -78,12 +78,28 @@ class Rates(Protocol):
         """Of the answer."""
 
 
+class Attempt(NamedTuple):
+    """
+    An attempt at a backend that failed, or that was not made because the backend is out.
+
+    Attributes:
+        model: Whose backend it is.
+        source: Where it comes from.
+        reason: A sentence for the log, which may quote the request.
+    """
+
+    model: str
+    source: str
+    reason: str
+
+
 class Context(Struct, eq=False, kw_only=True):
     """
     What is known of one request.
 
     Attributes:
         request_id: The request's id, as the client and the access log have it.
+        address: The client's, without the port; empty where it has none.
         caller: The name of the caller's key; empty where it is not known.
         models: The names of the models that the caller may use; None for all.
         owner: Whose key it is; empty for nobody's.
@@ -106,6 +122,8 @@ class Context(Struct, eq=False, kw_only=True):
         meter: What measures the request.
         task: What answers it; None where nobody may end it.
         ended: Why it was ended by us; None where it was not.
+        failure: What its client was told instead of an answer, or of the rest of one; None where there was no such thing.
+        attempts: The backends that have failed on it, in order.
         held: Its client has left, and its answer waits for the same request (`gateway/rejoin.py`), which takes it off the list.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
@@ -115,6 +133,7 @@ class Context(Struct, eq=False, kw_only=True):
     """
 
     request_id: str = ""
+    address: str = ""
     caller: str = ""
     models: frozenset[str] | None = None
     owner: str = ""
@@ -137,6 +156,8 @@ class Context(Struct, eq=False, kw_only=True):
     meter: Measured | None = None
     task: asyncio.Task[object] | None = None
     ended: UnilectError | None = None
+    failure: UnilectError | None = None
+    attempts: tuple[Attempt, ...] = ()
     held: bool = False
     lowered: str = ""
     allowed: int | None = None
@@ -170,6 +191,10 @@ class Context(Struct, eq=False, kw_only=True):
         self.answering = model
         self.source = source
         self.leased_at = time.perf_counter()
+
+    def fails(self, error: UnilectError) -> None:
+        """The client is told of an error; it is kept without its traceback, which holds the request."""
+        self.failure = error.alone()
 
     def end(self, error: UnilectError) -> None:
         """End the request, with what its client is told; nothing where it has ended already, or answers nobody."""

@@ -128,6 +128,7 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"`messages`: the model's chat template refuses them: {_words(error)}.",
                 param="messages",
+                logged="`messages`: the model's chat template refuses them.",
             ) from error
 
 

@@ -668,7 +668,9 @@ async def test_the_log_line() -> None:
         await server.code(headers={"api-key": "WRONG"})
 
     assert re.match(r"req_\w+ POST '/x/a\\nb\\x1b' 200 [\d.]+ ms key-", lines[0])
-    assert lines[1].endswith(" ms -")
+    assert lines[1].endswith(
+        ' ms - error=invalid_api_key reason="Incorrect API key provided: this server does not know it."'
+    )
     assert all(line.isprintable() for line in lines)
     assert "SECRET" not in str(lines)
     assert "WRONG" not in str(lines)

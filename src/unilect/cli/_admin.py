@@ -3,13 +3,16 @@
 import json
 import os
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
 from unilect.cli._commands import fail, or_exit
+from unilect.errors import ConfigError
 
 _PROC = Path("/proc")
 _TTY = 4  # of the fields behind the name in /proc/PID/stat, proc(5)
@@ -35,6 +38,88 @@ def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
         if len(all_told) > 1:
             print("\n" * bool(at) + f"{told['server']['urls'][0]}  pid {told['server']['pid']}")
         _print_server(told)
+
+
+def explain(config: Path | None, request_id: str | None, as_json: bool, server: str | None) -> None:
+    """Print why a request failed; without an id, the last failures."""
+    clients = or_exit(lambda: servers.choose(config, server))
+    if request_id is None:
+        found = or_exit(lambda: [one.ask("GET", "/failures") for one in clients])
+        failures = sorted((f for one in found for f in one["failures"]), key=lambda f: f["time"])
+        if as_json:
+            print(json.dumps({"failures": failures}))
+        elif failures:
+            _print_failures(failures)
+        else:
+            print("No request has failed since the server started.")
+        return
+    failure = or_exit(lambda: _failure(clients, request_id))
+    if as_json:
+        print(json.dumps(failure))
+        return
+    for name, text in _facts(failure):
+        print(f"{name:9}{text}")
+
+
+def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:
+    """
+    The failure of a request, of whichever server.
+
+    Raises:
+        ConfigError: None of them knows it.
+    """
+    errors = list[ConfigError]()
+    for client in clients:
+        try:
+            found: dict[str, Any] = client.ask("GET", f"/failures/{quote(request_id, safe='')}")
+        except ConfigError as error:
+            errors.append(error)
+        else:
+            return found
+    raise errors[0]
+
+
+def _facts(failure: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is known of a failure, line by line."""
+    yield failure["request_id"], f"{failure['method']} {failure['path']}"
+    code = " ".join(filter(None, (str(failure["status"]), failure["code"])))
+    answering = failure["answering"]
+    facts = {
+        "ended": f"{_clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
+        "status": code + (f", the answer ended by: {failure['ended']}" if failure["ended"] else ""),
+        "reason": failure["reason"],
+        "param": failure["param"],
+        "model": failure["model"] + (f", answered by {answering}" if answering not in ("", failure["model"]) else ""),
+        "backend": failure["backend"],
+        "caller": " ".join(filter(None, (failure["caller"], failure["address"] and f"from {failure['address']}"))),
+    }  # fmt: skip
+    yield from ((f"  {name}", text) for name, text in facts.items() if text)
+    for at, one in enumerate(failure["attempts"]):
+        yield "" if at else "  tried", f"{one['model']} at {one['backend']}: {one['reason']}"
+
+
+def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
+    head = ("TIME", "REQUEST", "STATUS", "CODE", "MODEL", "KEY", "FROM", "REASON")
+    rows = [
+        (
+            _clock(one["time"]),
+            one["request_id"],
+            str(one["status"]),
+            one["code"] or one["ended"] or "-",
+            one["model"] or "-",
+            one["caller"] or "-",
+            one["address"] or "-",
+            one["reason"] or "-",
+        )
+        for one in failures
+    ]
+    print_table(head, rows)
+
+
+def _clock(seconds: float) -> str:
+    """A time of today, or with its day."""
+    then, now = time.localtime(seconds), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def _state(client: AdminClient) -> dict[str, Any]:

@@ -296,6 +296,20 @@ def ps(config: Path | None, server: str | None, as_json: bool) -> None:
 
 
 @app.command()
+@click.argument(
+    "request", required=False, help="Id of the request, as its client and the log have it."
+)
+@_servers_config
+@_server
+@as_json
+def why(request: str | None, config: Path | None, server: str | None, as_json: bool) -> None:
+    """Say why a request failed; without an id, list the last failures."""
+    from unilect.cli import _admin
+
+    _admin.explain(config, request, as_json, server)
+
+
+@app.command()
 @click.argument("page", required=False, help="Such as keys, or backends/gguf.")
 def docs(page: str | None) -> None:
     """Show a page of the documentation, or list all."""

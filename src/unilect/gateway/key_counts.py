@@ -25,6 +25,7 @@ class KeyCounts(Collector):
     def __init__(self, most: int = MOST_KEYS) -> None:
         self._most = most
         self._keys: dict[str, _Key] = {}
+        self._refused = Counter[tuple[str, str]]()
 
     def applies(self, context: Context) -> bool:
         """Every request is counted."""
@@ -32,15 +33,20 @@ class KeyCounts(Collector):
 
     async def open(self, context: Context, request: Request) -> "_Key | None":
         """The counters of a request's key; none of a call that makes no answer."""
-        if isinstance(request, Call):
-            return None
-        name = context.caller
-        key = self._keys.get(name)
-        if key is None:
+        return None if isinstance(request, Call) else self._keys[self._known(context.caller)]
+
+    def refuse(self, caller: str, code: str) -> None:
+        """Count a request that is refused before a backend is asked; one without a known key is nobody's."""
+        if caller:
+            self._refused[self._known(caller), code] += 1
+
+    def _known(self, name: str) -> str:
+        """The name that a key is counted under."""
+        if name not in self._keys:
             if len(self._keys) >= self._most:
                 name = OTHER
-            key = self._keys.setdefault(name, _Key())
-        return key
+            self._keys.setdefault(name, _Key())
+        return name
 
     def collect(self) -> Iterator[Metric]:
         """All counters as they are now."""
@@ -59,8 +65,14 @@ class KeyCounts(Collector):
                 requests.add_metric([name, str(status)], count)
             for kind, count in key.tokens.items():
                 tokens.add_metric([name, kind], count)
-        yield requests
-        yield tokens
+        refused = CounterMetricFamily(
+            "unilect_key_refused_requests",
+            "Requests refused before a backend was asked, by API key and the code of the error; with metrics_per_key only.",
+            labels=("key", "reason"),
+        )
+        for labels, count in self._refused.items():
+            refused.add_metric(labels, count)
+        yield from (requests, tokens, refused)
 
 
 class _Key:

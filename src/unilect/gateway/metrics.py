@@ -75,6 +75,12 @@ class Metrics(Collector):
             series = self._series[model, endpoint] = _Series(model, endpoint)
         return Meter(series)
 
+    def refuse(self, caller: str, code: str) -> None:
+        """Count a request that is refused before a backend is asked, by the code of its error."""
+        self.refused[code] += 1
+        if self.keys is not None:
+            self.keys.refuse(caller, code)
+
     def forget(self, model: str) -> None:
         """Tell nothing of a model any more: names come and go, and nobody bounds how many."""
         self._series = {key: one for key, one in self._series.items() if key[0] != model}

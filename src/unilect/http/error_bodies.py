@@ -226,7 +226,8 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
         or "context_length" in kind
         or any(words in message.lower() for words in _TOO_LONG)
     ):
-        return _counted(ContextLengthExceeded(message), error["message"])
+        told = f"The model's server refused the request: its prompt is too long{for_log(message)}."
+        return _counted(ContextLengthExceeded(message, logged=told), error["message"])
     if number == 429 or number // 100 == 429 or kind == "rate_limit_error":
         return _too_many(code)
     if number == 503 or kind in _OVERLOADED:
@@ -242,6 +243,7 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     param = error.get("param")
     return InvalidRequest(
         f"The model's server refused the request: {message}",
+        logged=f"The model's server refused the request{for_log(message)}.",
         param=clean(param)[:_MAX_PARAM] if isinstance(param, str) else None,
     )
 

@@ -264,6 +264,5 @@ def violated(why: str, attempts: int) -> ConstraintViolated:
     """The error for so many answers, of which none is as it must be."""
     which = "The answer" if attempts == 1 else f"None of {attempts} answers"
     does = "does not satisfy" if attempts == 1 else "satisfies"
-    return ConstraintViolated(
-        f"{which} of the model {does} what the request asks for. {why.rstrip('.')}. Try again, or ask for less."
-    )
+    told = f"{which} of the model {does} what the request asks for."
+    return ConstraintViolated(f"{told} {why.rstrip('.')}. Try again, or ask for less.", logged=told)

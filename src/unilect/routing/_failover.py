@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from unilect.backend import Capabilities
-from unilect.context import in_hand
+from unilect.context import Attempt, in_hand
 from unilect.errors import (
     AnswerTooLong,
     BackendUnavailable,
@@ -95,6 +95,8 @@ class Lease:
         # that of before was another backend's failure
         if not self._judging and (error is None or error is not continuation.lost):
             failover.asked.begun = continuation.begun
+            if error is not None:
+                failover.note(self.model, self.source, error.for_log)
             self.model.record_result(self._member, error, failover.asked)
         return failover.goes_on(self._member, error)
 
@@ -197,6 +199,9 @@ class Failover:
             if model.closed:  # a request that was in it would start it again
                 self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
             elif (member := self._again or model.pool.choose(self.asked)) is None:
+                for one in model.pool.members:
+                    if one not in self.tried and one.trouble is not None:
+                        self.note(model, one.source, one.trouble.reason)
                 self._go_on(model.pool.none_left(last))
                 last = None
             else:
@@ -211,6 +216,7 @@ class Failover:
                 except UnilectError as error:
                     member.release()
                     model.record_result(member, error)
+                    self.note(model, member.source, error.for_log)
                     last = error
                 except BaseException:
                     member.release()
@@ -232,6 +238,10 @@ class Failover:
         self.uncounted = None
         if model is not self._asked:
             self._asked.fallbacks[model.name] += 1
+
+    def note(self, model: Model, source: str, reason: str) -> None:
+        """Note a backend that cannot take the request, for an operator who asks why it failed."""
+        self._context.attempts += (Attempt(model.name, source, reason),)
 
     def goes_on(self, member: Member, failure: UnilectError | None) -> bool:
         """Record how an attempt ended; whether its failure is retried."""

@@ -18,8 +18,10 @@ import asyncio
 import hashlib
 import logging
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +43,7 @@ FIRST_LOOK_S = 0.25
 MAX_LOOK_S = 5.0
 LOOK_TIMEOUT_S = 5.0
 TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
+_MOST_TOLD = 3  # backends that are out, in the error of a request
 _SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
 _EQUAL_FACTOR = 1.25  # how much more work counts as the same
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
@@ -72,6 +75,19 @@ class Asked(Struct, gc=False):
         return self.known
 
 
+class Trouble(NamedTuple):
+    """
+    Why a backend fails.
+
+    Attributes:
+        reason: A sentence for the operator.
+        since: When it failed first, without an answer since, in seconds since 1970.
+    """
+
+    reason: str
+    since: float
+
+
 class Member:
     """
     One backend of a model.
@@ -94,6 +110,8 @@ class Member:
         leaving: It was taken out of its pool.
         closing: Closes it, once it has been taken out and nothing runs in it.
         started: It was started, and not stopped since.
+        trouble: Why it fails, where its last request or start has failed.
+        next_look_at: The event loop's time of the next look at it, while it is out and looked after; None else.
     """
 
     def __init__(
@@ -114,6 +132,8 @@ class Member:
         self.leaving = False
         self.closing: asyncio.Task[None] | None = None
         self.started = False
+        self.trouble: Trouble | None = None
+        self.next_look_at: float | None = None
         self._starting: asyncio.Task[None] | None = None
         self._settings = queue or QueueSettings()
         self.queues: tuple[FairQueue, ...] = ()
@@ -151,7 +171,7 @@ class Member:
 
     async def _start(self) -> None:
         await self.backend.start()
-        self.started = True
+        self.started, self.trouble = True, None
 
     async def aclose(self) -> None:
         """Stop the backend, also one that is being started."""
@@ -348,12 +368,14 @@ class Pool:
         if len(self.members) == 1 and last is not None:
             return last
         now_s = asyncio.get_running_loop().time()
+        out = [f"{one.source}: {one.trouble.reason}" for one in self.members if one.trouble]
+        told = None if last is not None else "; ".join(out[:_MOST_TOLD]) or None
         rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
         return BackendUnavailable(
             f"No backend of the model `{self._name}` (it has {len(self.members)}) can take the request now. Try again, or ask "
             "the operator.",
             retry_after_s=max(1.0, rest_s),
-            reason=None if last is None else last.for_operator,
+            reason=told if last is None else last.for_operator,
             logged=None if last is None else last.for_log,
         )
 
@@ -373,6 +395,8 @@ class Pool:
             if self._suspects and asked is not None and len(asked.tried) > 1:
                 self._blame_others(asked)
             member.breaker.close()
+            if member.trouble is not None:
+                member.trouble = None
             if was_out:
                 log.warning("%s: %s is back", self._name, member.source)
             return
@@ -390,7 +414,11 @@ class Pool:
         # what a server says of a request it may repeat; of a request that is refused its client is told
         words = error.for_log if about else error.for_operator
         words = words if fails else f"{type(error).__name__}, {error.status}"
-        told = words.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
+        words = words.removeprefix(f"{self._name}: ")
+        if fails or member.breaker.open:
+            since = time.time() if member.trouble is None else member.trouble.since
+            member.trouble = Trouble(words, since)
+        told = words + (f" ({about})" if about else "")
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
         elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:
@@ -455,6 +483,7 @@ class Pool:
         await self._work.aclose()
         for member in self.members:
             member.breaker.close()
+            member.trouble = member.next_look_at = None
         for queue in self.queues:
             queue.dismiss()
         await asyncio.gather(*(member.aclose() for member in (*self.members, *self._leaving)))
@@ -463,6 +492,7 @@ class Pool:
         """Look after a backend until it is well again."""
         pause_s = FIRST_LOOK_S
         while member.breaker.open:
+            member.next_look_at = self._now_s() + pause_s
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, MAX_LOOK_S)
             try:
@@ -477,6 +507,7 @@ class Pool:
                 log.exception("%s: the probe of %s failed", self._name, member.source)
                 continue  # the last look would leave it out for good
             self.record_result(member, None)
+        member.next_look_at = None
         self._looks.pop(member, None)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -18,11 +19,13 @@ from unilect.config.server import Config
 from unilect.context import Context, Requests
 from unilect.errors import (
     BackendUnavailable,
+    InvalidRequest,
     NotStored,
     RequestCancelled,
     UnilectError,
     UnsupportedOperation,
 )
+from unilect.gateway.failures import MOST_FAILURES, Failures
 from unilect.gateway.keys import Keys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
@@ -58,6 +61,7 @@ class Operated(NamedTuple):
         ledger: Has what was used; None where nothing is recorded.
         limits: Knows the limits of keys, owners and models.
         describe: Describes the server.
+        failures: The failed requests of clients.
     """
 
     registry: Registry
@@ -67,6 +71,7 @@ class Operated(NamedTuple):
     ledger: LedgerBook | None = None
     limits: LimitBook | None = None
     describe: Callable[[], dict[str, Any]] = dict
+    failures: Failures = Failures(0)
 
 
 def create_admin(config: Config, operated: Operated) -> web.Application:
@@ -81,6 +86,7 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
         *usage.routes(operated.ledger, operated.limits, operated.keys, operated.registry),
         *_model_routes(operated.registry),
         *_request_routes(operated.requests),
+        *_failure_routes(operated.failures),
         *_process_routes(operated),
     ]
     pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
@@ -216,12 +222,39 @@ def _request_routes(requests: Requests) -> list[Route]:
     ]
 
 
+def _failure_routes(failures: Failures) -> list[Route]:
+    async def list_failures(request: web.Request) -> web.StreamResponse:
+        """List the last failed requests of clients, the latest first: `limit` of them (20)."""
+        limit = request.query.get("limit", "20")
+        if not limit.isdecimal() or len(limit) > 4:
+            raise InvalidRequest("limit: expected a number from 0 to 9999.", param="limit")
+        return json_of({"failures": list(map(structs.asdict, failures.latest(int(limit))))})
+
+    async def get_failure(request: web.Request) -> web.StreamResponse:
+        """Tell why a request of a client failed, and which backends it was sent to."""
+        name = request.match_info["request"]
+        found = failures.get(name)
+        if found is None:
+            raise NotStored(
+                f"No failure of a request `{name[:100]}` is known. It has not failed, it runs still, or it failed long ago: the last "
+                f"{MOST_FAILURES:,} failures are kept, until the server ends."
+            )
+        return json_of(structs.asdict(found))
+
+    get = partial(Route, "GET", admin=True)
+    return [
+        get("/failures", list_failures, summary="List the last failed requests"),
+        get("/failures/{request}", get_failure, summary="Why a request failed"),
+    ]
+
+
 def _told_request(context: Context) -> dict[str, Any]:
     """What is told of a request; its age in seconds, and the tokens so far."""
     usage = None if context.meter is None else context.meter.usage
     return {
         "id": context.request_id,
         "caller": context.caller,
+        "address": context.address,
         "owner": context.owner,
         "model": context.model,
         "answering": context.answering,

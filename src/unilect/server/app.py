@@ -16,6 +16,7 @@ from unilect.config.server import Config
 from unilect.config.store import SQLITE
 from unilect.context import Requests
 from unilect.gateway.account import Accounts, Book
+from unilect.gateway.failures import Failures
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import Metrics
@@ -61,6 +62,7 @@ def create_app(
     books: tuple[Book, ...] = (),
     tracing: Tracing | None = None,
     rejoin: Rejoin | None = None,
+    failures: Failures | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -76,6 +78,7 @@ def create_app(
         books: What else decides about, or keeps something of, each request; they are asked after the ledger, and closed before it.
         tracing: Traces the requests; by default nothing is traced.
         rejoin: The owner of answers that outlive their clients; by default none does.
+        failures: Keeps the failed requests; by default they are logged only.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
@@ -88,7 +91,8 @@ def create_app(
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(
         *(config, routes, site.profile, bodies, registry.look_again, site.requests, site.keys),
-        refused=metrics.refused,
+        refuse=metrics.refuse,
+        failures=failures,
         tracing=tracing,
     )
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)

@@ -29,6 +29,7 @@ from unilect.config.store import location
 from unilect.context import Requests
 from unilect.errors import BackendUnavailable, ConfigError, StoreUnavailable
 from unilect.gateway.account import Book
+from unilect.gateway.failures import Failures
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
@@ -96,6 +97,7 @@ class Listener:
             rejoin=self._rejoin,
         )
         self._tracing = tracing_of(config.otel, process_environment())
+        self._failures = Failures()
         shared = (
             registry,
             metrics,
@@ -107,6 +109,7 @@ class Listener:
             books,
             self._tracing,
             self._rejoin,
+            self._failures,
         )
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
@@ -169,6 +172,7 @@ class Listener:
             self._ledger,
             self._limits,
             self.describe,
+            self._failures,
         )
         app = create_admin(self._config, operated)
         place = admin.place

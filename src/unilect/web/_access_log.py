@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from unilect.context import Context
+from unilect.gateway.failures import Failure
 from unilect.logs import sink_of
 from unilect.redact import shortened
 
@@ -44,19 +45,25 @@ class RequestLine(Struct, frozen=True, gc=False):
     completion_tokens: int = 0
     first_s: float | None = None
     admin: bool = False
-    ended: str = ""  # why this server ended it
+    failure: Failure | None = None
 
     @classmethod
     def of(
-        cls, context: Context, method: str, path: str, status: int, admin: bool = False
+        cls,
+        context: Context,
+        method: str,
+        path: str,
+        status: int,
+        admin: bool = False,
+        failure: Failure | None = None,
     ) -> "RequestLine":
         """What is known of a request that has ended; texts that others chose are cut, since the line may wait."""
         took_ms = (time.perf_counter() - context.started) * 1000
         path, caller, meter = path[:200], context.caller, context.meter
-        ended = "" if context.ended is None else context.ended.for_log[:200]
         known = context.request_id, method, path, status, took_ms, caller
         if meter is None:
-            return cls(*known, admin=admin, ended=ended)
+            model = failure.model or None if failure is not None else None
+            return cls(*known, model, admin=admin, failure=failure)
         usage = meter.usage
         return cls(
             *known,
@@ -67,23 +74,22 @@ class RequestLine(Struct, frozen=True, gc=False):
             usage.completion_tokens,
             meter.first_token_s,
             admin,
-            ended,
+            failure,
         )
 
     def text(self) -> str:
-        """What was asked, its status, its time, its caller, what is known of its answer where a model was asked, and why this server ended it."""
-        more = " admin" if self.admin else ""
-        if self.ended:
-            more += f" ended={self.ended!r}"
-        return self._text() + more
+        """What was asked, its status, its time, its caller, what is known of its answer where a model was asked, and why it failed."""
+        return self._text() + (" admin" if self.admin else "")
 
     def _text(self) -> str:
         known: tuple[object, ...]
         caller = self.caller or "-"
         known = (self.request_id, self.method, self.path, self.status, self.took_ms, caller)
+        failed = "" if self.failure is None else _failed(self.failure)
         if self.model is None:
-            return _LINE % known
-        known += (_printable(self.model), _backend(self.source))
+            return _LINE % known + failed
+        source = self.source or ("" if self.failure is None else self.failure.backend)
+        known += (_printable(self.model), _backend(source))
         first_s, tokens = self.first_s, (self.prompt_tokens, self.completion_tokens)
         if first_s is not None and tokens != (0, 0) and self.answering == self.model:
             return _ANSWERED % (*known, *tokens, first_s * 1000)
@@ -92,7 +98,7 @@ class RequestLine(Struct, frozen=True, gc=False):
             rest += f" first={first_s * 1000:.1f} ms"
         if self.answering != self.model:
             rest += f" fallback={_printable(self.answering)}"
-        return _ASKED % known + rest
+        return _ASKED % known + rest + failed
 
     def message(self) -> str:
         """What was asked and its status, beside the fields of the JSON format."""
@@ -108,7 +114,6 @@ class RequestLine(Struct, frozen=True, gc=False):
             "duration_ms": round(self.took_ms, 1),
             "caller": self.caller or None,
             "admin": self.admin or None,
-            "ended": self.ended or None,
         }
         if self.model is not None:
             known |= {
@@ -118,6 +123,16 @@ class RequestLine(Struct, frozen=True, gc=False):
                 "completion_tokens": self.completion_tokens,
                 "time_to_first_token_ms": self.first_s and round(self.first_s * 1000, 1),
                 "fallback": self.answering if self.answering != self.model else None,
+            }
+        if (failure := self.failure) is not None:
+            known |= {
+                "backend": failure.backend or None,
+                "address": failure.address or None,
+                "ended": failure.ended or None,
+                "error": failure.code or None,
+                "param": failure.param or None,
+                "reason": failure.reason or None,
+                "attempts": len(failure.attempts) or None,
             }
         return {name: value for name, value in known.items() if value is not None}
 
@@ -138,13 +153,33 @@ class AccessLog:
         self.on = access.isEnabledFor(logging.INFO)
         self._sink = sink_of(access)
 
-    def add(self, context: Context, method: str, path: str, status: int) -> None:
+    def add(
+        self,
+        context: Context,
+        method: str,
+        path: str,
+        status: int,
+        failure: Failure | None = None,
+    ) -> None:
         """Log a request: straight into the sink, since a log record costs ten times as much; as a record where there is no sink."""
-        line = RequestLine.of(context, method, path, status, self._admin)
+        line = RequestLine.of(context, method, path, status, self._admin, failure)
         if self._sink is not None:
             self._sink.add_later(line)
         else:
             access.info("%s", line.text())
+
+
+def _failed(failure: Failure) -> str:
+    """What a line tells of a failed request besides."""
+    told = {
+        "from": failure.address,
+        "ended": failure.ended,
+        "attempts": len(failure.attempts) if len(failure.attempts) > 1 else "",
+        "error": failure.code,
+        "param": failure.param,
+        "reason": f'"{failure.reason}"' if failure.reason else "",
+    }
+    return "".join(f" {name}={value}" for name, value in told.items() if value)
 
 
 @lru_cache(256)

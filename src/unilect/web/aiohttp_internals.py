@@ -49,6 +49,11 @@ def set_body(request: web.BaseRequest, body: bytes) -> None:
     request._read_bytes = body
 
 
+def body_of(request: web.BaseRequest) -> bytes:
+    """The body of a request as far as it was read; empty where it was not."""
+    return request._read_bytes or b""
+
+
 def set_match(request: web.Request, match: UrlMappingMatchInfo) -> None:
     """Have a request go to a route that was found here."""
     request._match_info = match

@@ -13,7 +13,6 @@ import math
 import random
 import re
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 
@@ -39,10 +38,12 @@ from unilect.errors import (
     UnsupportedEncoding,
     UnsupportedOperation,
 )
+from unilect.gateway.failures import Failures
 from unilect.gateway.keys import Keys
 from unilect.gateway.tracing import Tracing
 from unilect.logs import escaped
 from unilect.web._access_log import AccessLog
+from unilect.web._failure import describe_failure
 from unilect.web.aiohttp_internals import set_body
 from unilect.web.bodies import Bodies
 from unilect.web.pages import HEADERS as PAGE_HEADERS
@@ -100,7 +101,8 @@ class Guard:
         look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
         requests: Where the requests that are being answered are listed, for all listeners.
         keys: Who may send requests; who has one of `config` by default.
-        refused: Counts requests that are refused before a backend is asked, by the code of the error.
+        refuse: Counts a request that is refused before a backend is asked, by its caller and the code of the error.
+        failures: Keeps the requests that failed; None where they are logged only.
         tracing: Traces the requests to dialects; None where nothing is traced.
         admin: It is that of the admin API.
 
@@ -118,9 +120,10 @@ class Guard:
         look_again: Callable[[], Awaitable[bool]] | None = None,
         requests: Requests | None = None,
         keys: Keys | None = None,
-        refused: Counter[str] | None = None,
+        refuse: Callable[[str, str], None] = lambda caller, code: None,
         tracing: Tracing | None = None,
         admin: bool = False,
+        failures: Failures | None = None,
     ) -> None:
         self._admin = admin
         self.requests: Requests = {} if requests is None else requests
@@ -132,7 +135,7 @@ class Guard:
         self.change(config)
         self._ids = itertools.count(1)
         self._tracing = tracing
-        self._refused = Counter[str]() if refused is None else refused
+        self._refuse, self._failures = refuse, failures
         self._random = random.Random()  # seeded once: the system is not asked for each request
 
     def change(self, config: Config) -> None:
@@ -161,17 +164,19 @@ class Guard:
                 response.headers.update(request[HEADERS])
             return response
         except UnilectError as error:
+            context.fails(error)
             response = self._error(request, route, error)
             status = response.status
             return response
         finally:
-            self._ended(context, request, status)
+            self._ended(context, request, route, status)
 
     def _context(self, request: web.Request, route: Route) -> Context:
         """The context of a request that has come, listed and in hand."""
         request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         context = Context(
             request_id=request_id,
+            address=getattr(request.protocol, "address", ""),
             endpoint=route.endpoint,
             dialect=route.dialect,
             task=asyncio.current_task(),
@@ -182,7 +187,7 @@ class Guard:
             self._tracing.begin(context, request.headers, f"{route.method} {route.path}")
         return context
 
-    def _ended(self, context: Context, request: web.Request, status: int) -> None:
+    def _ended(self, context: Context, request: web.Request, route: Route, status: int) -> None:
         """A request has been answered, or has ended otherwise."""
         if context.body is not None:
             context.body.release()
@@ -191,8 +196,15 @@ class Guard:
             context.task = None  # the task holds the context: without this, each request would be left to the garbage collector
         if self._tracing is not None and context.trace is not None:
             self._tracing.end(context, request.method, request.path, status, **_of_http(request))
+        failure = None
+        if status >= 400 or context.failure is not None:
+            failure = describe_failure(context, request, status)
+            if self._failures is not None:
+                self._failures.add(failure)
+        elif route.admin and route.method == "GET":
+            return  # who looks on changes nothing, and may do so every second
         if self.log.on:
-            self.log.add(context, request.method, request.path, status)
+            self.log.add(context, request.method, request.path, status, failure)
 
     async def _answer(
         self, request: web.Request, handler: Handler, route: Route, context: Context
@@ -289,7 +301,7 @@ class Guard:
 
     def _error(self, request: web.Request, route: Route, error: UnilectError) -> web.Response:
         if in_hand().leased_at is None:
-            self._refused[type(error).code or "error"] += 1
+            self._refuse(in_hand().caller, type(error).code or "error")
         asks = route.page and isinstance(error, AuthenticationError)
         if asks and wants_html(request.headers.get("Accept", "")):
             return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)

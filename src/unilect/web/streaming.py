@@ -361,7 +361,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         return True
 
     def _broken(self, error: UnilectError) -> bytes:
-        """The frame for an error; a record is told that it is one."""
+        """The frame for an error, which the log tells; a record is told that it is one."""
+        in_hand().fails(error)
         if self._recorder is not None:
             self._recorder.broken()
         return self._told(error)

@@ -201,7 +201,9 @@ class Conversation:
         if len(self._answered) < len(self._called):
             call = next(call for call in self._called if call not in self._answered)
             raise InvalidRequest(
-                f"No tool output found for function call {call[:100]}.", param="input"
+                f"No tool output found for function call {call[:100]}.",
+                param="input",
+                logged="No tool output found for a function call.",
             )
         if not self._messages:
             raise InvalidRequest(
@@ -295,6 +297,7 @@ class Conversation:
             raise InvalidRequest(
                 f"No tool call found for function call output with call_id {call[:100]}.",
                 param=f"{place}.call_id",
+                logged="No tool call found for a function call output.",
             )
         if call in self._answered:
             raise InvalidRequest(

@@ -45,7 +45,7 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
 def fault(error: BackendError) -> UnilectError:
     """The error itself, or what it means where its words tell a fault of the request, or an answer that was lost."""
     if any(words in error.message for words in _TOLD):
-        return InvalidRequest(error.message)
+        return InvalidRequest(error.message, logged=error.logged)
     if _STRAYS in error.message:
         return StrayAnswer(error.message, logged=error.logged)
     return error
@@ -64,5 +64,6 @@ def attribute_error(error: InvalidRequest, request: Any) -> InvalidRequest:
         if len(given) == 1 or given[0] == "grammar":
             told = error.message[error.message.index(words) :]
             message = f"`{given[0]}` cannot be compiled: {told.rstrip('.')}."
-            return InvalidRequest(message, param=given[0])
+            told = f"`{given[0]}` cannot be compiled."
+            return InvalidRequest(message, param=given[0], logged=told)
     return error

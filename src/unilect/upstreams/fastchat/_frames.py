@@ -39,7 +39,7 @@ from unilect.events import (
     TokenLogprob,
     Usage,
 )
-from unilect.http.error_bodies import clean, typed
+from unilect.http.error_bodies import clean, for_log, typed
 from unilect.parameters.rules import refusal
 from unilect.upstreams.openai.embeddings import vector
 
@@ -64,7 +64,8 @@ def error(number: int, text: str) -> UnilectError:
     """The error for a worker's or controller's `error_code`."""
     kind = ERRORS.get(number, BackendError)
     if kind.status < 500:
-        return kind(f"The model's worker refused the request: {clean(text)}")
+        told = "The model's worker refused the request"
+        return kind(f"{told}: {clean(text)}", logged=f"{told}{for_log(text)}.")
     return kind(f"The model's worker failed (error {number}). Try again, or ask its operator.")
 
 

@@ -417,6 +417,7 @@ def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
         raise UnsupportedOperation(refused_request(body).message)
     if status == 500 and "json.exception" in text:
         raise InvalidRequest(
-            f"The model's server refused the request: {clean(text.partition(chr(10))[2])}"
+            f"The model's server refused the request: {clean(text.partition(chr(10))[2])}",
+            logged="The model's server refused the request: it is no JSON that it can read.",
         )
     raise_for_answer(status, headers, body)
