@@ -298,6 +298,17 @@ class HasChildren(Protocol):
         """Each of them, whether it runs or not."""
 
 
+class RunsOn(Protocol):
+    """
+    A backend that knows what its model runs on.
+
+    Attributes:
+        device: In words; empty before its first start.
+    """
+
+    device: str
+
+
 class Describes(Protocol):
     """A backend that knows what its model is."""
 
@@ -321,6 +332,11 @@ def native_facts(backend: object) -> NativeFacts:
 def described(backend: object) -> Description:
     """What a backend's model is; nothing of one that does not say it."""
     return cast(Describes, backend).describe() if hasattr(backend, "describe") else Description()
+
+
+def device(backend: object) -> str:
+    """What a backend's model runs on; empty where it does not say it."""
+    return cast(RunsOn, backend).device if hasattr(backend, "device") else ""
 
 
 def children(backend: object) -> Sequence[Life]:

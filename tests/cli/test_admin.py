@@ -63,7 +63,7 @@ def test_ps(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _admin.show(file, True)
     told = json.loads(capsys.readouterr().out)
 
-    assert ["MODEL", "STATE", "REQUESTS", "BACKENDS"] == table.split()[:4]
+    assert ["MODEL", "STATE", "MEMORY", "DEVICE"] == table.split()[:4]
     assert "echo:" in table
     assert ["a"] == [model["name"] for model in told["models"]]
     assert [] == told["requests"]

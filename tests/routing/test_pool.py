@@ -45,8 +45,9 @@ from unilect.gateway.metrics import Metrics
 from unilect.redact import Secrets
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing import pool
+from unilect.routing._asked import Asked
 from unilect.routing._fair_queue import QueueSettings
-from unilect.routing.pool import Asked, Member, Pool
+from unilect.routing.pool import Member, Pool
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Run, Service
 from unilect.testing.echo import CAPABILITIES, Echo

@@ -293,10 +293,15 @@ async def test_a_limit_beyond_the_context(demo: GgufEngine) -> None:
     assert (("limit",), ("max_tokens",)) == (named.ignored, plain.ignored)
 
 
-async def test_defaults_are_judged_too(demo: GgufEngine) -> None:
-    """A model's default is held against the backend as if the client had sent it."""
+async def test_a_default_that_is_refused(demo: GgufEngine) -> None:
+    """A default that the backend refuses is not sent: the client did not ask for it, who is refused where it does."""
+    service = service_of(demo, defaults={"verbosity": "low"})
+    run = service.run(chat())
+
+    assert await events_of(run)
+    assert () == run.ignored
     with pytest.raises(UnsupportedParameter):
-        await events_of(service_of(demo, defaults={"verbosity": "low"}).run(chat()))
+        await events_of(service.run(chat(verbosity="low")))
 
 
 @pytest.mark.parametrize(("request_", "param"), [(chat, "messages"), (completion, "prompt")])

@@ -94,7 +94,7 @@ async def test_a_damaged_file(tmp_path: Path) -> None:
     """Damage is told, of a file that is no database and of one with a damaged page."""
     path = tmp_path / "a.db"
     path.write_bytes(b"no database" * 1000)
-    with pytest.raises(ConfigError, match=r"a\.db: cannot be read \(file is not a database\)"):
+    with pytest.raises(ConfigError, match=r"a\.db: is not an SQLite database; name another file"):
         await upkeep(f"sqlite:///{path}").look()
     path.unlink()
     await (await filled(f"sqlite:///{path}")).aclose()

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from unilect.cli import _ps as ps
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
 from unilect.cli._commands import fail, or_exit
@@ -28,6 +28,13 @@ def reload(config: Path | None, pid: int | None, server: str | None = None) -> N
     print(f"{answer['file']} reloaded: {answer['told']}")
 
 
+def stop(config: Path | None, model: str, server: str | None) -> None:
+    """Have a running server stop a model, and say what it does now."""
+    path = f"/models/{quote(model)}/stop"
+    answer = or_exit(lambda: servers.only(config, server).ask("POST", path))
+    print(f"{answer['name']}: {answer['state']}, {answer['requests']} requests")
+
+
 def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
     """Print the models and the running requests of a server, or of each where nothing names one of several."""
     all_told = or_exit(lambda: [_state(client) for client in servers.choose(config, server)])
@@ -37,7 +44,7 @@ def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
     for at, told in enumerate(all_told):
         if len(all_told) > 1:
             print("\n" * bool(at) + f"{told['server']['urls'][0]}  pid {told['server']['pid']}")
-        _print_server(told)
+        ps.print_server(told)
 
 
 def explain(config: Path | None, request_id: str | None, as_json: bool, server: str | None) -> None:
@@ -58,7 +65,7 @@ def explain(config: Path | None, request_id: str | None, as_json: bool, server: 
         print(json.dumps(failure))
         return
     for name, text in _facts(failure):
-        print(f"{name:9}{text}")
+        print(f"{name:9} {text}".rstrip())
 
 
 def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:
@@ -85,7 +92,7 @@ def _facts(failure: dict[str, Any]) -> Iterator[tuple[str, str]]:
     code = " ".join(filter(None, (str(failure["status"]), failure["code"])))
     answering = failure["answering"]
     facts = {
-        "ended": f"{_clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
+        "ended": f"{ps.clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
         "status": code + (f", the answer ended by: {failure['ended']}" if failure["ended"] else ""),
         "reason": failure["reason"],
         "param": failure["param"],
@@ -102,7 +109,7 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
     head = ("TIME", "REQUEST", "STATUS", "CODE", "MODEL", "KEY", "FROM", "REASON")
     rows = [
         (
-            _clock(one["time"]),
+            ps.clock(one["time"]),
             one["request_id"],
             str(one["status"]),
             one["code"] or one["ended"] or "-",
@@ -113,13 +120,7 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
         )
         for one in failures
     ]
-    print_table(head, rows)
-
-
-def _clock(seconds: float) -> str:
-    """A time of today, or with its day."""
-    then, now = time.localtime(seconds), time.localtime()
-    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
+    ps.print_table(head, rows)
 
 
 def _state(client: AdminClient) -> dict[str, Any]:
@@ -134,28 +135,6 @@ def _state(client: AdminClient) -> dict[str, Any]:
         **client.ask("GET", "/models"),
         **client.ask("GET", "/requests"),
     }
-
-
-def _print_server(told: dict[str, Any]) -> None:
-    models = [
-        (one["name"], one["state"], str(one["requests"]), ", ".join(b["source"] for b in one["backends"]))
-        for one in told["models"]
-    ]  # fmt: skip
-    print_table(("MODEL", "STATE", "REQUESTS", "BACKENDS"), models)
-    print()
-    requests = [
-        (
-            one["id"],
-            one["caller"] or "-",
-            one["model"] or "-",
-            one["endpoint"] or "-",
-            one["state"],
-            f"{one['age_s']:.1f} s",
-            str(one["completion_tokens"]),
-        )
-        for one in told["requests"]
-    ]
-    print_table(("REQUEST", "KEY", "MODEL", "ENDPOINT", "STATE", "AGE", "TOKENS"), requests)
 
 
 def _hang_up(pid: int) -> None:
@@ -188,12 +167,3 @@ def _environment(pid: int) -> set[bytes]:
     except OSError:
         return set()
     return {line.partition(b"=")[0] for line in text.split(b"\0")}
-
-
-def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print columns as wide as they need to be."""
-    table = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())

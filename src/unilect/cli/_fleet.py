@@ -19,8 +19,8 @@ from msgspec import structs
 
 from unilect.child_environment import child_environment
 from unilect.cli import _commands as commands
-from unilect.cli._admin import print_table
 from unilect.cli._commands import fail, or_exit
+from unilect.cli._ps import print_table
 from unilect.config import load as config_load
 from unilect.config.fleet import FleetConfig, head_of, resources_here
 from unilect.config.server import Config, process_environment

@@ -2,6 +2,8 @@
 What `unilect config check` looks at: all that `serve` would before it starts anything. Nothing is started, fetched or listened on.
 """
 
+import asyncio
+import os
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -15,13 +17,16 @@ from unilect.config.kinds import UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.config.server import Config, each_listener, process_environment
-from unilect.config.store import check_place, may_have_keys
+from unilect.config.store import check_place, location, may_have_keys
+from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
+from unilect.routing._checked_defaults import check_supported
 from unilect.routing.discovery import MAX_MODELS
 from unilect.routing.model_facts import called
 from unilect.server.tls import server_context
+from unilect.store.upkeep import Upkeep
 
 
 def look(config: Config, found: Mistakes) -> Iterator[str]:
@@ -36,8 +41,7 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
     """
     with found:
         server_context(config)
-    with found:
-        check_place(config.store)
+    yield from _look_at_store(config, found)
     scheme = "http" if config.tls_cert is None else "https"
     count = len(config.api_keys)
     keys = [f"{count} keys" if count > 1 else "a key"] if count else []
@@ -73,11 +77,67 @@ def _model(
         with found:
             spec = sources.spec_of(name, source, table, shared=shared)
             here = _here(spec)
-            told = _told(spec, sources.backend(here) if here is not None else None)
-            if here is None:
+            backend = None if here is None else sources.backend(here)
+            told = _told(spec, backend)
+            if here is None or backend is None:
                 _check_beside(spec, found)
+            else:
+                with found:
+                    check_supported(name, table, backend.capabilities)
+                with found:
+                    _check_memory(here, backend)
         which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redacted(source)}"
         yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
+
+
+def _check_memory(spec: BackendSpec, backend: Backend) -> None:
+    """
+    Check that a GGUF model fits into memory; transformers knows only once it has loaded a model.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if (
+        sources.kind_of(spec.scheme) == "gguf"
+        and spec.config.replicas is None
+        and spec.scheme != sources.DEMO
+    ):
+        from unilect.engines.gguf.fit import check_fit
+
+        check_fit(spec.name, Path(spec.location), spec.config, backend.capabilities)
+
+
+def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
+    """Open the store to read it, where there is one; nothing is made or changed."""
+    store, environment = config.store, process_environment()
+    with found:
+        check_place(store)
+        place = location(store, environment)
+        path = Path(place)
+        if place == "memory" or (path.is_absolute() and not path.exists()):
+            if store.url and path.is_absolute() and not os.access(path.parent, os.W_OK):
+                raise ConfigError(
+                    f"store.url: {path} cannot be made: this user may not write to {path.parent}. Name a file in another folder.",
+                    ("store", "url"),
+                )
+            return
+        try:
+            state = asyncio.run(Upkeep(store, environment).look())
+        except ConfigError as error:
+            told = str(error).removeprefix("store: ")
+            raise ConfigError(f"store.url: {told}", ("store", "url")) from error
+        if state.problems:
+            raise ConfigError(
+                f"store.url: {state.place} is damaged: {state.problems[0]}. Put a backup in its place, or move it away.",
+                ("store", "url"),
+            )
+        if state.version > state.newest:
+            raise ConfigError(
+                f"store.url: {state.place} is of a newer version of unilect (revision {state.version}; this one knows {state.newest}). "
+                "Install that version, or name another file.",
+                ("store", "url"),
+            )
+        yield f"store: {state.place}"
 
 
 def _here(spec: BackendSpec) -> BackendSpec | None:

@@ -296,6 +296,17 @@ def ps(config: Path | None, server: str | None, as_json: bool) -> None:
 
 
 @app.command()
+@click.argument("model", help="The model's name.")
+@_servers_config
+@_server
+def stop(model: str, config: Path | None, server: str | None) -> None:
+    """Stop a model once no request runs in it; its next request starts it again."""
+    from unilect.cli import _admin
+
+    _admin.stop(config, model, server)
+
+
+@app.command()
 @click.argument(
     "request", required=False, help="Id of the request, as its client and the log have it."
 )

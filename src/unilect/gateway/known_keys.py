@@ -259,7 +259,7 @@ def _nobody(keys: Iterable[str]) -> None:
 
 
 def _unreadable(reason: str | None = None) -> StoreUnavailable:
-    told = "The API keys of this server cannot be read now; try again later."
+    told = "This server cannot read its store now, which may hold API keys, so it lets nobody in. Try again later, or ask its operator."
     return StoreUnavailable(told, reason=reason, retry_after_s=5)
 
 

@@ -39,6 +39,7 @@ _GAUGES = {
     "running": "Requests between their first and their last token.",
     "waiting": "Requests that are queued or wait for their first token.",
 }
+_LATE = 0.2  # of the last answer, in the mean of those before
 _LAST = frozenset({Finish, Usage})  # of a batch, where a choice or the answer ends in it
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
@@ -80,6 +81,13 @@ class Metrics(Collector):
         self.refused[code] += 1
         if self.keys is not None:
             self.keys.refuse(caller, code)
+
+    def tokens_per_s(self, model: str) -> float | None:
+        """Return how fast a model's answers came of late, one of them at a time; None before the first."""
+        times = [
+            one.token_s for key, one in self._series.items() if key[0] == model and one.token_s
+        ]
+        return 1 / min(times) if times else None
 
     def forget(self, model: str) -> None:
         """Tell nothing of a model any more: names come and go, and nobody bounds how many."""
@@ -172,6 +180,12 @@ class _Series:
         self.time_to_first_token = _Histogram(_SECONDS)
         self.time_per_output_token = _Histogram(_TOKEN_SECONDS)
         self.request_duration = _Histogram(_SECONDS)
+        self.token_s = 0.0  # of late; 0 before the first answer
+
+    def took(self, token_s: float) -> None:
+        """Note the time per token of an answer."""
+        self.time_per_output_token.observe(token_s)
+        self.token_s += (token_s - self.token_s) * (_LATE if self.token_s else 1.0)
 
 
 def _histograms(name: str, help: str, rows: list[tuple[tuple[str, str], _Histogram]]) -> Metric:
@@ -311,13 +325,9 @@ class Meter:
         else:
             series.running -= 1
             if self._last is not None and usage.completion_tokens:
-                series.time_per_output_token.observe(
-                    (self._last - self._start) / usage.completion_tokens
-                )
+                series.took((self._last - self._start) / usage.completion_tokens)
             elif usage.completion_tokens > 1:
-                series.time_per_output_token.observe(
-                    (now - self._first) / (usage.completion_tokens - 1)
-                )
+                series.took((now - self._first) / (usage.completion_tokens - 1))
         series.prompt += usage.prompt_tokens
         series.completion += usage.completion_tokens
         series.cached += usage.cached_tokens or 0

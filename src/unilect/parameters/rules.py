@@ -241,14 +241,28 @@ def _refused(name: str, fields: frozenset[str]) -> UnsupportedParameter:
     )
 
 
-def filled(request: RequestT, defaults: Mapping[str, Any]) -> RequestT:
-    """The request with these values for what it leaves out; a null that the client wrote is its own choice."""
+def filled(
+    request: RequestT, defaults: Mapping[str, Any], can: Capabilities | None = None
+) -> RequestT:
+    """
+    The request with these values for what it leaves out; a null that the client wrote is its own choice.
+
+    Args:
+        can: What the backend can do, which gets no value that it refuses: the client has not sent it.
+    """
     missing = {
         name: value
         for name, value in defaults.items()
-        if getattr(request, name, _NO_FIELD) is None and name not in request.raw_fields
+        if getattr(request, name, _NO_FIELD) is None
+        and name not in request.raw_fields
+        and not (can is not None and refuses(can, name))
     }
     return request.changed(**missing) if missing else request
+
+
+def refuses(can: Capabilities, name: str) -> bool:
+    """Return True if a backend refuses a parameter by its name, whatever its value."""
+    return can.parameters.get(name) == "refused"
 
 
 def limited(request: GenerationT, most: int) -> tuple[GenerationT, str]:

@@ -1,4 +1,4 @@
-"""The check of a model's defaults: each is held to the type that requests have for it."""
+"""The check of a model's defaults: each is held to the type that requests have for it, and to what its backend can do."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -6,8 +6,11 @@ from typing import Any
 
 import msgspec
 
+from unilect.backend import Capabilities
+from unilect.config.model import ModelConfig
 from unilect.config.values import convert, dotted, nearest
 from unilect.mistakes import Mistakes
+from unilect.parameters.rules import refuses
 from unilect.requests import Request
 
 
@@ -51,4 +54,20 @@ def check_defaults(
             near = nearest(name, types)
             hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
             found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
+    found.raise_all()
+
+
+def check_supported(model: str, config: ModelConfig, can: Capabilities) -> None:
+    """
+    Check that a backend honours a model's defaults, where it knows before its start what it can do.
+
+    Raises:
+        ConfigError: It refuses one; all are told.
+    """
+    found = Mistakes()
+    for option in ("defaults", "completion_defaults") if can.settled else ():
+        for name in getattr(config, option):
+            if refuses(can, name):
+                where = ("models", model, option, name)
+                found.add(f"{dotted(where)}: this model does not support it; leave it out.", where)
     found.raise_all()

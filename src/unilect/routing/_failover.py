@@ -29,11 +29,12 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.requests import Request
+from unilect.routing._asked import Asked
 from unilect.routing._breaker import is_failure
 from unilect.routing._resume import WHOLE, Continuation
 from unilect.routing._retry_budget import Retries
 from unilect.routing._seam import refuses
-from unilect.routing.pool import Asked, Member
+from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 
 _ELSEWHERE = frozenset({429, 502, 503, 504})

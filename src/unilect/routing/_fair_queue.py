@@ -15,6 +15,7 @@ A bounded queue before a backend that answers a limited number of requests at a 
 import asyncio
 import math
 import time
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -35,6 +36,19 @@ from unilect.routing._fair_order import Order, Ticket
 #: A token of an answer takes a step of its own, and those of a prompt are read together.
 ANSWER_WEIGHT = 4
 _NEW = 0.2  # how much the last request weighs in a mean
+
+
+class Queue(NamedTuple):
+    """
+    The requests that wait for a model.
+
+    Attributes:
+        length: How many.
+        wait_s: Seconds until all of them have had their turn, as the last answers tell; None where there were none.
+    """
+
+    length: int
+    wait_s: float | None
 
 
 class QueueSettings(Struct, frozen=True):
@@ -169,6 +183,11 @@ class FairQueue:
     def interval_s(self) -> float | None:
         """Seconds between two turns while all places are taken, as the last requests tell; None where there were none."""
         return None if self._mean_s is None else self._mean_s / self.places
+
+    @property
+    def taken(self) -> int:
+        """How many places are taken."""
+        return len(self._running)
 
     @property
     def has_room(self) -> bool:

@@ -68,7 +68,7 @@ class Calls:
 
         async def ask(model: Model, backend: Backend) -> int:
             can = backend.capabilities
-            whole = await self._at_hand(model.settings.applied(request), can)
+            whole = await self._at_hand(model.settings.applied(request, can), can)
             return await tokenizes(backend).count_tokens(tools.prompted(whole, can))
 
         return await self.call(request.model, ask, counts)
@@ -103,7 +103,7 @@ class Calls:
             can = backend.capabilities
             chat, told = foreign_constraints.normalize_aliases(request, can)
             names.update(told)
-            chat = model.settings.applied(chat)
+            chat = model.settings.applied(chat, can)
             chat, ignored = resolve_parameters(chat, can, model.unsupported)
             check_kind(chat, model, can)
             chat = await self._at_hand(chat, can)

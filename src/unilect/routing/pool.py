@@ -15,7 +15,6 @@ The backends of one model, and the choice among them.
 """
 
 import asyncio
-import hashlib
 import logging
 import math
 import time
@@ -23,16 +22,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import NamedTuple
 
-import msgspec
-from msgspec import Struct
-
 from unilect.backend import Backend, Capabilities, children
 from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.redact import Secrets, redacted
-from unilect.requests import Request
 from unilect.routing._abilities import alike, can, together
 from unilect.routing._affinity import Affinity, digests
+from unilect.routing._asked import Asked
 from unilect.routing._breaker import Breaker, is_failure
 from unilect.routing._fair_queue import FairQueue, QueuedBackend, QueueSettings
 from unilect.routing._retry_budget import RetryBudgets
@@ -49,32 +45,6 @@ _EQUAL_FACTOR = 1.25  # how much more work counts as the same
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
 
 
-class Asked(Struct, gc=False):
-    """
-    What a backend was asked.
-
-    Attributes:
-        request: The request; None for a call about the model, such as to count tokens.
-        tried: The backends that the request was sent to, this one too.
-        begun: The client has seen a part of the answer, so that it will not be sent to another one.
-        falls_back: Another model answers the request if none of this one's backends does.
-        known: What tells the request from others, once that was asked for; it costs a pass over the request.
-    """
-
-    request: Request | None = None
-    tried: Collection["Member"] = ()
-    begun: bool = False
-    falls_back: bool = False
-    known: bytes = b""
-
-    @property
-    def digest(self) -> bytes:
-        """What tells the request from others."""
-        if not self.known and self.request is not None:
-            self.known = _digest(self.request)
-        return self.known
-
-
 class Trouble(NamedTuple):
     """
     Why a backend fails.
@@ -82,10 +52,12 @@ class Trouble(NamedTuple):
     Attributes:
         reason: A sentence for the operator.
         since: When it failed first, without an answer since, in seconds since 1970.
+        at: When it failed last.
     """
 
     reason: str
     since: float
+    at: float
 
 
 class Member:
@@ -111,6 +83,7 @@ class Member:
         closing: Closes it, once it has been taken out and nothing runs in it.
         started: It was started, and not stopped since.
         trouble: Why it fails, where its last request or start has failed.
+        began_at: When its last start began, in seconds since 1970.
         next_look_at: The event loop's time of the next look at it, while it is out and looked after; None else.
     """
 
@@ -134,6 +107,7 @@ class Member:
         self.started = False
         self.trouble: Trouble | None = None
         self.next_look_at: float | None = None
+        self.began_at = 0.0
         self._starting: asyncio.Task[None] | None = None
         self._settings = queue or QueueSettings()
         self.queues: tuple[FairQueue, ...] = ()
@@ -152,6 +126,15 @@ class Member:
         return self._starting is not None
 
     @property
+    def works(self) -> bool:
+        """Whether a request may be answered, as far as is known: its last start has not failed, and it is not out."""
+        if self.breaker.open:
+            return False
+        engines = children(self.backend)
+        runs = any(one.processes for one in engines) if engines else self.started
+        return self.trouble is None or runs
+
+    @property
     def loads(self) -> bool:
         """Whether it is being started."""
         return self._starting is not None and not self._starting.done()
@@ -166,7 +149,7 @@ class Member:
         if self.started:
             return await self.backend.start()
         if self._starting is None or self._starting.done():
-            self._starting = apart(self._start())
+            self._starting, self.began_at = apart(self._start()), time.time()
         await shared(self._starting)
 
     async def _start(self) -> None:
@@ -416,8 +399,8 @@ class Pool:
         words = words if fails else f"{type(error).__name__}, {error.status}"
         words = words.removeprefix(f"{self._name}: ")
         if fails or member.breaker.open:
-            since = time.time() if member.trouble is None else member.trouble.since
-            member.trouble = Trouble(words, since)
+            now = time.time()
+            member.trouble = Trouble(words, member.trouble.since if member.trouble else now, now)
         told = words + (f" ({about})" if about else "")
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
@@ -438,6 +421,12 @@ class Pool:
         """Look at a backend from time to time that is out, and that others can be asked instead of."""
         if member.breaker.open and self.spares and member not in self._looks:
             self._looks[member] = self._work.start("a look", self._look(member))
+
+    def look_at_all(self) -> None:
+        """Look at the servers that are out, also where nobody else can be asked: nothing may be sent here before one is well again."""
+        for member in self.members:
+            if not (member.works or member in self._looks or children(member.backend)):
+                self._looks[member] = self._work.start("a look", self._look(member))
 
     def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
         """
@@ -491,7 +480,7 @@ class Pool:
     async def _look(self, member: Member) -> None:
         """Look after a backend until it is well again."""
         pause_s = FIRST_LOOK_S
-        while member.breaker.open:
+        while not member.works:
             member.next_look_at = self._now_s() + pause_s
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, MAX_LOOK_S)
@@ -509,14 +498,3 @@ class Pool:
             self.record_result(member, None)
         member.next_look_at = None
         self._looks.pop(member, None)
-
-
-def _digest(request: Request) -> bytes:
-    """A request, told apart from others; what stands in its fields is not read again as the client wrote it."""
-    known, fields = msgspec.structs.replace(request, raw_fields={}), request.__struct_fields__
-    more = {name: raw for name, raw in request.raw_fields.items() if name not in fields}
-    try:
-        data = msgspec.msgpack.encode((type(request).__name__, known, more))  # JSON takes longer
-    except (TypeError, ValueError, OverflowError):
-        data = repr((known, more)).encode("utf-8", "backslashreplace")
-    return hashlib.sha256(data).digest()

@@ -12,54 +12,25 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from unilect.backend import Backend, Capabilities
 from unilect.config.limits import Limits
 from unilect.config.model import Price
 from unilect.constraints.checker import Checker
 from unilect.context import in_hand
-from unilect.errors import ModelNotFound, UnilectError
-from unilect.parameters.rules import Unsupported, filled
+from unilect.errors import BackendUnavailable, ModelNotFound, UnilectError
+from unilect.parameters.rules import Unsupported
+from unilect.routing._asked import Asked
+from unilect.routing._fair_queue import Queue
 from unilect.routing._prefixes import without_billing
-from unilect.routing.pool import Asked, Member, Pool
+from unilect.routing._settings import Settings, State, name_idle
+from unilect.routing.pool import Member, Pool
 from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
+_TRIED_AGAIN_S = 60.0
 _FREE_AFTER_S = 1.0  # many models may leave together
-
-
-class Queue(NamedTuple):
-    """
-    The requests that wait for a model.
-
-    Attributes:
-        length: How many.
-        wait_s: Seconds until all of them have had their turn, as the last answers tell; None where there were none.
-    """
-
-    length: int
-    wait_s: float | None
-
-
-class Settings(NamedTuple):
-    """
-    What a model makes of a request.
-
-    Attributes:
-        prepare: What is done to it first.
-        defaults: Values for what it leaves out.
-        unsupported: What happens to parameters that its backend refuses.
-    """
-
-    prepare: Callable[[Any], Any]
-    defaults: Mapping[str, Any]
-    unsupported: Unsupported
-
-    def applied(self, request: Any) -> Any:
-        """The request with all that it leaves out."""
-        request = self.prepare(request)
-        return filled(request, self.defaults) if self.defaults else request
 
 
 class Model:
@@ -90,6 +61,7 @@ class Model:
         retries: How many requests were sent to a backend of it after another one, or the same, had failed.
         fallbacks: How many requests for it were sent to which other model.
         on_gone: Called when it has been retired, and stopped.
+        idle_others: Names the models that are loaded and answer nobody.
     """
 
     def __init__(
@@ -128,6 +100,7 @@ class Model:
         self.own_defaults: dict[str, dict[str, Any]] = {}
         self.retries, self.fallbacks = 0, Counter[str]()
         self.on_gone: Callable[[], None] = lambda: None
+        self.idle_others: Callable[[], list[str]] = list
 
     @property
     def _cold(self) -> bool:
@@ -153,17 +126,37 @@ class Model:
         return model
 
     @property
-    def state(self) -> Literal["leaving", "draining", "stopping", "loading", "stopped", "ready"]:
-        """What it does; a model elsewhere is `ready` as far as is known here."""
+    def state(self) -> State:
+        """What it does; a model elsewhere is `ready` until a request or a look has failed."""
         if self._retired:
             return "leaving"
         if self.draining:
             return "draining"
         if self.stopping is not None:
             return "stopping"
+        members = self.pool.members
         if self._cold:
-            return "loading" if any(one.loads for one in self.pool.members) else "stopped"
-        return "ready"
+            if any(one.loads for one in members):
+                return "loading"
+            return "failed" if any(one.trouble for one in members) else "stopped"
+        if members and all(one.is_coming_back for one in members):
+            return "loading"
+        if any(one.works for one in members):
+            return "ready"
+        return "failed" if self.required else "out"
+
+    @property
+    def can_answer(self) -> bool:
+        """
+        Whether a request may succeed, as far as is known, such as one that waits for a load. Only a request tries a load again that has
+        failed, so that one is taken to be able to after a while.
+        """
+        if self.draining:
+            return False
+        if self.state == "failed":
+            last = max((one.trouble.at for one in self.pool.members if one.trouble), default=0.0)
+            return time.time() - last > _TRIED_AGAIN_S
+        return self.state != "out"
 
     @property
     def idle_stop_at(self) -> float | None:
@@ -234,7 +227,10 @@ class Model:
         alone, began = self._in_use == 1, time.monotonic()
         if alone:
             log.info("%s: starting, for a request", self.name)
-        await member.start()
+        try:
+            await member.start()
+        except BackendUnavailable as error:
+            raise name_idle(error, self.idle_others) from error.__cause__
         if alone:
             log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
 
@@ -376,6 +372,9 @@ class Registry:
         if (before := self.models.get(model.name)) is not None and before is not model:
             self._leave(before, model)
         self.models[model.name] = self._by_name[model.name] = model
+        model.idle_others = lambda: [
+            one.name for one in self.models.values() if one.runs_here and not one.in_use
+        ]
         for alias in model.aliases:
             self._by_name.setdefault(alias, model)
 
@@ -421,6 +420,22 @@ class Registry:
         self._freeing = None
         self._leaving = self.leaving
         gc.collect()
+
+    def check_able(self) -> None:
+        """
+        A request for one of the models may succeed; where there are no models, some may come.
+
+        Raises:
+            BackendUnavailable: None of them can answer; the servers among them are looked at.
+        """
+        models = self.models.values()
+        if not models or any(model.can_answer for model in models):
+            return
+        for model in models:
+            model.pool.look_at_all()
+        counts = Counter("drained" if model.draining else model.state for model in models)
+        told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        raise BackendUnavailable(f"No model can answer ({told}); `unilect ps` says why.")
 
     def queues(self) -> dict[str, Queue]:
         """The requests that wait for each model."""

@@ -38,9 +38,10 @@ from unilect.routing._fair_queue import QueuedBackend
 from unilect.routing._held import forget
 from unilect.routing._kinds import check_kind, not_for
 from unilect.routing._resume import WHOLE, Continuation
+from unilect.routing._settings import Settings
 from unilect.routing.calls import Calls
 from unilect.routing.images import Images, other_images
-from unilect.routing.registry import Model, Registry, Settings
+from unilect.routing.registry import Model, Registry
 
 log = logging.getLogger("unilect")
 FLEX = "flex"  # the `service_tier` of who can wait
@@ -202,7 +203,7 @@ class Run:
         """
         request, self._names = foreign_constraints.normalize_aliases(self._request, can)
         settings = self._settings_of(model)
-        request = settings.applied(request)
+        request = settings.applied(request, can)
         request, ignored = resolve_parameters(request, can, settings.unsupported, self.optional)
         request, lowered = self._limited(request, can.context)
         self._ignored = self.left_out

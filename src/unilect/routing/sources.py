@@ -36,7 +36,7 @@ from unilect.mistakes import Mistakes
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing import source_hints as hints
-from unilect.routing._checked_defaults import check_defaults
+from unilect.routing._checked_defaults import check_defaults, check_supported
 from unilect.routing._fair_queue import QueueSettings
 from unilect.routing._prefixes import without_billing
 from unilect.routing.pool import Member
@@ -264,6 +264,7 @@ def model(
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
             spec = structs.replace(spec, several_callers=several_callers)
             members.append(Member(backend(spec), source, _secrets(source, config), queue))
+            check_supported(name, config, members[-1].backend.capabilities)
             _tell(name, source)
     found.raise_all()
     schemes = {split(source)[0] for source in config.sources}

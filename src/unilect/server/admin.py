@@ -18,19 +18,18 @@ from msgspec import structs
 from unilect.config.server import Config
 from unilect.context import Context, Requests
 from unilect.errors import (
-    BackendUnavailable,
     InvalidRequest,
     NotStored,
     RequestCancelled,
-    UnilectError,
-    UnsupportedOperation,
 )
 from unilect.gateway.failures import MOST_FAILURES, Failures
 from unilect.gateway.keys import Keys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
-from unilect.routing.registry import Model, Registry
+from unilect.gateway.metrics import Metrics
+from unilect.routing.registry import Registry
 from unilect.server import _admin_keys as keys
+from unilect.server import _admin_models as models
 from unilect.server import _admin_usage as usage
 from unilect.server import _openapi as openapi
 from unilect.server._admin_keys import check_no_body, json_of
@@ -62,6 +61,7 @@ class Operated(NamedTuple):
         limits: Knows the limits of keys, owners and models.
         describe: Describes the server.
         failures: The failed requests of clients.
+        metrics: What was measured of their requests.
     """
 
     registry: Registry
@@ -72,6 +72,7 @@ class Operated(NamedTuple):
     limits: LimitBook | None = None
     describe: Callable[[], dict[str, Any]] = dict
     failures: Failures = Failures(0)
+    metrics: Metrics = Metrics()
 
 
 def create_admin(config: Config, operated: Operated) -> web.Application:
@@ -84,7 +85,7 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
     routes = [
         *keys.routes(operated.keys, lambda: _aliases(operated.registry)),
         *usage.routes(operated.ledger, operated.limits, operated.keys, operated.registry),
-        *_model_routes(operated.registry),
+        *models.routes(operated.registry, operated.metrics),
         *_request_routes(operated.requests),
         *_failure_routes(operated.failures),
         *_process_routes(operated),
@@ -118,81 +119,6 @@ def _guarded(config: Config) -> Config:
 
 def _aliases(registry: Registry) -> dict[str, str]:
     return {alias: model.name for model in registry.models.values() for alias in model.aliases}
-
-
-def _model_routes(registry: Registry) -> list[Route]:
-    async def list_models(request: web.Request) -> web.StreamResponse:
-        """List the models that are served, and those that a reload has taken out and whose last requests still run."""
-        models = (*registry.models.values(), *registry.leaving)
-        return json_of({"models": [_told_model(model) for model in models]})
-
-    async def load_model(request: web.Request) -> web.StreamResponse:
-        """Start a model, and wait until it has; one that was drained takes requests again."""
-        model = await _named(request, registry)
-        try:
-            await model.start()
-        except UnilectError as error:  # an operator is told why
-            raise BackendUnavailable(error.for_operator) from error
-        return json_of(_told_model(model))
-
-    async def stop_model(request: web.Request) -> web.StreamResponse:
-        """Stop a model once no request runs in it; the next request starts it again."""
-        model = await _named(request, registry)
-        if not model.required:
-            raise UnsupportedOperation(
-                f"The model `{model.name}` runs on another server, which unilect cannot stop. Drain it instead."
-            )
-        model.stay(0)
-        return json_of(_told_model(model))
-
-    async def drain_model(request: web.Request) -> web.StreamResponse:
-        """Send a model no more requests, and stop it once those that it has have ended, until it is loaded again."""
-        model = await _named(request, registry)
-        model.drain()
-        return json_of(_told_model(model))
-
-    def act(name: str, handler: Any, summary: str) -> Route:
-        return Route("POST", f"/models/{{model:.+}}/{name}", handler, admin=True, summary=summary)
-
-    return [
-        Route("GET", "/models", list_models, admin=True, summary="List the models, with states"),
-        act("load", load_model, "Start a model; end a drain"),
-        act("stop", stop_model, "Stop a model until the next request"),
-        act("drain", drain_model, "Send a model no more requests, and stop it"),
-    ]
-
-
-async def _named(request: web.Request, registry: Registry) -> Model:
-    """
-    The model of a path.
-
-    Raises:
-        ModelNotFound: There is none.
-        InvalidRequest: The request has a body.
-    """
-    check_no_body(await request.read())
-    return registry.get(request.match_info["model"])
-
-
-def _told_model(model: Model) -> dict[str, Any]:
-    """What is told of a model; times in seconds."""
-    stops_at, now = model.idle_stop_at, asyncio.get_running_loop().time()
-    return {
-        "name": model.name,
-        "aliases": list(model.aliases),
-        "state": model.state,
-        "requests": model.in_use,
-        "stops_in_s": None if stops_at is None else round(max(0.0, stops_at - now), 1),
-        "backends": [
-            {
-                "source": member.source,
-                "requests": member.outstanding,
-                "served": member.served,
-                "out": member.breaker.open,
-            }
-            for member in model.pool.members
-        ],
-    }
 
 
 def _request_routes(requests: Requests) -> list[Route]:

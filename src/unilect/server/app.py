@@ -15,6 +15,7 @@ from unilect import plugins
 from unilect.config.server import Config
 from unilect.config.store import SQLITE
 from unilect.context import Requests
+from unilect.errors import BackendUnavailable, UnilectError
 from unilect.gateway.account import Accounts, Book
 from unilect.gateway.failures import Failures
 from unilect.gateway.known_keys import KnownKeys
@@ -210,6 +211,21 @@ def _named(module: Any, routes: list[Route]) -> list[Route]:
     return [structs.replace(route, dialect=name) for route in routes]
 
 
+def _check_ready(site: Site) -> None:
+    """
+    A request to an address may succeed.
+
+    Raises:
+        UnilectError: None can; the message is for anybody.
+    """
+    if not site.service.ready:
+        raise BackendUnavailable("The server is stopping.")
+    if site.ledger is not None and not site.ledger.ready:
+        raise BackendUnavailable("The ledger, which each request needs, cannot be written.")
+    _ = site.keys.required  # raises where the store, which may have keys, cannot be read
+    site.service.registry.check_able()
+
+
 def own_routes(site: Site) -> list[Route]:
     """The routes that belong to no dialect."""
     service, greeting = site.service, site.profile.home
@@ -229,10 +245,12 @@ def own_routes(site: Site) -> list[Route]:
         return web.Response(text="ok\n")
 
     async def readyz(request: web.Request) -> web.StreamResponse:
-        """Say that requests are taken: 200, or 503 while the server starts or stops, or cannot write the ledger that it needs."""
-        if service.ready and (site.ledger is None or site.ledger.ready):
-            return web.Response(text="ready\n")
-        return web.Response(text="not ready\n", status=503)
+        """Say that requests are taken: 200, or 503 with the reason while none can succeed, as where the store cannot be read or all models are out."""
+        try:
+            _check_ready(site)
+        except UnilectError as error:
+            return web.Response(text=f"not ready: {error.message}\n", status=503)
+        return web.Response(text="ready\n")
 
     async def metrics(request: web.Request) -> web.StreamResponse:
         """Tell all metrics, in Prometheus' text format."""

@@ -88,7 +88,7 @@ class Listener:
             known.changed = self._limits.changed
         books: tuple[Book, ...] = (self._limits,)
         self._rejoin = Rejoin(config.rejoin_s, self._requests) if config.rejoin_s else None
-        metrics = metrics_of(
+        metrics = self._metrics = metrics_of(
             registry,
             self._connections,
             self._requests,
@@ -173,6 +173,7 @@ class Listener:
             self._limits,
             self.describe,
             self._failures,
+            self._metrics,
         )
         app = create_admin(self._config, operated)
         place = admin.place

@@ -333,6 +333,11 @@ class Reloader:
         while True:
             await asyncio.sleep(self._look_s)
             before, seen = seen, await asyncio.to_thread(_mark, self.file)
+            if seen is None and before is not None:
+                log.error(
+                    "%s is gone or cannot be read; the server goes on by what it has read, and watches for the file to come back",
+                    self.file,
+                )
             if seen is not None and seen == before and seen != self._read_at:
                 self._read_at = seen
                 self._ask_quietly("it has changed")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from unilect.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from sqlalchemy.exc import SQLAlchemyError
 
 #: How SQLite's error names begin, and what to do.
@@ -49,15 +51,20 @@ def unavailable(reason: str) -> StoreUnavailable:
     )
 
 
+def advise(error: "sqlite3.Error") -> str | None:
+    """What is wrong with an SQLite file, and what to do; None where a statement of ours was wrong."""
+    name = getattr(error, "sqlite_errorname", "")
+    advice = next((text for code, text in _OF_SQLITE.items() if name.startswith(code)), None)
+    return advice and f"{advice} ({error})"
+
+
 def reason(error: "SQLAlchemyError") -> str | None:
     """Why a database cannot be used; None where a statement of ours was wrong."""
     import sqlite3
 
     original = getattr(error, "orig", None)
     if isinstance(original, sqlite3.Error):
-        name = getattr(original, "sqlite_errorname", "")
-        advice = next((text for code, text in _OF_SQLITE.items() if name.startswith(code)), None)
-        return advice and f"{advice} ({original})"
+        return advise(original)
     if original is None:
         # the pool's own: all connections are in use, for longer than a statement may take
         return str(error) if type(error).__name__ == "TimeoutError" else None

@@ -17,6 +17,7 @@ from msgspec import Struct
 from unilect.config.store import SQLITE, StoreConfig, check_place, default_url, sqlite_path
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.redact import Secrets, redacted, secrets_of
+from unilect.store._failures import advise
 from unilect.store.database import Database
 
 _TABLES = {
@@ -154,7 +155,8 @@ class Upkeep:
                 file.execute("BEGIN")
                 yield file
         except sqlite3.Error as error:
-            raise ConfigError(f"{self._file}: cannot be read ({error}).") from error
+            why = advise(error) or f"cannot be read ({error})"
+            raise ConfigError(f"{self._file}: {why}.") from error
 
     def _look_at_file(self) -> Found:
         from unilect.store._migrate import NEWEST

@@ -38,6 +38,9 @@ class _Models(Struct):
     data: list[dict[str, Any]]
 
 
+_THINKS = "enable_thinking"  # a parameter, and what templates call it
+
+
 class Loaded(Struct):
     """
     What is known of a loaded model.
@@ -102,6 +105,8 @@ def known(
     missing = ["suffix", "input_extra"] if head.fill_in is None else []
     if not adapters or config.mmproj:  # no slot is erased beside a projector
         missing.append("lora")
+    if _THINKS not in template:
+        missing.append(_THINKS)
     ranker = ranks(head, config)
     writes = not (head.embedding_only or ranker)
     return Capabilities(
@@ -136,8 +141,7 @@ def learned(can: Capabilities, found: Loaded, template: str) -> Capabilities:
     parameters = dict(can.parameters)
     if not found.props.chat_template_caps.get("supports_tools"):
         parameters |= dict.fromkeys(TOOL_PARAMETERS, "refused")
-    if "enable_thinking" not in template:
-        parameters["enable_thinking"] = "refused"
+    parameters[_THINKS] = wire.PARAMETERS[_THINKS] if _THINKS in template else "refused"
     if not found.thoughts_end:
         parameters["thinking_budget_tokens"] = "refused"
     return msgspec.structs.replace(

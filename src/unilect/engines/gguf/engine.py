@@ -147,6 +147,7 @@ class GgufEngine:
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
         self._told = self._is_known = False
+        self.device = ""
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._chat_template = self._template or self._head.template
         self._style = call_style(self._chat_template)
@@ -410,8 +411,8 @@ class GgufEngine:
         if said["warning"]:
             log.warning("%s", said["warning"])
         need = needs(self._head, self._path, self._config, self._context, not self._writes)
-        on = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
-        log.info("%s: on %s; %s", self._name, on, sizes_of(need))
+        self.device = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
+        log.info("%s: on %s; %s", self._name, self.device, sizes_of(need))
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the file that the child has in memory; llama.cpp itself tells none."""

@@ -119,6 +119,7 @@ class Child:
             "chat": bool(self._reader.template),
             "tools": "tools" in self._reader.template,
             "warning": self._model.warning,
+            "device": str(self._model.device),
             "grows_bytes": self._grows_bytes,
         }
 

@@ -250,7 +250,7 @@ class HfEngine:
         checker: Checker | None = None,
         engines: int = 1,
     ) -> None:
-        self._folder = read_folder(folder)
+        self._folder, self.device = read_folder(folder), ""
         self._checker = checker
         self._shares_cache = config.share_cache
         self._name = name
@@ -304,6 +304,7 @@ class HfEngine:
         if self._is_known and self._server.child.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         said = await self._server.start(self._name, self._blend)
+        self.device = said.get("device", "")
         if self._writes and said.get("chat") and not self.capabilities.chat:
             self.capabilities = msgspec.structs.replace(
                 self.capabilities,

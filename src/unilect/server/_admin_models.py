@@ -1,0 +1,126 @@
+"""The models of a server, for its operator: what each does, why, on what, and how fast; and the routes that load, stop and drain them."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from unilect.backend import children, device
+from unilect.errors import BackendUnavailable, UnilectError, UnsupportedOperation
+from unilect.gateway.metrics import Metrics
+from unilect.routing.pool import Member
+from unilect.routing.registry import Model, Registry
+from unilect.server._admin_keys import check_no_body, json_of
+from unilect.web.route import Route
+
+
+def routes(registry: Registry, metrics: Metrics) -> list[Route]:
+    """The routes about models."""
+
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        """List the models that are served, and those that a reload has taken out and whose last requests still run."""
+        models = (*registry.models.values(), *registry.leaving)
+        return json_of({"models": [_describe(model, metrics) for model in models]})
+
+    async def load_model(request: web.Request) -> web.StreamResponse:
+        """Start a model, and wait until it has; one that was drained takes requests again."""
+        model = await _named(request, registry)
+        try:
+            await model.start()
+        except UnilectError as error:  # an operator is told why
+            raise BackendUnavailable(error.for_operator) from error
+        return json_of(_describe(model, metrics))
+
+    async def stop_model(request: web.Request) -> web.StreamResponse:
+        """Stop a model once no request runs in it; the next request starts it again."""
+        model = await _named(request, registry)
+        if not model.required:
+            raise UnsupportedOperation(
+                f"The model `{model.name}` runs on another server, which unilect cannot stop. Drain it instead."
+            )
+        model.stay(0)
+        return json_of(_describe(model, metrics))
+
+    async def drain_model(request: web.Request) -> web.StreamResponse:
+        """Send a model no more requests, and stop it once those that it has have ended, until it is loaded again."""
+        model = await _named(request, registry)
+        model.drain()
+        return json_of(_describe(model, metrics))
+
+    def act(name: str, handler: Any, summary: str) -> Route:
+        return Route("POST", f"/models/{{model:.+}}/{name}", handler, admin=True, summary=summary)
+
+    return [
+        Route("GET", "/models", list_models, admin=True, summary="List the models, with states"),
+        act("load", load_model, "Start a model; end a drain"),
+        act("stop", stop_model, "Stop a model until the next request"),
+        act("drain", drain_model, "Send a model no more requests, and stop it"),
+    ]
+
+
+async def _named(request: web.Request, registry: Registry) -> Model:
+    """
+    The model of a path.
+
+    Raises:
+        ModelNotFound: There is none.
+        InvalidRequest: The request has a body.
+    """
+    check_no_body(await request.read())
+    return registry.get(request.match_info["model"])
+
+
+def _describe(model: Model, metrics: Metrics) -> dict[str, Any]:
+    """Describe a model; durations in seconds, `since` in seconds since 1970, `tokens_per_s` of one answer."""
+    stops_at, now = model.idle_stop_at, asyncio.get_running_loop().time()
+    members, state = model.pool.members, model.state
+    troubles = [one.trouble for one in members if one.trouble is not None]
+    shown = troubles if state in ("out", "failed") else []
+    began = [one.began_at for one in members if one.loads] if state == "loading" else []
+    queues = [one.queues[0] for one in members if one.queues]
+    queue = model.queue
+    speed = metrics.tokens_per_s(model.name)
+    return {
+        "name": model.name,
+        "aliases": list(model.aliases),
+        "state": state,
+        "reason": "; ".join(dict.fromkeys(one.reason for one in shown)) or None,
+        "since": max([one.since for one in shown] or began, default=None),
+        "requests": model.in_use,
+        "stops_in_s": None if stops_at is None else round(max(0.0, stops_at - now), 1),
+        "memory_bytes": sum(map(_memory, members)),
+        "device": ", ".join(dict.fromkeys(filter(None, (device(m.backend) for m in members)))),
+        "context": model.capabilities.context,
+        "slots": sum(one.places for one in queues) or None,
+        "slots_used": sum(one.taken for one in queues),
+        "queued": queue.length,
+        "queue_wait_s": queue.wait_s,
+        "tokens_per_s": None if speed is None else round(speed, 1),
+        "backends": [_describe_backend(member, now) for member in members],
+    }
+
+
+def _describe_backend(member: Member, now: float) -> dict[str, Any]:
+    """
+    Describe a backend.
+
+    Args:
+        now: The event loop's time.
+    """
+    trouble, look_at = member.trouble, member.next_look_at
+    return {
+        "source": member.source,
+        "requests": member.outstanding,
+        "served": member.served,
+        "out": member.breaker.open,
+        "reason": None if trouble is None else trouble.reason,
+        "since": None if trouble is None else trouble.since,
+        "next_look_in_s": None if look_at is None else round(max(0.0, look_at - now), 1),
+        "memory_bytes": _memory(member),
+        "device": device(member.backend),
+    }
+
+
+def _memory(member: Member) -> int:
+    """What the processes of a backend have in memory, with the files that they map."""
+    return sum(one.resident_memory_bytes for one in children(member.backend))
