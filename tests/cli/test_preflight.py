@@ -13,6 +13,7 @@ from certificates import certificate, needs_openssl
 from engine import needs_transformers
 from unilect.cli._commands import check_config
 from unilect.demo import FOLDER, MODEL
+from unilect.engines.gguf import fit
 
 CHECK_TIMEOUT_S = 60.0
 
@@ -147,3 +148,55 @@ def test_replicas_without_ray(
     monkeypatch.undo()
     if find_spec("ray") is not None:
         assert "OK" == check(tmp_path, text, capsys)[-1]
+
+
+def refused(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is told of a wrong configuration."""
+    with pytest.raises(SystemExit, match="2"):
+        check(tmp_path, text, capsys)
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("text.db", "is not an SQLite database; name another file, or move this one away"),
+        ("none/x.db", "does not exist. Make it, or name a file in another one."),
+        ("../../../../../../../../proc/x.db", "no file can be made in /proc"),
+    ],
+)
+def test_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
+) -> None:
+    """A store that cannot be read, or made, is told once, with its place and what to do; nothing is made."""
+    (tmp_path / "text.db").write_text("this is no database " * 50)
+    error = refused(tmp_path, f"[store]\nurl = 'sqlite:///{name}'\n[models.a]\nsource = 'echo:'\n", capsys)  # fmt: skip
+
+    assert "c.toml:2: store.url: " in error
+    assert 1 == error.count(told)
+    assert {"c.toml", "text.db"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_default_without_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A default that the model does not support is told, by `config check` and at start."""
+    text = "[models.demo]\nsource = 'demo:'\ndefaults = { enable_thinking = false }\n"
+    told = "models.demo.defaults.enable_thinking: this model does not support it; leave it out."
+
+    assert f"c.toml:3: {told}" in refused(tmp_path, text, capsys)
+    serve = [sys.executable, "-m", "unilect", "serve", "--config", "c.toml", "--port", "0"]
+    done = subprocess.run(serve, cwd=tmp_path, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S)  # fmt: skip
+    assert told in done.stderr
+    assert 1 == done.returncode
+
+
+def test_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that does not fit into memory is told before it is loaded, as `serve` would."""
+    monkeypatch.setattr(fit, "_GPUS", ())
+    monkeypatch.setattr(fit, "free_bytes", lambda: 10_000_000)
+    (tmp_path / "m.gguf").symlink_to(MODEL)
+    error = refused(tmp_path, "[models.a]\nsource = 'm.gguf'\nload = 'demand'\n", capsys)
+
+    assert "c.toml:" in error
+    assert "models.a does not fit into memory: weights 4 MB, KV cache 21 MB" in error

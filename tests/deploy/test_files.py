@@ -17,6 +17,7 @@ import yaml
 
 from deployed import DEPLOY, ROOT, checked
 from serving import serve
+from unilect.config.admin import socket_folders
 from unilect.config.load import load
 
 SECRETS = ("first_api_key", "database_url", "redis_url", "postgres_password", "redis_conf")
@@ -205,3 +206,14 @@ def test_the_unit(tmp_path: Path) -> None:
     for name in ("ProtectSystem", "NoNewPrivileges", "MemoryMax", "ReadWritePaths", "ExecReload"):
         assert name in settings
     assert ["on-failure"] == settings["Restart"]
+
+
+def test_the_admin_socket() -> None:
+    """The socket that `unilect ps` finds is in the volume of the image, and in the folder of the service's data."""
+    image = dict(pair.split("=", 1) for words in dockerfile() if words[0] == "ENV" for pair in words[1:])  # fmt: skip
+    unit = (DEPLOY / "unilect.service").read_text()
+    service = dict(pair.split("=", 1) for pair in re.findall(r"^Environment=(HOME=.*)$", unit, re.MULTILINE)[0].split())  # fmt: skip
+
+    for variables, volume in ((image, "/var/lib/unilect"), (service, "/var/lib/unilect")):
+        (folder, *_) = socket_folders(variables)
+        assert folder.is_relative_to(volume)

@@ -668,10 +668,12 @@ async def test_a_watched_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         server.write("port = [")
         await until(lambda: "not valid TOML" in caplog.text)
         server.file.unlink()
+        await until(lambda: "is gone or cannot be read" in caplog.text)
         server.write(top + table("c", text="c"))
         await until(lambda: ["c"] == list(server.registry.models))
 
     assert 1 == caplog.text.count("not valid TOML")
+    assert 1 == caplog.text.count("is gone or cannot be read")
 
 
 async def test_a_hang_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

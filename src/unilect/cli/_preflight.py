@@ -3,10 +3,10 @@ What `unilect config check` looks at: all that `serve` would before it starts an
 """
 
 import asyncio
-import os
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from msgspec import structs
@@ -114,12 +114,12 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
         check_place(store)
         place = location(store, environment)
         path = Path(place)
-        if place == "memory" or (path.is_absolute() and not path.exists()):
-            if store.url and path.is_absolute() and not os.access(path.parent, os.W_OK):
-                raise ConfigError(
-                    f"store.url: {path} cannot be made: this user may not write to {path.parent}. Name a file in another folder.",
-                    ("store", "url"),
-                )
+        if place != "memory" and not path.is_absolute():
+            yield f"store: {place}, not contacted"
+            return
+        if place == "memory" or not path.exists():
+            if store.url and place != "memory":
+                _check_folder(path.parent)
             return
         try:
             state = asyncio.run(Upkeep(store, environment).look())
@@ -138,6 +138,22 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
                 ("store", "url"),
             )
         yield f"store: {state.place}"
+
+
+def _check_folder(folder: Path) -> None:
+    """
+    Check that a file can be made in a folder; what is made for that has no name, and is gone at once.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(
+            f"store.url: no file can be made in {folder} ({error.strerror}). Let this user write there, or name a file in another folder.",
+            ("store", "url"),
+        ) from error
 
 
 def _here(spec: BackendSpec) -> BackendSpec | None:

@@ -46,6 +46,8 @@ def limits(model: Model) -> list[str]:
         told.append("no chat template, so no chat completions")
     if not can.chat and not can.completions:
         told.append("rerank only" if can.rerank and not can.embeddings else "embeddings only")
+    if model.state in ("out", "failed"):
+        told.append("does not answer now")
     return told
 
 

@@ -147,10 +147,7 @@ class Model:
 
     @property
     def can_answer(self) -> bool:
-        """
-        Whether a request may succeed, as far as is known, such as one that waits for a load. Only a request tries a load again that has
-        failed, so that one is taken to be able to after a while.
-        """
+        """Whether a request may succeed, as far as is known; a load that failed counts again after a while, since only a request tries it."""
         if self.draining:
             return False
         if self.state == "failed":

@@ -92,11 +92,11 @@ class RequestLine(Struct, frozen=True, gc=False):
         known += (_printable(self.model), _backend(source))
         first_s, tokens = self.first_s, (self.prompt_tokens, self.completion_tokens)
         if first_s is not None and tokens != (0, 0) and self.answering == self.model:
-            return _ANSWERED % (*known, *tokens, first_s * 1000)
+            return _ANSWERED % (*known, *tokens, first_s * 1000) + failed
         rest = f" prompt={tokens[0]} completion={tokens[1]}" if tokens != (0, 0) else ""
         if first_s is not None:
             rest += f" first={first_s * 1000:.1f} ms"
-        if self.answering != self.model:
+        if self.answering not in ("", self.model):
             rest += f" fallback={_printable(self.answering)}"
         return _ASKED % known + rest + failed
 
@@ -122,7 +122,7 @@ class RequestLine(Struct, frozen=True, gc=False):
                 "prompt_tokens": self.prompt_tokens,
                 "completion_tokens": self.completion_tokens,
                 "time_to_first_token_ms": self.first_s and round(self.first_s * 1000, 1),
-                "fallback": self.answering if self.answering != self.model else None,
+                "fallback": self.answering if self.answering not in ("", self.model) else None,
             }
         if (failure := self.failure) is not None:
             known |= {

@@ -81,6 +81,7 @@ class _Abilities(Struct, frozen=True):
     context: int | None = None
     chat: bool = True
     vision: bool = False
+    state: str = ""
 
 
 class _Card(Struct):
@@ -122,7 +123,14 @@ async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, 
     if chosen is not None and chosen not in names:
         await _check(server, chosen, names)
     order = list(dict.fromkeys([*([chosen] if chosen else []), *names]))
-    found = [(name, await _card(server, name)) for name in order[:MAX_MODELS]]
+    cards = [(name, await _card(server, name)) for name in order[:MAX_MODELS]]
+    found = [(name, card) for name, card in cards if card is not None]
+    if (cards and not found) or (chosen is not None and found[0][0] != chosen):
+        which = (
+            f"--model {chosen}: this model" if chosen is not None else "None of the server's models"
+        )
+        does = "does not answer" if chosen is not None else "answers"
+        raise ConfigError(f"{which} {does} now; `unilect ps` on the server says why.")
     if chosen is not None and not found[0][1].unilect.chat:
         raise ConfigError(f"--model {chosen}: this model does not chat. Name another one.")
     models = tuple(
@@ -150,9 +158,10 @@ async def _check(server: HttpServer, name: str, names: list[str]) -> None:
         ) from error
 
 
-async def _card(server: HttpServer, name: str) -> _Card:
-    """What a server tells of a model; nothing where it tells nothing that can be read."""
+async def _card(server: HttpServer, name: str) -> _Card | None:
+    """What a server tells of a model; nothing where it tells nothing that can be read, and None where the model cannot answer now."""
     try:
-        return msgspec.json.decode(await server.get(f"/models/{quote(name, safe='/')}"), type=_Card)
+        card = msgspec.json.decode(await server.get(f"/models/{quote(name, safe='/')}"), type=_Card)
     except (UnilectError, msgspec.DecodeError):
         return _Card()
+    return None if card.unilect.state in ("out", "failed") else card

@@ -103,6 +103,7 @@ def abilities(model: Model) -> dict[str, Any]:
             known[name] = support
     return {
         "aliases": list(model.aliases),
+        "state": model.state,
         "context": can.context,
         "details": described(model.pool.members[0].backend),
         "chat": can.chat,
