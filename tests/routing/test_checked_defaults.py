@@ -1,4 +1,4 @@
-"""Tests of unilect.routing._checked_defaults."""
+"""Tests of unilect.routing.checked_defaults."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from unilect.errors import ConfigError
 from unilect.requests import ChatRequest, CompletionRequest
-from unilect.routing._checked_defaults import check_defaults
+from unilect.routing.checked_defaults import check_defaults
 
 
 @pytest.mark.parametrize(

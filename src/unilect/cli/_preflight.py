@@ -22,7 +22,7 @@ from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
-from unilect.routing._checked_defaults import check_supported
+from unilect.routing.checked_defaults import check_supported
 from unilect.routing.discovery import MAX_MODELS
 from unilect.routing.model_facts import called
 from unilect.server.tls import server_context

@@ -5,7 +5,6 @@ It knows no wire format. Whatever happens to a request (an error, a client that 
 back and its meter is finished, exactly once.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -43,7 +42,6 @@ from unilect.routing.calls import Calls
 from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry
 
-log = logging.getLogger("unilect")
 FLEX = "flex"  # the `service_tier` of who can wait
 _NOTHING: tuple[str, ...] = ()
 _Value = TypeVar("_Value")

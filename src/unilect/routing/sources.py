@@ -36,9 +36,9 @@ from unilect.mistakes import Mistakes
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing import source_hints as hints
-from unilect.routing._checked_defaults import check_defaults, check_supported
 from unilect.routing._fair_queue import QueueSettings
 from unilect.routing._prefixes import without_billing
+from unilect.routing.checked_defaults import check_defaults, check_supported
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 
