@@ -129,6 +129,7 @@ def test_why_did_a_request_fail(night: Night) -> None:
     assert f"connection refused by 127.0.0.1:{night.port}" in told
     assert f"tried   down at http://127.0.0.1:{night.port}: " in told
     assert re.search(r"caller  key-[0-9a-f]{8} from 127.0.0.1", told)
+    assert "remedy  Start the backend, or correct its address" in told
     assert "param   temperature" in night.run("why", wrong)
     assert request_id in every
     assert wrong in every

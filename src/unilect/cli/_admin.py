@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from unilect import remedies
 from unilect.cli import _ps as ps
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
@@ -95,6 +96,7 @@ def _facts(failure: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "ended": f"{ps.clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
         "status": code + (f", the answer ended by: {failure['ended']}" if failure["ended"] else ""),
         "reason": failure["reason"],
+        "remedy": remedies.of_code(failure["code"]),
         "param": failure["param"],
         "model": failure["model"] + (f", answered by {answering}" if answering not in ("", failure["model"]) else ""),
         "backend": failure["backend"],
