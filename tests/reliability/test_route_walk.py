@@ -207,7 +207,7 @@ async def test_nothing_is_behind_the_answer_to_head() -> None:
             async with client.get(f"/v1/conversations/{talk['id']}/items") as response:
                 (item,) = (await response.json())["data"]
         names = {"response_id": stored["id"], "conversation_id": talk["id"], "model": "m"}
-        names["item_id"] = item["id"]
+        names |= {"item_id": item["id"], "request": "req_0"}
         of_data = [*routes(PUBLIC), *routes(KEY), *routes(FASTCHAT)]
         for url, key, known in (
             (data_url, USER_KEY, of_data),

@@ -258,7 +258,8 @@ def test_a_second_signal_cuts_with_an_error(upstream: tuple[Upstream, str], tmp_
     assert b"[DONE]" not in told
     (line,) = [line for line in log.read_text().splitlines() if "/chat/completions" in line]
     assert " 200 " in line
-    assert "ended='The server was stopped before the answer was complete." in line
+    assert "ended=error backend_unavailable " in line
+    assert 'reason="The server was stopped before the answer was complete.' in line
 
 
 def until_log(log: Path, text: str) -> None:

@@ -135,10 +135,11 @@ async def test_an_answer_that_the_server_ends(form: LogFormat) -> None:
         (line,) = [line for line in found.all() if "chat/completions" in line]
     if form == "json":
         told = json.loads(line)
-        assert (200, "It was\nended.") == (told["status"], told["ended"])
+        assert (200, "operator") == (told["status"], told["ended"])
+        assert r"It was\nended." == told["reason"]
     else:
         assert "200" in line
-        assert line.endswith(r" ended='It was\nended.'")
+        assert line.endswith(r' ended=operator error=request_cancelled reason="It was\nended."')
 
 
 @pytest.mark.parametrize("admin", [True, False])

@@ -661,7 +661,11 @@ async def test_the_log_line() -> None:
     async with served() as server:
         lines: list[str] = []
         server.guard.log.on = True
-        server.guard.log.add = lambda *asked: lines.append(RequestLine.of(*asked).text())  # type: ignore[method-assign]
+        server.guard.log.add = (
+            lambda *asked: lines.append(  # type: ignore[method-assign]
+                RequestLine.of(*asked[:4], failure=asked[4]).text()
+            )
+        )
         await server.ask(
             "POST", "/x/a%0ab%1b", headers=BEARER, data=b"SECRET", params={"q": "SECRET"}
         )
