@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unilect.cli._commands import Given, read
+from unilect.cli._given import Given, read
 from unilect.config.server import Config
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from configured import merged
-from unilect.cli._commands import check_config, fail, list_models, start_screen
+from unilect.cli._commands import check_config, fail, list_models
+from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.server import Config, ModelConfig
 from unilect.errors import ConfigError
 
@@ -40,13 +41,14 @@ def test_merged(path: Path) -> None:
     assert (1, "127.0.0.1", ["a", "longer"]) == (config.port, config.host, list(config.models))
 
 
-def test_arguments_replace_the_models(path: Path) -> None:
-    """Models named on the command line replace the file's; the server's fields stay."""
+def test_models_of_the_command_line_and_of_the_file(path: Path) -> None:
+    """Models named on the command line come before the file's; the server's options stay."""
     config = merged(["x=demo:", "y.gguf"], path, {}, {})
 
-    assert (9000, {"x": "demo:", "y": "y.gguf"}) == (
+    expected = {"x": "demo:", "y": "y.gguf", "a": "demo:", "longer": "http://127.0.0.1:1"}
+    assert (9000, [*expected.items()]) == (
         config.port,
-        {name: model.source for name, model in config.models.items()},
+        [(name, model.source) for name, model in config.models.items()],
     )
 
 
@@ -103,7 +105,7 @@ def test_mistakes(
 )
 def test_start_screen(url: str, base: str) -> None:
     """The start screen says where the server answers, with an address that can be called."""
-    screen = start_screen(url, Config(), models=["demo"])
+    screen = start_screen(url, Config(), example_call([]), facts={"demo": "the bundled model"})
 
     assert screen.splitlines()[0] == f"unilect answers at {base}/v1"
     assert "models: demo" in screen
@@ -114,7 +116,8 @@ def test_start_screen(url: str, base: str) -> None:
 def test_start_screen_with_keys() -> None:
     """The start screen never shows a key."""
     config = Config(api_keys=["sk-secret"], models={"m": ModelConfig(), "n": ModelConfig()})
-    screen = start_screen("http://127.0.0.1:8000", config, models=list(config.models))
+    facts = dict.fromkeys(config.models, "a model")
+    screen = start_screen("http://127.0.0.1:8000", config, example_call([]), facts=facts)
 
     assert "sk-secret" not in screen
     assert "$UNILECT_API_KEY" in screen
@@ -161,7 +164,8 @@ def test_no_credentials_are_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
         with suppress(SystemExit):
             check_config(file)
     printed = capsys.readouterr()
-    every = start_screen("http://h", Config(models={"a": ModelConfig(source=url, model="*")}))
+    config = Config(models={"a": ModelConfig(source=url, model="*")})
+    every = start_screen("http://h", config, example_call([]))
 
     assert "***" in printed.out
     assert "***" in printed.err

@@ -247,12 +247,15 @@ def test_what_cannot_be_done(
 
 @pytest.mark.parametrize("arguments", [["--port", "x"], ["--nope"], []])
 def test_a_wrong_flag(arguments: list[str], capsys: Any) -> None:
-    """A wrong flag, or one that is missing, ends with exit code 2 and the usage."""
+    """A wrong flag, or one that is missing, ends with exit code 2 and one line that says where the flags are listed."""
     with pytest.raises(SystemExit) as raised:
         read("alpaca", *arguments)
 
     assert 2 == raised.value.code
-    assert "usage: unilect compat alpaca" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("unilect: compat alpaca: ")
+    assert "`unilect compat alpaca --help`" in said
+    assert 1 == said.count("\n")
 
 
 def test_what_is_ignored_is_named() -> None:

@@ -128,10 +128,10 @@ def told(*models: str, **engine: object) -> str:
         ("https://huggingface.co/a/b/resolve/v2/x.gguf", "x.gguf: ", "the revision v2", "Download the file"),
         ("localhost:8000", "localhost:8000: ", "needs its scheme", "write http://localhost:8000"),
         ("gpu:8000", "gpu:8000: ", "needs its scheme", "write http://gpu:8000"),
-        ("ftp://h/x", "ftp://h/x: ", "its scheme is none of", "http:, https:"),
+        ("ftp://h/x", "ftp://h/x: ", "`ftp:` is no scheme of a source", "download it first"),
         ("", "``: ", "has no source", "Write SOURCE or NAME=SOURCE"),
         ("m=", "`m=`: ", "has no source", "a variable of the shell may be empty"),
-        ("my model=OK.GGUF", "my model=OK.GGUF: ", "`my model` can be no model's name", "such as my-model=OK.GGUF"),
+        ("my model=OK.GGUF", "my model=OK.GGUF: ", "invalid model name `my model`", "such as my-model=OK.GGUF"),
     ],
 )  # fmt: skip
 def test_sources(source: str, where: str, what: str, to_do: str) -> None:

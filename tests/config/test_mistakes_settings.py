@@ -154,7 +154,7 @@ MISTAKES = [
     Mistake("--host 0.0.0.0", "no API key is set", "--host: 0.0.0.0", "--insecure-no-auth", args=("serve", "--host", "0.0.0.0")),
     Mistake("--api-key ''", "a key is empty", "--api-key:", "spaces", args=("serve", "--api-key", "")),
     Mistake("a flag for another engine", "no model here is one", "--gpu-layers:", "Leave it out", args=("serve", "x=http://127.0.0.1:1/v1", "--gpu-layers", "1")),
-    Mistake("a name of a model", "can be no model's name", "a b=", "letters, digits", args=("serve", f"a b={MODEL}")),
+    Mistake("a name of a model", "invalid model name", "a b=", "letters, digits", args=("serve", f"a b={MODEL}")),
     Mistake("a name of a worker's model", "found a space", "--model-names:", "letters, digits", args=("worker", "demo:", "--model-names", "a b")),
     Mistake("a worker's address", "no effect without fastchat_register", "--worker-address:", "leave this out", args=("worker", "demo:", "--worker-address", "http://h:1")),
 ]  # fmt: skip

@@ -20,20 +20,20 @@ from unilect.routing.sources import registry
         ({}, "the bundled model, context 2048, 4 at a time"),
         (
             {"source": str(MODEL), "context": 512, "parallel": 2, "load": "demand"},
-            "GGUF on llama.cpp, context 512, 2 at a time, starts with its first request",
+            f"GGUF on llama.cpp {MODEL}, context 512, 2 at a time, starts with its first request",
         ),
         (
             {"source": ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"]},
-            "2 x a server of OpenAI's API",
+            "2 x a server of OpenAI's API http://127.0.0.1:1/v1, http://127.0.0.1:2/v1",
         ),
         (
             {"source": ["llamacpp+http://127.0.0.1:1", "fastchat+http://127.0.0.1:2"]},
-            "a llama.cpp server and a FastChat controller",
+            "a llama.cpp server and a FastChat controller llamacpp+http://127.0.0.1:1, fastchat+http://127.0.0.1:2",
         ),
     ],
 )
 def test_a_line(settings: dict[str, object], expected: str) -> None:
-    """A model's line says what it runs on, its context, and how many requests it answers at a time, but no address."""
+    """A model's line says what it runs on, its context, and how many requests it answers at a time."""
     config = Config(models={"m": ModelConfig(**settings)})  # type: ignore[arg-type]
 
     assert expected == line(registry(config).models["m"], config.models["m"])

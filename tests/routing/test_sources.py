@@ -13,7 +13,8 @@ from unilect.config.store import StoreConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import ConfigError
-from unilect.routing.sources import named, registry, split
+from unilect.routing.source_names import named
+from unilect.routing.sources import registry, split
 from unilect.store.store import Store
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
@@ -62,7 +63,7 @@ def test_split(source: str, expected: tuple[str, str]) -> None:
         ("localhost:8000", "http://localhost:8000"),
         ("gpu.example.org/v1", "http://gpu.example.org/v1"),
         ("10.0.0.1:80", "http://10.0.0.1:80"),
-        ("ftp://h/x", "no such file"),
+        ("ftp://h/x", "`ftp:` is no scheme"),
         ("file:///x", "no such file"),
         ("nothing", "no such file"),
         ("model.bin", "its scheme"),
@@ -89,7 +90,7 @@ def test_split_refuses(source: str, said: str) -> None:
         ("gguf:org/repo/x.gguf", [], ("x", "gguf:org/repo/x.gguf")),
         ("x.gguf", ["x"], ("x-2", "x.gguf")),
         ("x.gguf", ["x", "x-2"], ("x-3", "x.gguf")),
-        ("模型.gguf", [], ("--", "模型.gguf")),
+        ("模型.gguf", [], ("模型", "模型.gguf")),
         ("http://h", ["default"], ("default-2", "http://h")),
         ("a/b:x.GGUF", [], ("b:x", "a/b:x.GGUF")),
         ("org/m=http://h", [], ("org/m", "http://h")),

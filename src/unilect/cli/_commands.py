@@ -2,26 +2,22 @@
 
 import json
 import logging
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from msgspec import structs
 
+from unilect.cli._given import Given, checked, flag_of
 from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
-from unilect.config import paths as config_paths
 from unilect.config import server as configuration
 from unilect.config.file import Origin
-from unilect.config.kinds import OPTIONS, has, in_words
-from unilect.config.model import ModelConfig, wrong_name
+from unilect.config.model import wrong_name
 from unilect.config.names import check_names
 from unilect.config.server import Config
-from unilect.config.store import may_have_keys
-from unilect.config.values import convert
 from unilect.context import in_hand
 from unilect.errors import ConfigError
 from unilect.logs import json_line, log_to_stderr, sink_of
@@ -31,31 +27,6 @@ from unilect.routing import sources
 from unilect.routing.registry import Registry
 
 log = logging.getLogger("unilect")
-MAX_FACTS = 20
-
-
-class Given(NamedTuple):
-    """
-    What a command was given.
-
-    Attributes:
-        models: `[NAME=]SOURCE` arguments; they replace the models of the file.
-        config: The file.
-        server: Flags about the server; None where not given.
-        engine: Flags about every engine that are given.
-    """
-
-    models: Sequence[str]
-    config: Path | None
-    server: Mapping[str, Any]
-    engine: Mapping[str, Any]
-
-    @property
-    def origin(self) -> Origin:
-        """Where the options come from; flags about engines name themselves where they are wrong."""
-        of_server = config_load.origin_of(self.config, self.server)
-        named = [*self.engine, *(["models"] if self.models else [])]
-        return Origin(of_server.file, of_server.given | dict.fromkeys(named, ""))
 
 
 def serve(given: Given, settled: Callable[[Config], Config] = lambda config: config) -> None:
@@ -71,19 +42,24 @@ def serve(given: Given, settled: Callable[[Config], Config] = lambda config: con
 
     settings = or_exit(lambda: settled(checked(given)))
     _log_to_stderr(settings)
+    for note in given.notes:
+        _say(note, "warning")
     _serve(settings, given.origin, read_again)
 
 
-def compat(name: str, arguments: Sequence[str]) -> None:
+def compat(name: str | None, arguments: Sequence[str]) -> None:
     """
     Serve as one of the older servers, until SIGTERM.
 
     Args:
-        name: The server; see `unilect.cli._compat`.
+        name: The server; see `unilect.cli._compat`. None lists them.
         arguments: Its command line.
     """
     from unilect.cli import _compat as older
 
+    if name is None:
+        print(older.overview())
+        return
     environment = configuration.process_environment()
     done = or_exit(lambda: older.setup(name, arguments, environment))
     _log_to_stderr(done.config)
@@ -100,6 +76,7 @@ def _serve(
     for warning in open_keys(origin.file):
         log.warning("%s", warning)
     from unilect.cli._progress import Progress
+    from unilect.cli._start_screen import example_call, start_screen
     from unilect.routing.model_facts import line
     from unilect.server import lifecycle as http
     from unilect.server.reload import Source
@@ -112,15 +89,12 @@ def _serve(
 
         def started(urls: list[str]) -> None:
             progress.stop()
-            facts = [
-                f"{name}: {line(model, settings.models.get(name))}"
-                for name, model in registry.models.items()
-            ]
-            names = list(registry.models)
-            environment = configuration.process_environment()
-            screen = start_screen(urls[0], settings, urls[1:], names, facts, environment)
+            models = registry.models
+            facts = {name: line(one, settings.models.get(name)) for name, one in models.items()}
+            call, env = example_call(models.values()), configuration.process_environment()
+            screen = start_screen(urls[0], settings, call, urls[1:], facts, env)
             if settings.log_format == "json":
-                fields = {"urls": urls, "models": names}
+                fields = {"urls": urls, "models": list(models)}
                 screen = json_line(screen.partition("\n")[0], "info", time.time(), fields)
             print(screen, flush=True)
 
@@ -151,130 +125,17 @@ def _registry(settings: Config, progress: sources.Progress | None = None) -> Reg
     return registry
 
 
-def read(given: Given) -> tuple[Config, Mistakes]:
-    """The configuration of the file, the environment and the command line together, without what is wrong, and what is wrong."""
-    loaded, found = config_load.read(given.config, given.server)
-    tables = dict(loaded.models)
-    if given.models:
-        tables = {}
-        for argument in given.models:
-            with found:
-                _add(argument, tables)
-        if sources.ALL in tables:
-            tables["all"] = structs.replace(tables.pop(sources.ALL), model=sources.ALL)
-    if given.engine and (tables or not given.models):
-        with found:
-            tables = _with_flags(tables or {sources.DEMO: ModelConfig()}, given.engine)
-    settings = structs.replace(loaded, models=tables)
-    if given.models:
-        with found:
-            check_names(settings.models)
-    return settings, found
-
-
-def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
-    """
-    Take a model of the command line in; a name that is given twice is a model with several backends.
-
-    Raises:
-        ConfigError: It is none that can be served, or has no name that a model can have.
-    """
-    name, source = sources.named(argument, tables)
-    if not source.strip():
-        raise ConfigError(
-            f"`{argument}`: has no source. Write SOURCE or NAME=SOURCE; a variable of the shell may be empty."
-        )
-    if name != sources.ALL and (wrong := wrong_name(name)) is not None:
-        raise ConfigError(f"{argument}: {wrong}")
-    others = tables[name].sources if name in tables else []
-    source = config_paths.placed({"source": source}, None)["source"]
-    tables[name] = ModelConfig(source=[*others, source] if others else source)
-
-
-def checked(given: Given) -> Config:
-    """
-    The configuration, unless something is wrong with it: then what else would be found later is told too.
-
-    Raises:
-        ConfigError: Something is wrong.
-    """
-    settings, found = read(given)
-    if found.errors:
-        from unilect.cli import _preflight as preflight
-
-        later = Mistakes()
-        list(preflight.look(settings, later))
-        found.errors += given.origin.told(later.errors)
-    found.raise_all()
-    return settings
-
-
-def start_screen(
-    url: str,
-    config: Config,
-    further: Sequence[str] = (),
-    models: Sequence[str] = (),
-    facts: Sequence[str] = (),
-    environment: Mapping[str, str] = {},
-) -> str:
-    """
-    One screen: where it listens, what it serves, and how to call it.
-
-    Args:
-        url: The server's own address.
-        further: The other ones.
-        models: The names of its models.
-        facts: What there is to say of each, one line each.
-        environment: Says where a user's data is.
-    """
-    names = list(models) or ["MODEL"]
-    every = [redacted(one.sources[0]) for one in config.models.values() if one.model == sources.ALL]
-    every += ["workers that register"] if config.fastchat_controller else []
-    base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
-    has_keys = bool(config.api_keys) or may_have_keys(config.store, environment)
-    key = "$UNILECT_API_KEY" if has_keys else "none"
-    header = f' -H "Authorization: Bearer {key}"' if has_keys else ""
-    python_key = "os.environ['UNILECT_API_KEY']" if has_keys else "'none'"
-    imports = "import os, openai" if has_keys else "import openai"
-    hello = {"model": names[0], "messages": [{"role": "user", "content": "Hello!"}]}
-    body = json.dumps(hello)
-    python = (
-        f"{imports}; print(openai.OpenAI(base_url='{base}/v1', api_key={python_key})"
-        f".chat.completions.create(model='{names[0]}', messages=[dict(role='user', content='Hello!')])"
-        ".choices[0].message.content)"
-    )
-    lines = [
-        f"unilect answers at {base}/v1",
-        *(
-            f"         and at {other}/v1 ({each.dialect})"
-            for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
-        ),
-        f"models: {', '.join([*models, *(f'all of {redacted(source)}' for source in every)])}",
-        *(f"  {fact}" for fact in facts[:MAX_FACTS]),
-        *([f"  and {len(facts) - MAX_FACTS} more"] if len(facts) > MAX_FACTS else []),
-        "",
-        f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
-        "",
-        f'  python -c "{python}"',
-        "",
-        f"in a browser: {base}/   endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
-    ]
-    return "\n".join(lines)
-
-
 def check_config(config: Path | None) -> None:
     """Say what a configuration is, and that it is right, or all that is wrong with it (exit code 2). Nothing is started."""
     from unilect.cli import _preflight as preflight
 
     settings, found = or_exit(lambda: config_load.read(config), code=2)
     later = Mistakes()
-    for line in preflight.look(settings, later):
-        print(line)
-    for warning in open_keys(config_load.origin_of(config).file):
-        print(f"warning: {warning}")
+    lines = list(preflight.look(settings, later))
     found.errors += config_load.origin_of(config).told(later.errors)
     or_exit(found.raise_all, code=2)
-    print("OK")
+    warnings = open_keys(config_load.origin_of(config).file)
+    print("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
 
 
 def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:
@@ -284,12 +145,16 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
 
         print("\n".join(or_exit(lambda: terminal.model_names(url, api_key))))
         return
+    from unilect.routing.model_facts import beside_weights
+
     settings = or_exit(lambda: config_load.load(config))
     models = sources.served(settings)
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
-        aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
-        print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{aliases}")
+        beside = [f"also {', '.join(model.aliases)}"] if model.aliases else []
+        beside += beside_weights(model)
+        more = f"  ({'; '.join(beside)})" if beside else ""
+        print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{more}")
 
 
 def connect(
@@ -355,7 +220,7 @@ def chat(
     engine: Mapping[str, Any] | None = None,
 ) -> NoReturn:
     """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.cli._chat.run`."""
-    own = {"SOURCE": source, "--config": config} | {_flag(name): 1 for name in engine or ()}
+    own = {"SOURCE": source, "--config": config} | {flag_of(name): 1 for name in engine or ()}
     given = [name for name, value in own.items() if value is not None]
     if url is not None and given:
         fail(
@@ -367,16 +232,12 @@ def chat(
     arguments += ["--config", str(config)] if config else []
     for name, value in (engine or {}).items():
         for one in value if isinstance(value, list) else [value]:
-            arguments += [_flag(name), str(one)]
+            arguments += [flag_of(name), str(one)]
     try:
         code = or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _single(settings: Config) -> Config:
@@ -404,37 +265,6 @@ def _named(settings: Config, names: Sequence[str]) -> Config:
     named = structs.replace(settings, models=models)
     check_names(named.models)
     return named
-
-
-def _with_flags(
-    tables: Mapping[str, ModelConfig], flags: Mapping[str, Any]
-) -> dict[str, ModelConfig]:
-    """
-    The models with the flags that they have.
-
-    Raises:
-        ConfigError: A value is wrong, or no model has such a flag.
-    """
-    found, fields = Mistakes(), {field.name: field for field in structs.fields(ModelConfig)}
-    try:
-        kinds = {name: sources.kinds(table) for name, table in tables.items()}
-    except ConfigError:  # told with its model, where that is made
-        return dict(tables)
-    for option, value in flags.items():
-        flag, of_flag = _flag(option), Mistakes()
-        convert(fields[option].type, value, (option,), of_flag)
-        for error in of_flag.errors:
-            found.add(str(error).replace(option, flag, 1))
-        if not any(has(option, of_model.values()) for of_model in kinds.values()):
-            found.add(f"{flag}: applies to {in_words(OPTIONS[option])}; no model here is one. Leave it out.")  # fmt: skip
-    found.raise_all()
-    placed = config_paths.placed(flags, None)
-    return {
-        name: structs.replace(
-            table, **{o: v for o, v in placed.items() if has(o, kinds[name].values())}
-        )
-        for name, table in tables.items()
-    }
 
 
 def _log_to_stderr(settings: Config) -> None:

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect import templates
+from unilect.cli import _llama_server as llama_server
 from unilect.config import load as config_load
 from unilect.config import server as configuration
 from unilect.config.cors import is_origin
@@ -27,6 +28,7 @@ from unilect.config.server import Config
 from unilect.engines.transformers.folder import has_tokenizer, own_template
 from unilect.errors import ConfigError
 from unilect.routing import sources
+from unilect.routing.source_names import named
 
 Values: TypeAlias = dict[str, Any]
 
@@ -70,6 +72,13 @@ ADDRESSES = {
     "fastchat": ("localhost", 8000),
     "alpaca": ("0.0.0.0", 19327),
     "ollama": ("127.0.0.1", 11434),
+}
+_TITLES = {
+    "llamacpp": "llama.cpp: llama-server, and the older api_like_OAI.py",
+    "chatglm": "chatglm.cpp's server",
+    "fastchat": "FastChat's API server",
+    "alpaca": "Chinese-LLaMA-Alpaca's server",
+    "ollama": "Ollama, with its variables OLLAMA_HOST ...",
 }
 #: Every server's own flags, but for `--host` and `--port`; those of `_OURS` are taken beside them.
 FLAGS: dict[str, list[Flag]] = {
@@ -127,9 +136,29 @@ _ALIASES = ["gpt-3.5-turbo", "text-davinci-003", "text-embedding-ada-002"]
 _TRANSFORMERS = {"tokenizer_path": (None,), "load_in_8bit": (False,), "alpha": ("1.0", "1")}
 
 
+def overview() -> str:
+    """Return a list of the servers with what they are, and how one is replaced."""
+    width = max(map(len, FLAGS))
+    lines = [f"  {name:{width}}  {_TITLES[name]}" for name in FLAGS]
+    return "\n".join(
+        [
+            "unilect compat NAME [ARGUMENTS]: serves in the place of one of these, with its command line:",
+            *lines,
+            "`unilect compat NAME --help` lists its flags; docs/migrating.md says what is otherwise than it was.",
+        ]
+    )
+
+
+def flag_names(name: str) -> list[str]:
+    """Return the flags that the server of a name has here."""
+    own = [flag.name for flag in FLAGS.get(_name_of(name), [])]
+    more = llama_server.NAMES if _name_of(name) == "llamacpp" else []
+    return list(dict.fromkeys([*more, *own, *(flag.name for flag in _OURS)]))
+
+
 def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Setup:
     """
-    What an older command line comes to.
+    Return what a command line of another server comes to.
 
     Args:
         name: `llamacpp`, `chatglm`, `fastchat`, `alpaca` or `ollama`.
@@ -138,8 +167,12 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
         ConfigError: There is no such server, or something cannot be done.
         SystemExit: The arguments are wrong, or ask for help.
     """
+    name = _name_of(name)
     if name not in FLAGS:
         raise ConfigError(f"compat: unknown server `{name[:50]}`. Use one of {', '.join(FLAGS)}.")
+    if name == "llamacpp" and llama_server.is_meant(arguments):
+        values, notices = llama_server.values_of(arguments)
+        return Setup(config_load.load(None, values, environment), notices)
     given = vars(_parser(name).parse_args(arguments))
     done = Setup(Config())
     values = _BUILD[name](given, environment, done)
@@ -160,7 +193,10 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"unilect compat {name}")
+    more = f"Or llama-server's flags: {', '.join(llama_server.NAMES)}."
+    parser = llama_server.Parser(
+        prog=f"unilect compat {name}", epilog=more if name == "llamacpp" else None
+    )
     if name == "chatglm":
         parser.add_argument("app", nargs="?", help="the uvicorn application")
     own = {flag.name for flag in FLAGS[name]}
@@ -180,6 +216,11 @@ def _parser(name: str) -> argparse.ArgumentParser:
             options["required"] = True
         parser.add_argument(flag.name, **options)
     return parser
+
+
+def _name_of(name: str) -> str:
+    """Return the name of a server that is also known by its program's."""
+    return "llamacpp" if name in ("llama-server", "llama.cpp") else name
 
 
 def _host(name: str, host: str, values: Values, env: Mapping[str, str], notices: list[str]) -> str:
@@ -365,7 +406,7 @@ def _ollama(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     models: dict[str, Values] = {}
     context = _number(env, "OLLAMA_CONTEXT_LENGTH")
     for argument in given["model"].split(","):
-        name, source = sources.named(argument, models)
+        name, source = named(argument, models)
         models[name] = {"source": source} | ({"context": context} if context else {})
     values: Values = {"models": models}
     if host := env.get("OLLAMA_HOST", ""):

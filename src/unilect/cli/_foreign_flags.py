@@ -1,84 +1,142 @@
 """
-What users of other servers type, and what it is called here: commands of Ollama, flags of llama-server, vLLM and FastChat.
+What users of other servers type, and what it is called here: commands of Ollama, flags of llama-server, vLLM, LocalAI and FastChat.
+
+`config/foreign_names.py` has the options that are called otherwise elsewhere; here is what only a command line has.
 
 Sources: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md; https://docs.vllm.ai/en/latest/cli/serve/;
-https://github.com/ollama/ollama/blob/main/docs/cli.mdx
+https://github.com/ollama/ollama/blob/main/docs/cli.mdx; https://localai.io/advanced/#cli-parameters
 """
 
 import os
+from collections.abc import Container
+
+from unilect.config.foreign_names import options_meant, parameter_meant, why_absent
+from unilect.config.hints import parameters
+from unilect.config.limits import Limits
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
 
 _MODEL = "Name the model without a flag: `unilect serve path/to/model.gguf`."
-_CONFIGURED = "Set it in a configuration file, in the model's table; docs/configuration.md has every option: `unilect serve --config FILE`."
-
-#: flag -> what to type instead
-FLAGS: dict[str, str] = {
-    **dict.fromkeys(("--model", "-m", "--model-path", "--model-id"), _MODEL),
-    **dict.fromkeys(
-        ("-hf", "-hfr", "--hf-repo", "--hf-file", "-hff", "--repo"),
-        "Name the model without a flag: `unilect serve gguf:org/repo/file.gguf`, or `hf:org/name`.",
-    ),
-    **dict.fromkeys(
-        ("-c", "--ctx-size", "--n-ctx", "--max-model-len", "--context-length", "--max-seq-len"),
-        "Use --context (tokens per request).",
-    ),
-    **dict.fromkeys(
-        ("-np", "--max-num-seqs", "--n-parallel", "--max-running-requests"),
-        "Use --parallel (concurrent requests).",
-    ),
-    **dict.fromkeys(("-ngl", "--n-gpu-layers"), "Use --gpu-layers."),
-    **dict.fromkeys(("-t", "--n-threads"), "Use --threads."),
-    **dict.fromkeys(
-        ("-a", "--alias", "--served-model-name", "--model-name"),
-        "Name a model in front of its source: `unilect serve NAME=SOURCE`.",
-    ),
-    **dict.fromkeys(("--jinja", "--chat-template-file"), "Use --chat-template, which takes a path too."),
+_HUB = "Name the model without a flag: `unilect serve gguf:org/repo/file.gguf`, or `hf:org/name`."
+_NAME = "Name a model in front of its source: `unilect serve NAME=SOURCE`."
+_SETUP = (
+    "`unilect completion bash` (or zsh, fish) prints what a shell completes commands and flags with: "
+    '`eval "$(unilect completion bash)"`.'
+)
+#: flag of a server -> what to type instead, where there is more to say than the name of an option
+_OF_SERVERS: dict[str, str] = {
+    **dict.fromkeys(("--model", "-m", "--model-path", "--model-id", "--model-file"), _MODEL),
+    **dict.fromkeys(("-hf", "-hfr", "--hf-repo", "--hf-file", "-hff", "--repo", "-mu", "--model-url"), _HUB),
+    **dict.fromkeys(("-a", "--alias", "--served-model-name", "--model-name", "--name"), _NAME),
+    **dict.fromkeys(("-c", "--ctx-size", "--n-ctx", "--max-model-len", "--context-length", "--max-seq-len"), "Use --context (tokens per request)."),
+    **dict.fromkeys(("-np", "--max-num-seqs", "--n-parallel", "--max-running-requests"), "Use --parallel (concurrent requests)."),
     **dict.fromkeys(("-mm", "--mmproj-url"), "Use --mmproj with a local path."),
     **dict.fromkeys(("--api-keys", "--api-key-file"), "Use --api-key, which may be repeated."),
-    **dict.fromkeys(("-p",), "Use --port."),
-    **dict.fromkeys(("--ssl-certfile", "--ssl-keyfile", "--ssl-cert-file", "--ssl-key-file"), "Set `tls_cert` and `tls_key` in a configuration file: `unilect serve --config FILE`."),
-    **dict.fromkeys(("-b", "--batch-size", "-ub", "--ubatch-size"), f"The option is `batch`. {_CONFIGURED}"),
-    **dict.fromkeys(("-ctk", "--cache-type-k", "-ctv", "--cache-type-v", "--kv-cache-dtype"), f"The options are `cache_type_k` and `cache_type_v`. {_CONFIGURED}"),
-    **dict.fromkeys(("--device", "--tensor-parallel-size", "-tp", "--gpus", "--num-gpus"), f"The option is `device`. {_CONFIGURED}"),
-    **dict.fromkeys(("--dtype", "--quantization", "--load-8bit", "--load-4bit"), f"The options are `dtype` and `quantize`. {_CONFIGURED}"),
-    "--trust-remote-code": f"The option is `trust_remote_code`. {_CONFIGURED}",
+    **dict.fromkeys(("-v", "--verbose", "--debug", "-vv"), "Use --log-level debug."),
+    **dict.fromkeys(("-q", "--quiet", "--silent"), "Use --log-level error."),
+    "-p": "Use --port.",
+    "--address": "Use --host and --port.",
+    "--url": "Name the server without a flag: `unilect serve http://host:8000/v1`.",
 }  # fmt: skip
+#: The same of any command.
+_ANYWHERE = {
+    **dict.fromkeys(("-f", "--config-file", "--conf"), "Use --config."),
+    "-o": "Redirect stdout: `... > FILE`.",
+    "-V": "Use `unilect --version`.",
+    **dict.fromkeys(("--install-completion", "--show-completion", "--completion"), _SETUP),
+}
 
 _KEPT = "unilect has no model list of its own: `unilect models` lists those of a configuration, `unilect models --url URL` those of a running server."
 _NO_PULL = (
     "unilect downloads a model when it first serves it: `unilect serve gguf:org/repo/file.gguf`."
 )
 _SERVE = "Use `unilect serve path/to/model.gguf`."
-_STOP = "Stop a running server with Ctrl-C or SIGTERM."
+_STOP = (
+    "Stop a running server with Ctrl-C or SIGTERM; an idle model stops by its option `idle_stop_s`."
+)
+_STATE = "Use `unilect ps` for the models and requests of a running server, or GET /readyz."
+_KEYS = "Servers have keys instead of accounts: `unilect keys create NAME`; for gated models of the hub set HF_TOKEN."
+_REMOVE = "Models of the Hugging Face hub are in its own cache: `hf cache ls` and `hf cache rm` manage it."
+_CHAT = "Use `unilect chat SOURCE` to talk to a model, or `unilect serve SOURCE` to serve it; docs/quickstart.md shows sources."
 #: command -> what to type instead
-COMMANDS: dict[str, str] = {
-    "run": "Use `unilect chat SOURCE` to talk to a model, or `unilect serve SOURCE` to serve it; docs/quickstart.md shows sources.",
-    "pull": _NO_PULL,
-    "download": _NO_PULL,
-    "list": _KEPT,
-    "ls": _KEPT,
+_COMMANDS: dict[str, str] = {
+    **dict.fromkeys(("run", "cli", "generate", "complete", "prompt"), _CHAT),
+    **dict.fromkeys(("pull", "download", "fetch", "get", "install"), _NO_PULL),
+    **dict.fromkeys(("list", "ls"), _KEPT),
+    **dict.fromkeys(("rm", "remove", "delete", "uninstall"), _REMOVE),
+    **dict.fromkeys(("stop", "kill", "down", "quit"), _STOP),
+    "unload": "A model is unloaded by its option `idle_stop_s`, by Ollama's API (`keep_alive: 0`), or when the server stops.",
+    "load": "A model is loaded when the server starts, or with `load = \"demand\"` by its first request.",
+    **dict.fromkeys(("start", "server", "up", "api", "launch-server"), _SERVE),
+    **dict.fromkeys(("status", "health", "top", "info", "state"), _STATE),
+    **dict.fromkeys(("log", "logs"), "The log of `unilect serve` goes to stderr: of a systemd service `journalctl -u unilect`, of a container `docker logs`."),
+    **dict.fromkeys(("embed", "embedding", "embeddings"), "Start a server (`unilect serve SOURCE`), and send texts to POST /v1/embeddings."),
+    **dict.fromkeys(("rerank", "reranking"), "Start a server (`unilect serve SOURCE`), and send texts to POST /v1/rerank."),
+    **dict.fromkeys(("bench", "benchmark"), "There is no such command; `unilect chat` shows tokens per second, and /metrics of a server counts them."),
+    **dict.fromkeys(("login", "logout", "signin", "signout", "auth"), _KEYS),
+    **dict.fromkeys(("key", "token", "user", "users"), "Use `unilect keys`."),
     "show": "`GET /v1/models/{model}` of a running server shows what a model supports.",
-    "rm": "Models of the Hugging Face hub are in its own cache: `hf cache ls` and `hf cache rm` manage it.",
-    "stop": _STOP,
-    "kill": _STOP,
-    "start": _SERVE,
-    "server": _SERVE,
-    "help": "Use `unilect --help`, or `unilect COMMAND --help`.",
     "version": "Use `unilect --version`.",
-    "check": "Use `unilect config check FILE`.",
-    "launch": "Use `unilect connect CLIENT` for the lines of a client such as codex or claude.",
-    "create": "There is no Modelfile: a model's options are in a configuration file (unilect.example.toml).",
-}
+    "docs": "`unilect --help` says where the documentation is; a running server has its endpoints at /docs.",
+    **dict.fromkeys(("check", "validate", "lint"), "Use `unilect config check FILE`."),
+    **dict.fromkeys(("init", "setup", "configure"), "A configuration is a TOML file: unilect.example.toml has every option, and `unilect config check FILE` checks one."),
+    **dict.fromkeys(("launch", "client", "integrate"), "Use `unilect connect CLIENT` for the lines of a client such as codex or claude."),
+    **dict.fromkeys(("create", "push", "cp", "copy", "quantize", "convert"), "There is no Modelfile, and no model is made here: a model's options are in a configuration file (unilect.example.toml)."),
+    **dict.fromkeys(("update", "upgrade"), "Use pip, in the folder of the repository: `git pull && pip install .`."),
+    **dict.fromkeys(("cluster", "ray", "nodes"), "Use `unilect fleet`."),
+    **dict.fromkeys(("restart", "refresh"), "Use `unilect reload` for a changed configuration, or start the server again."),
+}  # fmt: skip
 
 
-def of_flag(flag: str) -> str:
-    """What to type instead of a flag, with or without its value; empty where nothing is known of it."""
-    return FLAGS.get(flag.partition("=")[0], "")
+def hint_for_flag(flag: str, value: str, own: Container[str]) -> str:
+    """
+    Return what to type instead of a flag; empty where nothing is known of it.
+
+    Args:
+        flag: As it was typed, without its value.
+        value: What follows it; empty for nothing.
+        own: The flags that the command has.
+    """
+    name = flag.lstrip("-").replace("-", "_").lower()
+    serves = "--context" in own
+    if text := _ANYWHERE.get(flag) or (serves and _OF_SERVERS.get(flag)):
+        return text
+    if serves and (why := why_absent(name)):
+        return f"{why[0].upper()}{why[1:]}."
+    for option in [name, *options_meant(name)]:
+        if hint := _of_option(option, value, own):
+            return hint
+    parameter = name if name in parameters() else parameter_meant(name)
+    if parameter and serves:
+        return (
+            f"`{parameter}` is a parameter of requests. A default stands in a configuration file, in the model's table: "
+            f"`defaults = {{ {parameter} = {value or '...'} }}`; `unilect serve --config FILE`."
+        )
+    return ""
 
 
-def of_command(word: str) -> str:
-    """What to type instead of a command; empty where nothing is known of it."""
-    if word in COMMANDS:
-        return COMMANDS[word]
+def _of_option(option: str, value: str, own: Container[str]) -> str:
+    """Return how an option of ours is set on a command line that has these flags; empty where there is no such option."""
+    flags = [f"--{option.replace('_', '-')}", f"--{option.replace('_', '-').removesuffix('s')}"]
+    if flag := next((one for one in flags if one in own), ""):
+        return f"Use {flag}."
+    if option in Limits.__struct_fields__ and "--limit" in own:
+        return f"Use --limit {option}={value or 'NUMBER'}."
+    if "--context" not in own:
+        return ""
+    where = ", in the model's table" if option in ModelConfig.__struct_fields__ else ""
+    if where or option in Config.__struct_fields__:
+        return (
+            f"`{option}` is an option of the configuration file{where} (docs/configuration.md has every option): "
+            "`unilect serve --config FILE`."
+        )
+    return ""
+
+
+def hint_for_command(word: str) -> str:
+    """Return what to type instead of a command; empty where nothing is known of it."""
+    if word in _COMMANDS:
+        return _COMMANDS[word]
     if os.path.exists(word) or any(mark in word for mark in (":", "/", ".gguf")):
         return f"To serve a model, use `unilect serve {word}`."
     return ""

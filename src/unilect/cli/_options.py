@@ -7,26 +7,51 @@ Source: https://click.palletsprojects.com/en/stable/api/
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import click
+from click.exceptions import NoSuchCommand
 
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 #: A file that whoever uses it opens, and complains of.
 FILE = click.Path(path_type=Path, readable=False)
 
+LEAST_LIKENESS = 0.75  # of a name that is offered for a misspelt one
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class Command(click.Command):
-    """A command whose texts are texts: Python hands bytes that are no UTF-8 over as half a character each, which nobody can write."""
+    """
+    A command with examples in its help, and the right word for a flag that it does not have.
+
+    Its texts are texts: Python hands bytes that are no UTF-8 over as half a character each, which nobody can write.
+
+    Args:
+        examples: Command lines.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        write_examples(self.examples, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse its arguments."""
-        rest = super().parse_args(ctx, args)
+        # neither where a shell completes them, nor flags that are another server's own
+        if not ctx.resilient_parsing and ctx.allow_interspersed_args:
+            self._check_flags(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            near = close(error.option_name, error.possibilities or ())
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from None
         for parameter in self.params:
             given = ctx.params.get(parameter.name or "")
             texts = given if isinstance(given, tuple) else (given,)
@@ -34,6 +59,44 @@ class Command(click.Command):
                 if text and _is_broken(text):
                     raise click.BadParameter(f"{text!r} is not UTF-8 text.", ctx, parameter)
         return rest
+
+    def _check_flags(self, ctx: click.Context, args: list[str]) -> None:
+        """
+        Raises:
+            UsageError: A flag is called otherwise here, or stands elsewhere.
+        """
+        own = {name for parameter in self.params for name in parameter.opts}
+        own |= set(ctx.help_option_names)
+        args = args[: args.index("--")] if "--" in args else args
+        for index, arg in enumerate(args):
+            flag, equals, value = arg.partition("=")
+            following = "".join(args[index + 1 : index + 2])
+            value = value if equals else "" if following.startswith("-") else following
+            if flag == "-c" and value.isdecimal() and "--context" in own:
+                ctx.fail(
+                    f"-c is short for --config here. Use --context {value} (tokens per request)."
+                )
+            if not flag.strip("-") or not flag.startswith("-") or flag in own:
+                continue
+            from unilect.cli._foreign_flags import hint_for_flag  # which imports what options are
+
+            if hint := hint_for_flag(flag, value, own):
+                ctx.fail(f"No such option {flag!r}. {hint}")
+
+
+def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
+    """Write command lines below a help, as they are typed."""
+    if examples:
+        with formatter.section("Examples"):
+            for example in examples:
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+def close(name: str, among: Iterable[str]) -> list[str]:
+    """Return what a misspelt name may mean, and nothing that only has some letters of it."""
+    plain = name.lstrip("-").replace("_", "-").lower()
+    likeness = {one: SequenceMatcher(None, plain, one.lstrip("-")).ratio() for one in among}
+    return [one for one, ratio in likeness.items() if ratio >= LEAST_LIKENESS]
 
 
 def _is_broken(text: str) -> bool:
@@ -45,9 +108,30 @@ def _is_broken(text: str) -> bool:
 
 
 class Group(click.Group):
-    """A group whose help has the commands in the order of their definition; Ctrl-C ends it with the code that shells have for that."""
+    """
+    A group whose help has the commands in the order of their definition; Ctrl-C ends it with the code that shells have for that.
+
+    Args:
+        examples: Command lines.
+    """
 
     command_class = Command
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        write_examples(self.examples, formatter)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command of these arguments."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            near = close(args[0], error.possibilities or ())
+            raise NoSuchCommand(args[0], possibilities=near, ctx=ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of its commands."""
@@ -101,4 +185,4 @@ def _unwritten(error: OSError) -> NoReturn:
 
 def config_file(used: str = "flags override it") -> Decorator:
     """The option `--config`, with what is done with the file."""
-    return click.option("--config", type=FILE, help=f"TOML configuration file; {used}.")
+    return click.option("-c", "--config", type=FILE, help=f"TOML configuration file; {used}.")

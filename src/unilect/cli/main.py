@@ -1,41 +1,68 @@
 """The command line: flags become calls, nothing else."""
 
 import functools
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from unilect.cli import _foreign_flags as foreign_flags
+from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
-from unilect.cli._options import FILE, Command, Group, as_json, config_file
+from unilect.cli._options import FILE, Group, as_json, config_file
+from unilect.extras import documentation
 
-
-class _Command(Command):
-    """A command; for a flag of another server the error names the one to use here."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse its arguments."""
-        own = {name for parameter in self.params for name in parameter.opts}
-        for arg in args[: args.index("--")] if "--" in args else args:
-            flag = arg.partition("=")[0]
-            if flag not in own and (hint := foreign_flags.of_flag(flag)):
-                ctx.fail(f"No such option {flag!r}. {hint}")
-        return super().parse_args(ctx, args)
+#: The commands by use; others come behind them.
+_BY_USE = (
+    *("serve", "chat", "connect", "models", "config", "ps", "why", "reload", "keys", "usage", "worker"),
+    *("fleet", "store", "compat", "completion"),
+)  # fmt: skip
 
 
 class _Commands(Group):
     """The commands; for a command of another server the error names the one to use here."""
 
-    command_class = _Command
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of its commands, the most used first."""
+        others = [name for name in self.commands if name not in _BY_USE]
+        return [name for name in _BY_USE if name in self.commands] + others
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run the command line, or complete it for a shell."""
+        completion.register()
+        return super().main(*args, **more)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the flags before the command."""
+        own = {"--version", *ctx.help_option_names}
+        first = args[0].partition("=")[0] if args else ""
+        if first.startswith("-") and first not in own and not ctx.resilient_parsing:
+            from unilect.cli._foreign_flags import hint_for_flag
+
+            serve = self.commands["serve"]
+            flags = {name for parameter in serve.params for name in parameter.opts}
+            if first in flags:
+                ctx.fail(f"Name a command before {first}: `unilect serve {shlex.join(args)}`.")
+            if hint := hint_for_flag(first, "", flags):
+                ctx.fail(f"No such option {first!r}. {hint}")
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """The command of these arguments."""
-        hint = foreign_flags.of_command(args[0]) if args and args[0] not in self.commands else ""
-        if hint:
-            ctx.fail(f"No such command '{args[0]}'. {hint}")
+        """Return the command of these arguments."""
+        if args and args[0] not in self.commands:
+            from unilect.cli._foreign_flags import hint_for_command
+
+            if hint := hint_for_command(args[0]):
+                ctx.fail(f"No such command '{args[0]}'. {hint}")
         return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, and where the documentation is."""
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Documentation"):
+            formatter.write_text(f"{documentation()} (begin with quickstart.md)")
+            formatter.write_text("A running server lists its endpoints at /docs.")
 
 
 _config = config_file()
@@ -60,11 +87,17 @@ _ENGINE_FLAGS = {
     "threads": click.option("--threads", type=int, help="CPU threads per engine."),
     "gpu_layers": click.option("--gpu-layers", type=int, help="Layers on the GPU; -1: all."),
     "lora": click.option(
-        "--lora", multiple=True, help="LoRA adapter, path[=scale]; may be repeated."
+        "--lora",
+        multiple=True,
+        shell_complete=completion.files,
+        help="LoRA adapter, path[=scale]; may be repeated.",
     ),
-    "mmproj": click.option("--mmproj", help="Projector of a vision model."),
+    "mmproj": click.option(
+        "--mmproj", shell_complete=completion.files, help="Projector of a vision model."
+    ),
     "chat_template": click.option(
         "--chat-template",
+        shell_complete=completion.templates,
         help="Name of a prompt format such as chatml (docs/templates.md), a Jinja template, or its path.",
     ),
 }
@@ -84,7 +117,12 @@ def _engine_flags(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@click.group("unilect", cls=_Commands)
+@click.group(
+    "unilect",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=("unilect serve", "unilect serve model.gguf --context 8192", "unilect chat"),
+)
 @click.version_option(
     package_name="unilect", message="unilect %(version)s", help="Show the version."
 )
@@ -92,19 +130,28 @@ def app() -> None:
     """Serve any local language model with an OpenAI-compatible API."""
 
 
-@app.command()
+@app.command(
+    examples=(
+        "unilect serve model.gguf --context 8192",
+        "unilect serve small=a.gguf big=gguf:org/repo:Q4_K_M",
+        "unilect serve far=http://gpu:8000/v1 --config unilect.toml",
+    )
+)
 @click.argument(
     "models",
     metavar="[[NAME=]SOURCE]...",
     nargs=-1,
-    help="Models to serve [the bundled one].",
+    shell_complete=completion.sources,
+    help="Models to serve, before those of the configuration [the bundled one].",
 )
 @_config
 @_host
 @_port
 @_api_key
 @click.option("--insecure-no-auth", is_flag=True, help="Listen beyond loopback without keys.")
-@click.option("--log-level", help="debug, info, warning or error [info].")
+@click.option(
+    "--log-level", shell_complete=completion.levels, help="debug, info, warning or error [info]."
+)
 @_engine_flags
 def serve(
     models: tuple[str, ...],
@@ -116,8 +163,13 @@ def serve(
     log_level: str | None,
     engine: dict[str, Any],
 ) -> None:
-    """Serve models at http://127.0.0.1:8000/v1."""
+    """
+    Serve models at http://127.0.0.1:8000/v1.
+
+    Flags about engines are for the models of the command line, and without any for those of the configuration.
+    """
     from unilect.cli import _commands as commands
+    from unilect.cli._given import Given
 
     server = {
         "host": host,
@@ -126,22 +178,38 @@ def serve(
         "insecure_no_auth": insecure_no_auth or None,
         "log_level": log_level,
     }
-    commands.serve(commands.Given(list(models), config, server, engine))
+    commands.serve(Given(list(models), config, server, engine))
 
 
-@app.command()
+@app.command(
+    examples=(
+        "unilect models --config unilect.toml",
+        "unilect models --url http://127.0.0.1:8000/v1",
+    )
+)
 @_config
 @_url
 @_servers_key
 def models(config: Path | None, url: str | None, api_key: str | None) -> None:
-    """List the models of a configuration, or with --url those of a running server."""
+    """List the models of a configuration, or of a server."""
     from unilect.cli import _commands as commands
 
     commands.list_models(config, url, api_key)
 
 
-@app.command()
-@click.argument("source", required=False, help="Model to serve for this chat [the bundled one].")
+@app.command(
+    examples=(
+        "unilect chat model.gguf",
+        "unilect chat --url http://127.0.0.1:8000/v1 --model NAME",
+        'echo "What is the capital of France?" | unilect chat',
+    )
+)
+@click.argument(
+    "source",
+    required=False,
+    shell_complete=completion.sources,
+    help="Model to serve for this chat [the bundled one].",
+)
 @_url
 @_model
 @_servers_key
@@ -163,10 +231,11 @@ def chat(
     commands.chat(url, model, api_key, system, source, config, engine)
 
 
-@app.command()
+@app.command(examples=("unilect connect", "unilect connect codex", "unilect connect zed --write"))
 @click.argument(
     "client",
     required=False,
+    shell_complete=completion.clients,
     help="codex, claude, opencode, aider ...; without it, all are listed.",
 )
 @click.option("--url", help="Base URL of the running server [http://127.0.0.1:8000/v1].")
@@ -182,28 +251,54 @@ def connect(
     write: bool,
     replace: bool,
 ) -> None:
-    """Print the lines with which a client (Codex, Zed, LangChain ...) uses a running server."""
+    """
+    Print the settings of a client for a running server.
+
+    Without a client the clients are listed: Codex, Claude Code, Zed, LangChain ...
+    """
     from unilect.cli import _commands as commands
 
     commands.connect(client, url, model, api_key, write, replace)
 
 
-# the flags are the other server's own
-@app.command(cls=Command, context_settings={"allow_interspersed_args": False})
-@click.argument("name", help="llamacpp, chatglm, fastchat, alpaca or ollama.")
-@click.argument("arguments", nargs=-1, help="Its command line; --help lists its flags.")
-def compat(name: str, arguments: tuple[str, ...]) -> None:
-    """Replace an older server: accepts its command line and serves its API."""
+@app.command(
+    context_settings={"allow_interspersed_args": False},  # the flags are the other server's own
+    examples=(
+        "unilect compat llamacpp -m model.gguf -ngl 99 -c 8192 --port 8080",
+        "unilect compat ollama --model model.gguf",
+        "unilect compat fastchat --help",
+    ),
+)
+@click.argument(
+    "name",
+    required=False,
+    shell_complete=completion.older_servers,
+    help="llamacpp, chatglm, fastchat, alpaca or ollama; without it, they are listed.",
+)
+@click.argument(
+    "arguments",
+    nargs=-1,
+    shell_complete=completion.older_flags,
+    help="Its command line; --help lists its flags.",
+)
+def compat(name: str | None, arguments: tuple[str, ...]) -> None:
+    """Serve in another server's place, with its flags."""
     from unilect.cli import _commands as commands
 
     commands.compat(name, list(arguments))
 
 
-@app.command()
+@app.command(
+    examples=(
+        'unilect worker big.gguf --host 0.0.0.0 --port 8001 --api-key "$WORKER_KEY"',
+        "unilect worker m=model.gguf --fastchat-controller http://127.0.0.1:21001",
+    )
+)
 @click.argument(
     "source",
     metavar="[[NAME=]SOURCE]",
     required=False,
+    shell_complete=completion.sources,
     help="Model to serve [the configuration's].",
 )
 @_config
@@ -233,8 +328,13 @@ def worker(
     limit_worker_concurrency: int | None,
     engine: dict[str, Any],
 ) -> None:
-    """Serve one model to a unilect on another machine, or to a FastChat controller."""
+    """
+    Serve one model to a gateway on another machine.
+
+    The gateway is a unilect, or a FastChat controller.
+    """
     from unilect.cli import _commands as commands
+    from unilect.cli._given import Given
 
     server: dict[str, Any] = {
         "host": host,
@@ -246,10 +346,12 @@ def worker(
     }
     names = [name for name in (model_names or "").split(",") if name]
     models = [] if source is None else [source]
-    commands.worker(commands.Given(models, config, server, engine), names)
+    commands.worker(Given(models, config, server, engine), names)
 
 
-@app.command()
+@app.command(
+    examples=("unilect usage --config unilect.toml --by key", "unilect usage --since 7d --csv")
+)
 @_config
 @click.option(
     "--by",
@@ -267,29 +369,37 @@ def worker(
 @as_json
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 def usage(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) -> None:
-    """Print what keys have used: requests, tokens and cost, from the ledger in the store."""
+    """
+    Print the requests, tokens and cost of each key.
+
+    They are read from the ledger in the store.
+    """
     from unilect.cli import _usage
 
     _usage.show(config, by, since, as_json, as_csv)
 
 
-@app.command()
+@app.command(examples=("unilect reload --config unilect.toml", "unilect reload --pid 1234"))
 @_servers_config
 @_server
 @click.option("--pid", type=click.IntRange(min=2), help="Send SIGHUP to this server instead.")
 def reload(config: Path | None, server: str | None, pid: int | None) -> None:
-    """Have a running server reload its configuration file: all of it, or nothing, and the reason (exit code 1)."""
+    """
+    Have a running server reload its configuration.
+
+    It takes all of the file, or nothing and says why (exit code 1).
+    """
     from unilect.cli import _admin
 
     _admin.reload(config, pid, server)
 
 
-@app.command()
+@app.command(examples=("unilect ps", "unilect ps --config unilect.toml --json"))
 @_servers_config
 @_server
 @as_json
 def ps(config: Path | None, server: str | None, as_json: bool) -> None:
-    """List the models and the running requests of your servers."""
+    """List the models and the requests of your servers."""
     from unilect.cli import _admin
 
     _admin.show(config, as_json, server)
@@ -334,15 +444,37 @@ app.add_command(store.app, "store")
 app.add_command(fleet.app, "fleet")
 
 
-@app.group("config", cls=Group)
+@app.group("config", cls=Group, examples=("unilect config check unilect.toml",))
 def config_app() -> None:
-    """Commands for configuration files."""
+    """Check a configuration file."""
 
 
-@config_app.command("check")
+@config_app.command("check", examples=("unilect config check unilect.toml",))
 @click.argument("config", required=False, type=FILE, help="TOML file.")
 def config_check(config: Path | None) -> None:
-    """Check a configuration file."""
+    """
+    Check a configuration file, and say what it is.
+
+    Nothing is started; all mistakes are listed (exit code 2).
+    """
     from unilect.cli import _commands as commands
 
     commands.check_config(config)
+
+
+@app.command("completion", examples=('eval "$(unilect completion bash)"', "unilect completion fish | source"))  # fmt: skip
+@click.argument("shell", type=click.Choice(completion.SHELLS), help="Your shell.")
+def print_completion(shell: str) -> None:
+    """
+    Print the script of completion in bash, zsh or fish.
+
+    Write its line into the shell's start file, such as ~/.bashrc.
+    """
+    click.echo(completion.script(app, shell))
+
+
+@app.command("help", hidden=True)
+@click.argument("words", nargs=-1)
+def show_help(words: tuple[str, ...]) -> None:
+    """Print the help of a command."""
+    app.main([*words, "--help"], prog_name="unilect")

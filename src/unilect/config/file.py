@@ -76,6 +76,11 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigError: It cannot be read, or is no TOML.
     """
     try:
+        if _is_model(path):
+            raise ConfigError(
+                f"{path}: is a model, and no configuration file. Serve it with `unilect serve {path}`, or name it in a TOML file as "
+                "the `source` of a table [models.NAME]."
+            )
         return tomllib.loads(_text(path))
     except OSError as error:
         raise ConfigError(
@@ -185,6 +190,14 @@ def _of_file(name: str, file: str | None, path: OptionPath) -> str:
         what = "is empty" if not found else f"has more than {_MOST_SECRET} characters"
         raise ConfigError(f"{where}: {name}_FILE: {file} {what}; expected a secret.", path)
     return found
+
+
+def _is_model(path: Path) -> bool:
+    """Return True for a GGUF file, which may have more bytes than memory holds."""
+    if not path.is_file():  # a pipe is read once
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _text(path: Path) -> str:

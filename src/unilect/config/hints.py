@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from unilect.config.foreign_names import option_meant, parameter_meant, why_absent
+from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig
 from unilect.config.server import TABLES, Config
 from unilect.config.values import OptionPath, nearest, shown
@@ -25,21 +27,6 @@ _OF_KUBERNETES = re.compile(
     r"UNILECT_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 _KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
-#: Options as other servers call them.
-_NAMES_ELSEWHERE = {
-    "context": "n_ctx num_ctx ctx_size max_model_len max_seq_len",
-    "gpu_layers": "ngl",
-    "parallel": "n_parallel max_num_seqs slots",
-    "batch": "n_batch",
-    "source": "path file url base_url model_path",
-    "chat_template": "template",
-    "max_age_days": "max_age ttl retention",
-    "max_size_mib": "max_size max_bytes",
-    "tls_cert": "ssl_certfile",
-    "tls_key": "ssl_keyfile",
-    "host": "bind address",
-}
-_ELSEWHERE = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
 _SERVER_TABLES = frozenset({"server", "unilect", "gateway", "config", "settings", "http", "main"})
 _TOP = "at the top of the file, before the first table"
 
@@ -61,8 +48,10 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
         return unknown_in(here, name, _SERVER, f"put it {_TOP}")
     if len(path) > 2:
         return unknown_in(here, name)
-    if name in _parameters():
-        return f"is a parameter of requests; put it under `defaults`: {_as_default(name, value)}."
+    if meant := _parameter(name):
+        return f"is a parameter of requests; put it under `defaults`: {_as_default(meant, value)}."
+    if limit := _limit(name):
+        return f"is a limit; put it under `limits`: `limits = {{ {limit} = {shown(value)} }}`."
     return unknown_in(here, name, _SERVER, f"put it {_TOP}")
 
 
@@ -81,8 +70,8 @@ def unknown_variables(env: Mapping[str, str], found: Mistakes) -> None:
             hint = f"`{option}` is an option of a model: set it in a file, or with a flag of `unilect serve`."
         elif option in _SERVER:
             hint = f"`{option}` can be set in a file only."
-        elif _ELSEWHERE.get(option) in VARIABLES.values():
-            hint = f"did you mean {PREFIX}{_ELSEWHERE[option].upper()}?"
+        elif meant := option_meant(option, VARIABLES.values()):
+            hint = f"did you mean {PREFIX}{meant.upper()}?"
         elif option in ("key", "keys", "token", "apikey"):
             hint = f"did you mean {KEY_VARIABLE}?"
         elif near := nearest(option, [one.removeprefix(PREFIX).lower() for one in known]):
@@ -97,10 +86,21 @@ def is_of_kubernetes(text: str) -> bool:
     return _KUBERNETES_URL.match(text) is not None
 
 
-def _parameters() -> set[str]:
-    """What a request may hold."""
+def parameters() -> set[str]:
+    """Return the names of all that a request may hold."""
     kinds = (ChatRequest, CompletionRequest)
     return {field.name for kind in kinds for field in msgspec.structs.fields(kind)}
+
+
+def _parameter(name: str) -> str:
+    """Return the parameter of requests that a name means; empty for none."""
+    return name if name in parameters() else parameter_meant(name)
+
+
+def _limit(name: str) -> str:
+    """Return the limit that a name means; empty for none."""
+    limits = Limits.__struct_fields__
+    return name if name in limits else option_meant(name, limits)
 
 
 def _as_default(name: str, value: Any) -> str:
@@ -109,8 +109,10 @@ def _as_default(name: str, value: Any) -> str:
 
 
 def _unknown_at_the_top(name: str, value: Any) -> str:
-    if not isinstance(value, dict) and name in _parameters() - {*_MODEL}:
-        return f"is a parameter of requests; put it under a model's `defaults`: {_as_default(name, value)}."
+    if not isinstance(value, dict) and (limit := _limit(name)) and limit not in _MODEL:
+        return f"is a limit; put it into the table [limits]: `{limit} = {shown(value)}`."
+    if not isinstance(value, dict) and (meant := _parameter(name)) and meant not in _MODEL:
+        return f"is a parameter of requests; put it under a model's `defaults`: {_as_default(meant, value)}."
     if not isinstance(value, dict):
         return unknown_in(_SERVER, name, _MODEL, "put it into the model's table [models.NAME]")
     if name.lower() in _SERVER_TABLES:
@@ -130,13 +132,16 @@ def _unknown_at_the_top(name: str, value: Any) -> str:
 def unknown_in(
     here: Collection[str], name: str, elsewhere: Collection[str] = (), do: str = ""
 ) -> str:
-    """What to say of a name that is no option in `here`; where it is one in `elsewhere`, what to do."""
-    if name in elsewhere:
+    """Return what to say of a name that is no option in `here`; where it is one in `elsewhere`, what to do."""
+    if meant := option_meant(name, here):
+        return f"unknown option; did you mean `{meant}`{_unit(meant)}?"
+    if meant := name if name in elsewhere else option_meant(name, elsewhere):
         whose = "the server" if "tls_cert" in elsewhere else "a model"
-        return f"is an option of {whose}; {do}."
-    meant = _ELSEWHERE.get(name, "")
-    meant = meant if meant in here else nearest(name, here)
-    if meant:
+        which = "" if meant == name else f"; did you mean `{meant}`{_unit(meant)}? It"
+        return f"{f'unknown option{which} ' if which else ''}is an option of {whose}; {do}."
+    if why := why_absent(name):
+        return f"there is no such option: {why}."
+    if meant := nearest(name, here):
         return f"unknown option; did you mean `{meant}`?"
     if (near := nearest(name, elsewhere)) and do:
         return f"unknown option here; if you meant `{near}`, {do}."
@@ -145,3 +150,7 @@ def unknown_in(
         if len(here) < 12
         else ("unknown option; docs/configuration.md lists all.")
     )
+
+
+def _unit(option: str) -> str:
+    return ", in seconds" if option.endswith("_s") else ""

@@ -116,7 +116,7 @@ def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) 
     server = {name: value for name, value in values.items() if name != "models"}
     good = placed_server(accepted(Config, server, (), unknown_option, found), folder)
     if not isinstance(tables, dict):
-        found.add(f"models: expected tables [models.NAME], found {shown(tables)}.", ("models",))
+        found.add(_no_tables(tables), ("models",))
         tables = {}
     models = {}
     for name, table in tables.items():
@@ -130,6 +130,17 @@ def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) 
             fine = accepted(ModelConfig, table, path, unknown_option, found)
             models[name] = ModelConfig(**placed(fine, folder))
     return good | ({"models": models} if "models" in values else {})
+
+
+def _no_tables(models: Any) -> str:
+    """Return what to say of `models` that is no table of tables, with how the first of them is written."""
+    first = models[0] if isinstance(models, list) and models else {}
+    first = first if isinstance(first, dict) else {}
+    name = next((first[key] for key in ("name", "id", "model") if isinstance(first.get(key), str)), "")  # fmt: skip
+    name = name if name and wrong_name(name) is None else "NAME"
+    header = dotted(("models", name))
+    rest = f" Write `[{header}]` instead of `[[models]]`, and no `name`." if first else ""
+    return f"models: expected tables [models.NAME], found {shown(models)}.{rest}"
 
 
 def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]:

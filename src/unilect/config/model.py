@@ -6,26 +6,42 @@ A field's description is its documentation, as in `config`.
 
 import re
 from typing import Annotated, Any, Literal
+from unicodedata import normalize
 
 from msgspec import Meta, Struct
 
 from unilect.config.limits import Limits
 
+#: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
+_CHARACTERS = r"\w.:/@+\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\u1780-\u17d3-"
 #: What clients may call a model.
-NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
+NAME = rf"^[{_CHARACTERS}]{{1,128}}(?!\n)$"
+_NO_NAME = re.compile(rf"[^{_CHARACTERS}]")
 
 
 def wrong_name(name: str) -> str | None:
-    """What is wrong with the name of a model, wherever it is given; None for nothing."""
-    if re.fullmatch(NAME[1:-1], name):
+    """Return what is wrong with the name of a model, wherever it is given; None for nothing."""
+    other = _NO_NAME.search(name)
+    if other is None and 1 <= len(name) <= 128:
         return None
-    other = re.search(r"[^A-Za-z0-9._:/@+-]", name)
-    found = f"`{other[0]}`" if other and other[0].isprintable() else "a character of another kind"
-    if other and other[0].isspace():
-        found = "a space"
     if other is None:
         found = f"{len(name)} characters"
+    elif other[0].isspace():
+        found = "a space"
+    else:
+        found = f"`{other[0]}`" if other[0].isprintable() else "a character of another kind"
     return f"a model's name has 1 to 128 letters, digits and . _ : / @ + -; found {found}."
+
+
+def name_from(text: str) -> str:
+    """
+    Return the model's name that is nearest to a text such as a file's name: letters stay, in one spelling, and other characters become `-`.
+
+    >>> name_from("Modèle ü 模型")
+    'Modèle-ü-模型'
+    """
+    name = re.sub(rf"[^{_CHARACTERS}]+|/", "-", normalize("NFC", text))
+    return name.strip("-")[:128] or "model"
 
 
 def described(description: str, **limits: Any) -> Meta:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from msgspec import structs
 
@@ -22,6 +23,7 @@ _SCHEME = re.compile(r"^[a-z0-9+.-]{2,}:", re.DOTALL)
 _ON_THE_HUB = re.compile(
     r"^(?![^/]*/[^/]*\.gguf$)\w[\w.-]*/\w[\w.-]*(/.+\.gguf)?(:[\w.-]+)?$", re.ASCII | re.I
 )
+_FILE_URL = re.compile(r"^file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
 _FILE_NAME = re.compile(r"\.[A-Za-z]\w*$")
 
 
@@ -63,6 +65,17 @@ def placed(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     if values.get("lora"):
         changed["lora"] = [_adapter(one, folder) for one in values["lora"]]
     return changed
+
+
+def without_file_scheme(source: str) -> str:
+    """
+    Return the path of a `file:` URL; any other source as it is.
+
+    >>> without_file_scheme("file:///models/a%20b.gguf")
+    '/models/a b.gguf'
+    """
+    scheme = _FILE_URL.match(source)
+    return source if scheme is None else unquote(source[scheme.end() :])
 
 
 def moved(values: Mapping[str, Any], move: Callable[[str], str]) -> dict[str, Any]:
@@ -112,6 +125,7 @@ def _at(path: str, folder: Path | None) -> str:
 
 def _source(source: str, folder: Path | None) -> str:
     """A source is a path where its scheme is an engine's, or where it has none and is a .gguf file or a folder."""
+    source = without_file_scheme(source)
     local = _LOCAL.match(source)
     scheme, location = (f"{local[1]}:", local[2]) if local else ("", source)
     if not local and (_SCHEME.match(source) or source in ("", "demo")):

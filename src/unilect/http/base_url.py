@@ -54,7 +54,14 @@ def split(base: str) -> tuple[SplitResult, int]:
         url = urlsplit(base)
         port = url.port or (443 if url.scheme == "https" else 80)
     except ValueError as error:
-        raise ConfigError(f"{redacted(base)}: this is no URL.") from error
+        why = (
+            "its port is no number from 1 to 65535"
+            if "port" in str(error).lower()
+            else "it is not a URL"
+        )
+        raise ConfigError(
+            f"{redacted(base)}: {why}. Write a URL such as http://host:8000/v1."
+        ) from error
     if (
         url.scheme not in ("http", "https")
         or not url.hostname

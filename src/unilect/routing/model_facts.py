@@ -1,8 +1,12 @@
 """A model in one line, for the start screen and the model page: the kind of its backends, and its limits."""
 
+from pathlib import Path
+
 from unilect import plugins
-from unilect.config.kinds import KINDS, has
+from unilect.config.kinds import KINDS, UPSTREAMS, has
 from unilect.config.model import ModelConfig
+from unilect.config.paths import adapter_of
+from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 from unilect.routing.sources import DEMO, kind_of, split
 
@@ -51,18 +55,45 @@ def limits(model: Model) -> list[str]:
     return told
 
 
+def beside_weights(config: ModelConfig) -> list[str]:
+    """Return the files that a table adds to its model, without their folders: adapters, and a projector."""
+    adapters = [Path(adapter_of(text)[0]).name for text in config.lora]
+    told = [f"LoRA {', '.join(adapters)}"] if adapters else []
+    return [*told, f"mmproj {Path(config.mmproj).name}"] if config.mmproj else told
+
+
+def traits(model: Model, config: ModelConfig | None) -> list[str]:
+    """Return the limits of a model, and the files that its table adds to it."""
+    return [*limits(model), *(beside_weights(config) if config is not None else [])]
+
+
 def line(model: Model, config: ModelConfig | None) -> str:
     """
-    A model in one line of the start screen.
+    Return a model in one line of the start screen.
 
     Args:
         config: Its table; None for one that a server or a worker has brought.
     """
-    told = [kind(model), *limits(model)]
+    members = model.pool.members
+    places = [where for member in members if (where := _place(member))]
+    told = [" ".join([kind(model), ", ".join(places)]).rstrip(), *traits(model, config)]
     if config is not None:
-        kinds = {kind_of(split(member.source)[0]) for member in model.pool.members}
+        kinds = {kind_of(split(member.source)[0]) for member in members}
         if has("parallel", kinds & KINDS.keys()):
             told.append(f"{config.parallel} at a time")
         if config.load == "demand":
             told.append("starts with its first request")
     return ", ".join(told)
+
+
+def _place(member: Member) -> str:
+    """Return where a backend's model is; of a server that was asked, also that it does not answer."""
+    scheme, _ = split(member.source) if member.source else ("", "")
+    if scheme in ("", DEMO):
+        return ""
+    silent = kind_of(scheme) in UPSTREAMS and member.begun and not member.started
+    return (
+        f"{member.source} (does not answer; it is asked again with each request)"
+        if silent
+        else member.source
+    )

@@ -9,10 +9,12 @@ https://github.com/ollama/ollama/blob/main/docs/openai.md (where Ollama answers 
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
+from unilect.config.paths import without_file_scheme
 from unilect.errors import ConfigError
 from unilect.hub import REPO
 
@@ -27,13 +29,16 @@ _HOST = re.compile(
 _PULLED = re.compile(r"^(?:ollama:(?://)?)?([\w.-]+(?:/[\w.-]+)*(?::[\w.-]+)?)$")
 _CONFIGURATIONS = (".yaml", ".yml", ".json", ".ini", ".conf", ".cfg")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+#: The schemes that are told with an example of each.
+_MAIN = ("gguf", "hf", "http", "https")
 #: Endings of files, which are no ending of a host's name.
 _FILES = (*_CONFIGURATIONS, *_PICKLES, ".toml", ".safetensors", ".onnx", ".txt", ".zip", ".gz")
 
 
 def read_as(source: str) -> str:
     """
-    The source that a text means: itself, or the model of a web address on the Hugging Face hub.
+    Return the source that a text means: itself, the path of a `file:` URL, or the model of a web address on the Hugging Face hub.
 
     >>> read_as("https://huggingface.co/org/repo/blob/main/a.gguf?download=true")
     'gguf:org/repo/a.gguf'
@@ -43,6 +48,7 @@ def read_as(source: str) -> str:
     Raises:
         ConfigError: An address of the hub that names no model.
     """
+    source = without_file_scheme(source)
     address = _HUB_ADDRESS.match(source)
     if address is None:
         return source
@@ -83,20 +89,44 @@ def endpoint(location: str) -> str:
     return found.group() if found is not None else ""
 
 
-def is_gguf(path: str) -> bool:
-    """True for a file with the magic bytes of GGUF, whatever its name, such as Ollama's blobs."""
-    return _begins_with(path, b"GGUF")
+def check_is_server(url: str) -> None:
+    """
+    Raises:
+        ConfigError: It is the URL of a file.
+    """
+    path = re.split(r"[?#]", url, maxsplit=1)[0]
+    if re.match(r"https?://[^/]+/", path, re.I) and path.lower().endswith((".gguf", *_FILES)):
+        name = path.rpartition("/")[2]
+        raise ConfigError(
+            f"{url}: is the URL of a file, and files are fetched from the Hugging Face hub only. Download it (`curl -LO {url}`), "
+            f"and serve {name}."
+        )
+
+
+def may_be_gguf(source: str) -> bool:
+    """Return True for the path of a GGUF file: by its ending, or by the magic bytes, as Ollama's blobs have no ending."""
+    if source.lower().endswith(".gguf"):
+        return not _URL.match(source) and not _special(source)
+    return _begins_with(source, b"GGUF")
 
 
 def unknown(source: str, schemes: Iterable[str]) -> str:
-    """Why a source cannot be served, and what was most likely meant, as sentences."""
+    """Return why a source cannot be served, and what was most likely meant, as sentences."""
+    if kind := _special(source):
+        return f"{source}: is {kind}, and no model. Name a .gguf file, or the folder of a model of transformers."
     if os.path.isfile(source):
         return f"{source}: {_no_model(source)}"
+    if url := _URL.match(source):
+        return _unknown_scheme(source, url.group(1), schemes)
     if source.lower().endswith(_FILES):
         guess = f"; a server needs its scheme: http://{source}" if _HOST.match(source) else ""
+        config = source.lower().endswith(".toml")
+        guess = "; a configuration is named with --config" if config else guess
         return f"{source}: there is no such file{guess}."
     if _HOST.match(source):
         return f"{source}: a server needs its scheme; write http://{source}."
+    if source.startswith((".", "/", "~")) or source.endswith("/"):
+        return f"{source}: there is no such file or folder. Check the path."
     if REPO.match(source):
         return f"{source}: there is no such file or folder. {_on_the_hub(source)}"
     pulled = _PULLED.match(source)
@@ -108,8 +138,37 @@ def unknown(source: str, schemes: Iterable[str]) -> str:
             "A model of a running Ollama is served from a configuration file: "
             f'source = "http://127.0.0.1:11434/v1", model = "{name}".'
         )
-    known = ", ".join(f"{scheme}:" for scheme in schemes)
-    return f"{source}: there is no such file, and its scheme is none of {known}."
+    return _unknown_scheme(source, source.partition(":")[0] if ":" in source else "", schemes)
+
+
+def _unknown_scheme(source: str, scheme: str, schemes: Iterable[str]) -> str:
+    """Return what to say of a source that begins with no scheme of ours."""
+    known = list(schemes)
+    if scheme.lower() in known:
+        return (
+            f"{source}: schemes are written in lower case: {scheme.lower()}{source[len(scheme) :]}"
+        )
+    what = f"`{scheme}:` is no scheme of a source" if scheme else "there is no such file or folder"
+    others = ", ".join(f"{one}:" for one in known if one not in _MAIN and "+" not in one)
+    return (
+        f"{source}: {what}. Name a .gguf file or a folder on this machine (download it first), a model of the Hugging Face hub "
+        f"(gguf:org/repo/file.gguf, hf:org/name), or a server (http://host:8000/v1); further schemes: {others}."
+    )
+
+
+def _special(path: str) -> str:
+    """Return what a path is that is neither a file nor a folder; empty for those, and where nothing is there."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return ""
+    kinds = (
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((words for is_one, words in kinds if is_one(mode)), "")
 
 
 def _on_the_hub(repo: str) -> str:

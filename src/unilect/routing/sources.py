@@ -10,11 +10,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint
-from itertools import chain, count
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -25,7 +24,7 @@ from unilect.backend import Backend, BackendSpec, Report
 from unilect.config.fleet import FleetConfig
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS, check_options
-from unilect.config.model import NAME, ModelConfig
+from unilect.config.model import ModelConfig
 from unilect.config.paths import check_adapters
 from unilect.config.server import Config, process_environment
 from unilect.config.store import may_have_keys
@@ -45,7 +44,7 @@ from unilect.routing.registry import Model, Registry
 log = logging.getLogger("unilect")
 DEMO = "demo"
 ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
-_SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
+SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
 
 class Progress(Protocol):
@@ -152,13 +151,16 @@ def split(source: str) -> tuple[str, str]:
     if source in ("", DEMO):
         return DEMO, ""
     source = hints.read_as(source)
-    match = _SCHEME.match(source)
-    if match is not None and _is_known(match.group(1)):
+    match = SCHEME.match(source)
+    if match is not None and is_known(match.group(1)):
         scheme, location = match.groups()
-        return scheme, hints.base_url(location) if _is_upstream(scheme) else location
+        if not _is_upstream(scheme):
+            return scheme, location
+        hints.check_is_server(source)
+        return scheme, hints.base_url(location)
     if os.path.isdir(source):
         return "hf", source
-    if source.lower().endswith(".gguf") or hints.is_gguf(source):
+    if hints.may_be_gguf(source):
         return "gguf", source
     raise ConfigError(hints.unknown(source, [*_ours(), *plugins.found(plugins.BACKENDS)[0]]))
 
@@ -177,55 +179,6 @@ def kinds(config: ModelConfig) -> dict[str, str]:
 def kind_of(scheme: str) -> str:
     """The kind of a scheme; of one from outside itself."""
     return KIND_OF.get(scheme, scheme)
-
-
-def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
-    """
-    Name and source of an argument `[NAME=]SOURCE`; a source without a name gets one.
-
-    >>> named("m=http://gpu:8000/v1")
-    ('m', 'http://gpu:8000/v1')
-    >>> named("models/qwen3-4b-q8_0.gguf")
-    ('qwen3-4b-q8_0', 'models/qwen3-4b-q8_0.gguf')
-
-    Raises:
-        ConfigError: The source is nothing that can be served, or no model can have this name.
-    """
-    name, equals, source = argument.partition("=")
-    if equals and (re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name) or _is_name(argument)):
-        return name, source
-    scheme, location = split(argument)
-    name = (
-        DEMO
-        if scheme == DEMO
-        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1], flags=re.I)
-    )
-    if "http" in scheme:
-        name = "default"
-    name = re.sub(r"[^A-Za-z0-9._:@+-]", "-", name) or "model"
-    known, numbered = set(taken), (f"{name}-{number}" for number in count(2))
-    return next(one for one in chain([name], numbered) if one not in known), argument
-
-
-def _is_name(argument: str) -> bool:
-    """
-    Whether what stands before the first `=` is a model's name with a slash in it, and no part of a path or a URL.
-
-    Raises:
-        ConfigError: What follows can be served, and no model can have such a name.
-    """
-    name, _, source = argument.partition("=")
-    scheme, known = _SCHEME.match(argument), _SCHEME.match(source)
-    if os.path.exists(argument) or (scheme is not None and _is_known(scheme.group(1))):
-        return False
-    if not os.path.exists(source) and (known is None or not _is_known(known.group(1))):
-        return False
-    if name[:1] in "./~" or re.match(NAME, name) is None:
-        raise ConfigError(
-            f"{argument}: `{name}` can be no model's name. Give it 1 to 128 letters, digits and . _ : / @ + - before the "
-            f"`=`, such as {re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}={source}."
-        )
-    return True
 
 
 def model(
@@ -449,9 +402,9 @@ def _tell(name: str, source: str) -> None:
         )
 
 
-def _is_known(scheme: str) -> bool:
+def is_known(scheme: str) -> bool:
     """
-    Whether there is a backend for a scheme.
+    Return True where there is a backend for a scheme.
 
     Raises:
         ConfigError: There are two.

@@ -24,7 +24,7 @@ from unilect.gateway.metrics import Metrics
 from unilect.gateway.rejoin import Rejoin
 from unilect.gateway.tracing import Tracing
 from unilect.routing.images import Images
-from unilect.routing.model_facts import kind, limits
+from unilect.routing.model_facts import kind, traits
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server import _openapi as openapi
@@ -236,7 +236,8 @@ def own_routes(site: Site) -> list[Route]:
             if greeting is not None:
                 return web.Response(text=greeting, headers=_VARY)
             return web.json_response(_LINKS | {"version": version("unilect")}, headers=_VARY)
-        models = [(m.name, kind(m), limits(m)) for m in service.models]
+        tables = site.config.models
+        models = [(m.name, kind(m), traits(m, tables.get(m.name))) for m in service.models]
         text = pages.home(request.host, request.secure, models, site.keys.required)
         return web.Response(body=text.encode(), headers=pages.HEADERS)
 

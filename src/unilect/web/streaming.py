@@ -17,6 +17,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
+from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.hdrs import METH_HEAD
@@ -256,7 +257,7 @@ def _headers(request: web.Request, content_type: str, run: Running | None) -> di
     if content_type is not JSON:
         headers |= _UNBUFFERED
     if run is not None and run.answering is not run.model:
-        headers["X-Unilect-Fallback"] = run.answering.name
+        headers["X-Unilect-Fallback"] = quote(run.answering.name, safe="/:@+")  # headers are ASCII
     if run is not None and run.attempts:
         headers["X-Unilect-Attempts"] = str(run.attempts)
     return headers

@@ -27,7 +27,8 @@ from unilect.errors import (
 )
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.requests import Message
-from unilect.routing.sources import named, split
+from unilect.routing.source_names import named
+from unilect.routing.sources import split
 
 HELLO = ["\n", "Hello", " world", b"\xe4", b"\xbd", b"\xa0", "."]
 

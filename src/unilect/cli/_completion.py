@@ -1,0 +1,127 @@
+"""
+Completion for shells: sources of models with the files of this machine, clients, formats, and the names of `unilect compat`.
+
+Source: https://click.palletsprojects.com/en/stable/shell-completion/
+"""
+
+from collections.abc import Iterable
+from glob import escape, iglob
+from typing import Any, ClassVar
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+)
+
+SHELLS = ("bash", "zsh", "fish")
+_VARIABLE = "_UNILECT_COMPLETE"
+_Items = list[CompletionItem[Any]]
+
+
+class _Bash(BashComplete):
+    """Bash, which takes `=` and `:` for the ends of words, and adds a blank to each word that is complete."""
+
+    source_template: ClassVar[str] = """\
+%(complete_func)s() {
+    local IFS=$'\\n' response completion type value
+
+    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD %(complete_var)s=bash_complete $1)
+
+    for completion in $response; do
+        IFS=',' read -r type value <<< "$completion"
+        if [[ $type == file || $type == dir ]]; then
+            COMPREPLY=()
+            compopt -o default
+        else
+            COMPREPLY+=("$value")
+            [[ $value == *[:/=] ]] && compopt -o nospace
+        fi
+    done
+    return 0
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+    def source(self) -> str:
+        """Return the script."""
+        return self.source_template % self.source_vars()
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the one that is completed, and that."""
+        words, incomplete = super().get_completion_args()
+        return [word for word in words if word not in ("=", ":")], incomplete.lstrip("=:")
+
+
+def register() -> None:
+    """Have click complete for bash as here."""
+    add_completion_class(_Bash)
+
+
+def script(app: click.Command, shell: str) -> str:
+    """Return what a shell is to run, so that it completes."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    return kind(app, {}, "unilect", _VARIABLE).source()
+
+
+def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Have the shell offer its files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def sources(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer files; where no file begins so, schemes."""
+    from unilect.config.kinds import KIND_OF
+
+    upstream = ("http", "https")
+    schemes = [f"{one}://" if one.endswith(upstream) else f"{one}:" for one in KIND_OF]
+    return _or_files(schemes, incomplete)
+
+
+def templates(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer files; where no file begins so, the names of formats."""
+    from unilect.templates import names
+
+    return _or_files(names(), incomplete)
+
+
+def levels(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer the levels of the log."""
+    return _beginning(("debug", "info", "warning", "error"), incomplete)
+
+
+def clients(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer the clients of `unilect connect`."""
+    from unilect.cli.connect.clients import CLIENTS
+
+    return _beginning(CLIENTS, incomplete)
+
+
+def older_servers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer the names of `unilect compat`."""
+    from unilect.cli._compat import FLAGS
+
+    return _beginning(FLAGS, incomplete)
+
+
+def older_flags(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer the flags of the server that `unilect compat` replaces, and files."""
+    from unilect.cli._compat import flag_names
+
+    if not incomplete.startswith("-"):
+        return files(ctx, parameter, incomplete)
+    return _beginning(flag_names(ctx.params.get("name") or ""), incomplete)
+
+
+def _beginning(words: Iterable[str], incomplete: str) -> _Items:
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def _or_files(words: Iterable[str], incomplete: str) -> _Items:
+    has_files = not incomplete or any(iglob(f"{escape(incomplete)}*"))
+    found = [] if has_files else _beginning(words, incomplete)
+    return found or [CompletionItem(incomplete, type="file")]

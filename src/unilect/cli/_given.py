@@ -1,0 +1,174 @@
+"""What a command line gives: models, a file, and flags; together they are a configuration."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from unilect.config import load as config_load
+from unilect.config import paths as config_paths
+from unilect.config.file import Origin
+from unilect.config.kinds import ENGINES, OPTIONS, has, in_words
+from unilect.config.model import ModelConfig, wrong_name
+from unilect.config.names import check_names
+from unilect.config.server import Config
+from unilect.config.values import convert
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
+from unilect.routing import sources
+from unilect.routing.source_names import named, rename_note
+
+_OF_ALL = "all"  # what a table of the command line is called that stands for all models of a server
+
+
+class Given(NamedTuple):
+    """
+    What a command was given.
+
+    Attributes:
+        models: `[NAME=]SOURCE` arguments; they come before the models of the file.
+        config: The file.
+        server: Flags about the server; None where not given.
+        engine: Flags about engines that are given: about those of `models`, and without any about those of the file.
+    """
+
+    models: Sequence[str]
+    config: Path | None
+    server: Mapping[str, Any]
+    engine: Mapping[str, Any]
+
+    @property
+    def origin(self) -> Origin:
+        """Where the options come from; flags about engines name themselves where they are wrong."""
+        of_server = config_load.origin_of(self.config, self.server)
+        own = [f"models.{name}" for name, _ in self._named()]
+        return Origin(of_server.file, of_server.given | dict.fromkeys([*self.engine, *own], ""))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the names of models that are other than one would expect."""
+        found = [rename_note(name, argument) for name, argument in self._named()]
+        return [note for note in found if note]
+
+    def _named(self) -> list[tuple[str, str]]:
+        """The models with their names, those with no mistake."""
+        found: dict[str, str] = {}
+        for argument in self.models:
+            with Mistakes():  # which are told where the models are made
+                name, _ = named(argument, found)
+                found.setdefault(_OF_ALL if name == sources.ALL else name, argument)
+        return list(found.items())
+
+
+def read(given: Given) -> tuple[Config, Mistakes]:
+    """Return the configuration of the file, the environment and the command line together, without what is wrong, and what is wrong."""
+    loaded, found = config_load.read(given.config, given.server)
+    of_file, tables = dict(loaded.models), dict[str, ModelConfig]()
+    for argument in given.models:
+        with found:
+            _add(argument, tables)
+    if sources.ALL in tables:
+        tables[_OF_ALL] = structs.replace(tables.pop(sources.ALL), model=sources.ALL)
+    for name in tables.keys() & of_file.keys():
+        found.add(
+            f"{' and '.join(tables[name].sources)}: the name `{name}` is also that of a model in {given.origin.file}. "
+            f"Give it another, such as {name}-2={tables[name].sources[0]}, or leave one of them out."
+        )
+    if given.engine and (tables or not given.models):
+        with found:
+            if given.models:
+                tables = _with_flags(tables, given.engine)
+            else:
+                of_file = _with_flags(of_file or {sources.DEMO: ModelConfig()}, given.engine)
+    settings = structs.replace(loaded, models={**tables, **of_file})
+    if given.models:
+        with found:
+            check_names(settings.models)
+    return settings, found
+
+
+def checked(given: Given) -> Config:
+    """
+    Return the configuration, unless something is wrong with it: then what else would be found later is told too.
+
+    Raises:
+        ConfigError: Something is wrong.
+    """
+    settings, found = read(given)
+    if found.errors:
+        from unilect.cli import _preflight as preflight
+
+        later = Mistakes()
+        list(preflight.look(settings, later))
+        found.errors += given.origin.told(later.errors)
+    found.raise_all()
+    return settings
+
+
+def flag_of(option: str) -> str:
+    """Return the flag of an option: `--gpu-layers` of `gpu_layers`."""
+    return f"--{option.replace('_', '-')}"
+
+
+def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
+    """
+    Take a model of the command line in; a name that is given twice is a model with several backends.
+
+    Raises:
+        ConfigError: It is none that can be served, or has no name that a model can have.
+    """
+    name, source = named(argument, tables)
+    if not source.strip():
+        raise ConfigError(
+            f"`{argument}`: has no source. Write SOURCE or NAME=SOURCE; a variable of the shell may be empty."
+        )
+    if name != sources.ALL and (wrong := wrong_name(name)) is not None:
+        raise ConfigError(f"{argument}: {wrong}")
+    source = config_paths.placed({"source": source}, None)["source"]
+    others = tables[name].sources if name in tables else []
+    for other in others:
+        if other != source and _runs_here(other) and _runs_here(source):
+            raise ConfigError(
+                f"{argument}: the name `{name}` is given to {other}, too, and these are two models. Give each a name of its own: "
+                f"{name}={other} {name}-2={source}. Two sources of one model are a list in a configuration file."
+            )
+    tables[name] = ModelConfig(source=[*others, source] if others else source)
+
+
+def _runs_here(source: str) -> bool:
+    """Return True for a source that an engine of this server reads, and none that a server answers for."""
+    with Mistakes():  # told where its backend is made
+        return sources.kind_of(sources.split(source)[0]) in ENGINES
+    return False
+
+
+def _with_flags(
+    tables: Mapping[str, ModelConfig], flags: Mapping[str, Any]
+) -> dict[str, ModelConfig]:
+    """
+    Return the models with the flags that they have.
+
+    Raises:
+        ConfigError: A value is wrong, or no model has such a flag.
+    """
+    found, fields = Mistakes(), {field.name: field for field in structs.fields(ModelConfig)}
+    try:
+        kinds = {name: sources.kinds(table) for name, table in tables.items()}
+    except ConfigError:  # told with its model, where that is made
+        return dict(tables)
+    for option, value in flags.items():
+        flag, of_flag = flag_of(option), Mistakes()
+        convert(fields[option].type, value, (option,), of_flag)
+        for error in of_flag.errors:
+            found.add(str(error).replace(option, flag, 1))
+        if not any(has(option, of_model.values()) for of_model in kinds.values()):
+            found.add(f"{flag}: applies to {in_words(OPTIONS[option])}; no model here is one. Leave it out.")  # fmt: skip
+    found.raise_all()
+    placed = config_paths.placed(flags, None)
+    return {
+        name: structs.replace(
+            table, **{o: v for o, v in placed.items() if has(o, kinds[name].values())}
+        )
+        for name, table in tables.items()
+    }

@@ -1,0 +1,249 @@
+"""
+llama-server's command line as a configuration: `unilect compat llamacpp -m model.gguf -ngl 99 -c 8192`.
+
+`_FLAGS` has the flags that have an effect here, `_WITHOUT` those that ask for nothing that is not here anyway; the latter are told in a
+notice. What cannot be done is an error.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unilect.config.foreign_names import why_absent
+from unilect.config.model import name_from
+from unilect.errors import ConfigError, unreadable
+from unilect.routing.source_names import named
+
+PORT = 8080
+_MANY = 99  # layers, which no model has by which people mean all of them
+#: destination -> type, flags
+_FLAGS: dict[str, tuple[type, str]] = {
+    "model": (str, "-m --model"),
+    "model_url": (str, "-mu --model-url"),
+    "hf_repo": (str, "-hf -hfr --hf-repo"),
+    "hf_file": (str, "-hff --hf-file"),
+    "alias": (str, "-a --alias"),
+    "host": (str, "--host"),
+    "port": (int, "--port"),
+    "api_key": (str, "--api-key"),
+    "api_key_file": (str, "--api-key-file"),
+    "tls_cert": (str, "--ssl-cert-file"),
+    "tls_key": (str, "--ssl-key-file"),
+    "context": (int, "-c --ctx-size"),
+    "parallel": (int, "-np --parallel"),
+    "threads": (int, "-t --threads"),
+    "gpu_layers": (str, "-ngl --gpu-layers --n-gpu-layers"),
+    "batch": (int, "-b --batch-size"),
+    "cache_type_k": (str, "-ctk --cache-type-k"),
+    "cache_type_v": (str, "-ctv --cache-type-v"),
+    "cache_ram_mib": (int, "-cram --cache-ram"),
+    "slot_save_path": (str, "--slot-save-path"),
+    "pooling": (str, "--pooling"),
+    "mmproj": (str, "-mm --mmproj"),
+    "chat_template": (str, "--chat-template"),
+    "chat_template_file": (str, "--chat-template-file"),
+    "chat_template_kwargs": (str, "--chat-template-kwargs"),
+    "sleep": (int, "--sleep-idle-seconds"),
+    "temperature": (float, "--temp --temperature"),
+    "top_k": (int, "--top-k"),
+    "top_p": (float, "--top-p"),
+    "min_p": (float, "--min-p"),
+    "seed": (int, "-s --seed"),
+    "max_tokens": (int, "-n --predict --n-predict"),
+    "repeat_penalty": (float, "--repeat-penalty"),
+    "presence_penalty": (float, "--presence-penalty"),
+    "frequency_penalty": (float, "--frequency-penalty"),
+    "thinking_budget_tokens": (int, "--reasoning-budget"),
+}
+_PARAMETERS = (
+    "temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "repeat_penalty", "presence_penalty",
+    "frequency_penalty", "thinking_budget_tokens",
+)  # fmt: skip
+_OPTIONS = (
+    "threads", "batch", "cache_type_k", "cache_type_v", "cache_ram_mib", "slot_save_path", "mmproj",
+)  # fmt: skip
+_SWITCHES = {"rerank": "--rerank --reranking", "verbose": "-v --verbose --log-verbose"}
+_LISTS = {"lora": "--lora", "lora_scaled": "--lora-scaled"}
+#: Flags without a value that have no effect here.
+_WITHOUT = (
+    "--jinja --no-jinja --embedding --embeddings --metrics --props --slots --no-slots --webui --no-webui --ui --no-ui "
+    "--cont-batching -cb --no-cont-batching -nocb --mlock --no-mmap --mmap --warmup --no-warmup --context-shift --no-context-shift "
+    "--log-disable --log-timestamps --log-prefix --swa-full --kv-unified -kvu --no-kv-offload -nkvo --check-tensors --offline "
+    "--no-perf --perf --special --mmproj-auto --no-mmproj-auto --mmproj-offload --no-mmproj-offload --prefill-assistant "
+    "--numa-isolate --direct-io"
+)
+#: The same with a value, which some may lack.
+_WITH = (
+    "-fa --flash-attn -ub --ubatch-size -tb --threads-batch -to --timeout --threads-http --log-file --log-colors -lv --verbosity "
+    "--prio --poll --numa --cache-reuse -sps --slot-prompt-similarity -md --model-draft --draft --draft-max --draft-min --draft-p-min "
+    "-ngld --gpu-layers-draft -cd --ctx-size-draft --spec-type --reasoning-format --keep -sm --split-mode -mg --main-gpu -ts "
+    "--tensor-split --defrag-thold -dt --ctx-checkpoints --swa-checkpoints -fit --fit --image-min-tokens --image-max-tokens"
+)
+#: The flags that have an effect.
+NAMES = [
+    flag
+    for flags in (*(flags for _, flags in _FLAGS.values()), *_SWITCHES.values(), *_LISTS.values())
+    for flag in flags.split()
+]
+#: Flags that `api_like_OAI.py` has, too.
+_SHARED = ("--host", "--port", "--api-key")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the mistake on stderr."""
+        name = self.prog.removeprefix("unilect ")
+        self.exit(2, f"unilect: {name}: {message}. `{self.prog} --help` lists its flags.\n")
+
+
+def is_meant(arguments: Sequence[str]) -> bool:
+    """Return True for llama-server's command line, and not that of the older `api_like_OAI.py`."""
+    own = {*NAMES, *_WITHOUT.split(), *_WITH.split()} - {*_SHARED}
+    return any(argument.partition("=")[0] in own for argument in arguments)
+
+
+def values_of(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """
+    Return the options of a configuration for a command line, and what is otherwise than it was.
+
+    Raises:
+        ConfigError: Something cannot be done.
+        SystemExit: The arguments are wrong, or ask for help.
+    """
+    parser = _parser()
+    known, rest = parser.parse_known_args(arguments)
+    if rest:
+        parser.error(f"no such flag of llama-server is known here: {rest[0]}")
+    given = {name: value for name, value in vars(known).items() if value is not None}
+    notices = [_without(flag) for flag in given.pop("without", [])]
+    table = {name: given[name] for name in _OPTIONS if name in given}
+    table |= _engine(given, notices)
+    if defaults := _defaults(given):
+        table["defaults"] = defaults
+    name, table["source"], table["aliases"] = _model(given)
+    table["unsupported"] = "report"  # llama-server ignores what it does not know; here it is named
+    values = {
+        "host": given.get("host", "127.0.0.1"),
+        "port": given.get("port", PORT),
+        "api_keys": _keys(given) or None,
+        "tls_cert": given.get("tls_cert"),
+        "tls_key": given.get("tls_key"),
+        "log_level": "debug" if given.get("verbose") else None,
+        "insecure_no_auth": given.get("insecure_no_auth"),
+        "on_unknown_model": "default",
+        "models": {name: table},
+    }
+    return values, notices
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="unilect compat llamacpp", allow_abbrev=False)
+    for name, (kind, flags) in _FLAGS.items():
+        parser.add_argument(*flags.split(), dest=name, type=kind)
+    for name, flags in _SWITCHES.items():
+        parser.add_argument(*flags.split(), dest=name, action="store_true", default=None)
+    parser.add_argument("--insecure-no-auth", action="store_true", default=None)
+    parser.add_argument("--lora", action="append")
+    parser.add_argument("--lora-scaled", action="append", nargs="+")
+    for flags, count in ((_WITHOUT, 0), (_WITH, "?")):
+        for flag in flags.split():
+            parser.add_argument(
+                flag, dest="without", action=_Without, nargs=count, help=argparse.SUPPRESS
+            )
+    return parser
+
+
+class _Without(argparse.Action):
+    """A flag that has no effect, and is told."""
+
+    def __call__(self, parser: Any, space: Any, value: Any, flag: str | None = None) -> None:
+        """Note the flag."""
+        space.without = [*(space.without or []), flag]
+
+
+def _without(flag: str) -> str:
+    why = why_absent(flag.lstrip("-").replace("-", "_"))
+    return f"{flag}: no effect: {why}." if why else f"{flag}: no effect."
+
+
+def _model(given: dict[str, Any]) -> tuple[str, str, list[str]]:
+    """Return the name, the source and the further names of the model."""
+    if "hf_repo" in given:
+        repo, _, quantization = given["hf_repo"].partition(":")
+        file = given.get("hf_file")
+        source = f"gguf:{repo}/{file}" if file else f"gguf:{repo}:{quantization or 'Q4_K_M'}"
+    else:
+        source = given.get("model") or given.get("model_url") or ""
+    if not source:
+        raise ConfigError(
+            "compat llamacpp: names no model. Add `-m model.gguf`; a folder of models has no router here."
+        )
+    own = named(source)[0] if "hf_repo" not in given else name_from(repo.partition("/")[2])
+    names = [one.strip() for one in given.get("alias", "").split(",") if one.strip()] or [own]
+    return names[0], source, names[1:]
+
+
+def _engine(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
+    """Return the options of the engine that are reckoned otherwise here."""
+    found: dict[str, Any] = {}
+    parallel, context = given.get("parallel", -1), given.get("context", 0)
+    if parallel > 0:
+        found["parallel"] = parallel
+    if context > 0:
+        found["context"] = max(16, context // max(1, parallel))
+        if parallel > 1:
+            notices.append(
+                f"-c {context} -np {parallel}: each request has a context of {found['context']} tokens, as in llama-server."
+            )
+    layers = given.get("gpu_layers", "auto")
+    if layers.isdecimal() and int(layers) < _MANY:
+        found["gpu_layers"] = int(layers)
+    elif layers.isdecimal() or layers in ("all", "-1"):
+        notices.append(f"-ngl {layers}: all layers are on the GPU where llama.cpp has one.")
+    elif layers != "auto":
+        raise ConfigError(f"-ngl: expected a number, `auto` or `all`, found {layers[:50]!r}.")
+    scaled = [(*one, "")[:2] if len(one) > 1 else tuple(one[0].split(":", 1)) for one in given.get("lora_scaled", [])]  # fmt: skip
+    lora = [path for text in given.get("lora", []) for path in text.split(",")]
+    lora += ["=".join(one) for one in scaled]
+    found |= {"lora": lora} if lora else {}
+    if template := given.get("chat_template_file") or given.get("chat_template"):
+        found["chat_template"] = template
+    if given.get("pooling", "none") != "none" or given.get("rerank"):
+        found["pooling"] = "rank" if given.get("rerank") else given["pooling"]
+    if given.get("sleep", -1) > 0:
+        found["idle_stop_s"] = float(given["sleep"])
+    return found
+
+
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that requests have that do not say."""
+    found = {name: given[name] for name in _PARAMETERS if name in given}
+    for name in ("seed", "max_tokens", "thinking_budget_tokens"):
+        if found.get(name, 0) < 0:  # a random seed, and no bound
+            del found[name]
+    if text := given.get("chat_template_kwargs"):
+        try:
+            found["chat_template_kwargs"] = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"--chat-template-kwargs: expected a JSON object such as '{{\"enable_thinking\": false}}', found {text[:50]!r}."
+            ) from error
+    return found
+
+
+def _keys(given: dict[str, Any]) -> list[str]:
+    keys = [key.strip() for key in given.get("api_key", "").split(",") if key.strip()]
+    if file := given.get("api_key_file"):
+        try:
+            lines = Path(file).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = unreadable(error) if isinstance(error, OSError) else f"{file} is not UTF-8 text."
+            raise ConfigError(f"--api-key-file: {why}") from error
+        keys += [line.strip() for line in lines if line.strip()]
+    return keys
