@@ -29,6 +29,8 @@ PAUSE_S = 1.0
 MAX_HTTP_BYTES = 50 * 10**9
 REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)  # the name of a repository
 _HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
+_BESIDE = re.compile(r"mmproj|imatrix", re.I)
+_DRAFT = re.compile(r"(?:^|[-._/ ])(?:mtp|draft|eagle\d?|dflash)(?:[-._/ ]|$)", re.I)
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
 # weights, tokenizer, configuration and code of its own, at the top or in the pooling's folder; not the other formats of the weights
 _FOLDER_FILE = re.compile(
@@ -147,14 +149,20 @@ def _chosen(repo: str, quantization: str) -> str:
 
 
 def ggufs(files: Iterable[str]) -> list[str]:
-    """The models among the files of a repository: GGUF files but for projectors and the later parts of a model in parts."""
-    return sorted(
+    """
+    Return the models among the files of a repository.
+
+    They are its GGUF files but for projectors, importance matrices, the later parts of a model in parts, and the drafts of another model;
+    a repository that holds nothing but drafts is one of them.
+    """
+    found = sorted(
         file
         for file in files
         if file.lower().endswith(".gguf")
-        and "mmproj" not in file.lower()
+        and not _BESIDE.search(file)
         and not _LATER_PART.search(file)
     )
+    return [file for file in found if not _DRAFT.search(file)] or found
 
 
 def _fetch_all(

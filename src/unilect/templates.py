@@ -158,9 +158,38 @@ def read(given: str) -> Format:
         return Format(template=Path(given).read_text())
     except (OSError, UnicodeDecodeError) as error:
         near = get_close_matches(given, _by_name(), n=3)
-        hint = f" Do you mean {' or '.join(near)}?" if near else ""
+        hint = (
+            f" Do you mean {' or '.join(near)}?"
+            if near
+            else " docs/templates.md lists the formats."
+        )
         raise ConfigError(
             f"chat_template: {given[:100]} is no Jinja, no named format and no file that can be read.{hint}"
+        ) from error
+
+
+def check_syntax(given: str, text: str) -> None:
+    """
+    Hold a template that llama.cpp is to run against Jinja's syntax, for the line of a mistake; tags that only others have may stand in it.
+
+    Args:
+        given: The option, for its file.
+        text: The template.
+
+    Raises:
+        ConfigError: It is no Jinja.
+    """
+    try:
+        _environment().parse(text)
+    except jinja2.TemplateSyntaxError as error:
+        if "unknown tag" not in str(error):
+            file = "" if text == given else f"{given[:200]}: "
+            raise ConfigError(
+                f"chat_template: {file}line {error.lineno} is not valid Jinja: {_words(error)}."
+            ) from error
+    except RecursionError as error:
+        raise ConfigError(
+            "chat_template: this is not valid Jinja: it is nested too deep."
         ) from error
 
 

@@ -109,7 +109,7 @@ MISTAKES = [
     Mistake("a model's unset $VARIABLE", "variable NOPE is not set", ":2: models.a.api_key:", "Set it", '[models.a]\napi_key = "$NOPE"\nsource = "http://127.0.0.1:1/v1"\n'),
     Mistake("no such certificate", "No such file", ":1: tls_cert:", "Name a file in PEM", 'tls_cert = "nosuch.pem"\n'),
     Mistake("no such key of a certificate", "No such file", ":2: tls_key:", "Name a file in PEM", 'tls_cert = "unilect.toml"\ntls_key = "nosuch.pem"\n'),
-    Mistake("no certificate", "cannot be used", ":1: tls_cert:", "PEM", 'tls_cert = "unilect.toml"\n'),
+    Mistake("no certificate", "holds no certificate", ":1: tls_cert:", "PEM", 'tls_cert = "unilect.toml"\n'),
     Mistake("a key without certificate", "requires a certificate", ":1: tls_key:", "set tls_cert", 'tls_key = "k.pem"\n'),
     # models that contradict each other, or do nothing
     Mistake("an alias twice", "`b` is already used by models.a", ":4: models.c:", "Rename one", '[models.a]\naliases = ["b"]\n[models.c]\naliases = ["b"]\n'),

@@ -134,7 +134,10 @@ def check_config(config: Path | None) -> None:
     lines = list(preflight.look(settings, later))
     found.errors += config_load.origin_of(config).told(later.errors)
     or_exit(found.raise_all, code=2)
-    warnings = open_keys(config_load.origin_of(config).file)
+    warnings = [
+        *open_keys(config_load.origin_of(config).file),
+        *sources.doubts(sources.served(settings)),
+    ]
     print("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
 
 

@@ -108,13 +108,11 @@ def older_servers(ctx: click.Context, parameter: click.Parameter, incomplete: st
     return _beginning(FLAGS, incomplete)
 
 
-def older_flags(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
-    """Offer the flags of the server that `unilect compat` replaces, and files."""
+def older_flags(name: str, incomplete: str) -> _Items:
+    """Offer the flags of a server that `unilect compat` replaces."""
     from unilect.cli._compat import flag_names
 
-    if not incomplete.startswith("-"):
-        return files(ctx, parameter, incomplete)
-    return _beginning(flag_names(ctx.params.get("name") or ""), incomplete)
+    return _beginning(flag_names(name), incomplete)
 
 
 def _beginning(words: Iterable[str], incomplete: str) -> _Items:

@@ -8,6 +8,7 @@ https://github.com/ollama/ollama/blob/main/docs/cli.mdx; https://localai.io/adva
 """
 
 import os
+import re
 from collections.abc import Container
 
 from unilect.config.foreign_names import options_meant, parameter_meant, why_absent
@@ -15,6 +16,7 @@ from unilect.config.hints import parameters
 from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
+from unilect.config.values import shown
 
 _MODEL = "Name the model without a flag: `unilect serve path/to/model.gguf`."
 _HUB = "Name the model without a flag: `unilect serve gguf:org/repo/file.gguf`, or `hf:org/name`."
@@ -23,6 +25,7 @@ _SETUP = (
     "`unilect completion bash` (or zsh, fish) prints what a shell completes commands and flags with: "
     '`eval "$(unilect completion bash)"`.'
 )
+_PLAIN = re.compile(r"-?\d+(\.\d+)?|true|false")  # what TOML writes without quotes
 #: flag of a server -> what to type instead, where there is more to say than the name of an option
 _OF_SERVERS: dict[str, str] = {
     **dict.fromkeys(("--model", "-m", "--model-path", "--model-id", "--model-file"), _MODEL),
@@ -104,7 +107,8 @@ def hint_for_flag(flag: str, value: str, own: Container[str]) -> str:
     if serves and (why := why_absent(name)):
         return f"{why[0].upper()}{why[1:]}."
     for option in [name, *options_meant(name)]:
-        if hint := _of_option(option, value, own):
+        same = option == name or option in Limits.__struct_fields__  # in its unit, too
+        if hint := _of_option(option, value if same else "", own):
             return hint
     parameter = name if name in parameters() else parameter_meant(name)
     if parameter and serves:
@@ -124,13 +128,15 @@ def _of_option(option: str, value: str, own: Container[str]) -> str:
         return f"Use --limit {option}={value or 'NUMBER'}."
     if "--context" not in own:
         return ""
-    where = ", in the model's table" if option in ModelConfig.__struct_fields__ else ""
-    if where or option in Config.__struct_fields__:
-        return (
-            f"`{option}` is an option of the configuration file{where} (docs/configuration.md has every option): "
-            "`unilect serve --config FILE`."
-        )
-    return ""
+    of_model = option in ModelConfig.__struct_fields__
+    if not of_model and option not in Config.__struct_fields__:
+        return ""
+    where = "in a model's table [models.NAME]" if of_model else "at the top"
+    line = f"{option} = {value if _PLAIN.fullmatch(value) else shown(value)}" if value else option
+    return (
+        f"It is an option of configuration files: write `{line}` {where}, and start `unilect serve --config FILE` "
+        "(docs/configuration.md has every option)."
+    )
 
 
 def hint_for_command(word: str) -> str:

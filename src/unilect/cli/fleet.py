@@ -39,12 +39,18 @@ _timeout = click.option(
 )
 
 
-@click.group(cls=Group)
+@click.group(
+    cls=Group,
+    examples=(
+        "unilect fleet start --config unilect.toml --listen 10.0.0.1",
+        "unilect fleet join 10.0.0.1",
+    ),
+)
 def app() -> None:
-    """Commands for models on several machines."""
+    """Run models with `replicas` on several machines."""
 
 
-@app.command()
+@app.command(examples=("unilect fleet start --config unilect.toml --listen 10.0.0.1",))
 @_config
 @click.option(
     "--listen",
@@ -63,13 +69,17 @@ def start(
     resources: str | None,
     address: str | None,
 ) -> None:
-    """Start a cluster with this machine as its head, and serve the models of a configuration, until SIGTERM."""
+    """
+    Start a cluster, and serve models into it.
+
+    This machine is its head, until SIGTERM.
+    """
     from unilect.cli import _fleet
 
     _fleet.start(config, listen, port, resources, address)
 
 
-@app.command()
+@app.command(examples=("unilect fleet join 10.0.0.1 --token-file token",))
 @click.argument("head", metavar="HEAD[:PORT]", help="As `fleet start` has printed it.")
 @click.option(
     "--token-file",
@@ -97,44 +107,60 @@ def join(
     _fleet.join(head, token_file, resources, listen, port)
 
 
-@app.command()
+@app.command(examples=("unilect fleet status", "unilect fleet status --json"))
 @_config
 @_address
 @as_json
 def status(config: Path | None, address: str | None, as_json: bool) -> None:
-    """List the nodes, models and replicas of a cluster, with their memory and load."""
+    """
+    List the nodes, models and replicas of a cluster.
+
+    Their memory and load are listed, too.
+    """
     from unilect.cli import _fleet
 
     _fleet.status(config, address, as_json)
 
 
-@app.command()
+@app.command(examples=("unilect fleet drain 10.0.0.2",))
 @click.argument("node", help="Its address, host name, or the beginning of its id.")
 @_config
 @_address
 @_timeout
 def drain(node: str, config: Path | None, address: str | None, timeout: float) -> None:
-    """Have a node hand its replicas over and leave: it takes nothing new, and finishes what it answers."""
+    """
+    Have a node hand its replicas over and leave.
+
+    It takes nothing new, and finishes what it answers.
+    """
     from unilect.cli import _fleet
 
     _fleet.drain(config, address, node, timeout)
 
 
-@app.command()
+@app.command(examples=("unilect fleet remove small",))
 @click.argument("model", help="Its name, as `fleet status` shows it.")
 @_config
 @_address
 @_timeout
 def remove(model: str, config: Path | None, address: str | None, timeout: float) -> None:
-    """Take a model off the cluster that no gateway has any more: its replicas finish what they answer, and end."""
+    """
+    Take a model off the cluster that no gateway has.
+
+    Its replicas finish what they answer, and end.
+    """
     from unilect.cli import _fleet
 
     _fleet.remove(config, address, model, timeout)
 
 
-@app.command()
+@app.command(examples=("unilect fleet stop",))
 def stop() -> None:
-    """Stop what `fleet start` and `fleet join` of this user run on this machine; running answers finish."""
+    """
+    Stop this user's nodes on this machine.
+
+    They are what `fleet start` and `fleet join` run. Running answers finish.
+    """
     from unilect.cli import _fleet
 
     _fleet.stop()

@@ -10,12 +10,21 @@ _config = config_file("its [store] is used")
 _name = click.argument("name", help="The key's name, or its id.")
 
 
-@click.group(cls=Group)
+@click.group(
+    cls=Group,
+    examples=("unilect keys create alice --limit tokens_per_day=100000", "unilect keys list"),
+)
 def app() -> None:
-    """Commands for API keys in the store."""
+    """Create, list, limit and revoke API keys."""
 
 
-@app.command()
+@app.command(
+    examples=(
+        "unilect keys create alice",
+        "unilect keys create bob --expires 30d --models small,big",
+        "unilect keys create eve --limit requests_per_minute=20",
+    )
+)
 @click.argument("name", help="What to call the key.")
 @_config
 @click.option("--owner", default="", help="Whose key it is.")
@@ -43,7 +52,12 @@ def create(
     _keys.create(config, name, owner, expires, models, limit, as_json)
 
 
-@app.command()
+@app.command(
+    examples=(
+        "unilect keys limit alice --limit tokens_per_day=100000",
+        "unilect keys limit alice --none tokens_per_day",
+    )
+)
 @_name
 @_config
 @click.option(
@@ -66,21 +80,29 @@ def limit(
     none: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Change the limits of a key, on every running server within a second. Limits that are not named stay."""
+    """
+    Change the limits of a key.
+
+    They hold on every running server within a second. Limits that are not named stay.
+    """
     from unilect.cli import _keys
 
     _keys.limit(config, name, limit, none, as_json)
 
 
-@app.command("digest")
+@app.command("digest", examples=("unilect keys digest", "unilect keys digest < key.txt"))
 def print_digest() -> None:
-    """Read a key from the terminal or from stdin, and print what stands for it in `api_keys`."""
+    """
+    Print the digest of a key, for `api_keys` in a file.
+
+    The key is read from the terminal or from stdin.
+    """
     from unilect.cli import _keys
 
     _keys.print_digest()
 
 
-@app.command("list")
+@app.command("list", examples=("unilect keys list", "unilect keys list --json"))
 @_config
 @as_json
 def list_keys(config: Path | None, as_json: bool) -> None:
@@ -90,7 +112,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
     _keys.list_keys(config, as_json)
 
 
-@app.command()
+@app.command(examples=("unilect keys revoke alice",))
 @_name
 @_config
 @as_json
@@ -101,7 +123,7 @@ def revoke(name: str, config: Path | None, as_json: bool) -> None:
     _keys.revoke(config, name, as_json)
 
 
-@app.command()
+@app.command(examples=("unilect keys rotate alice --overlap 1h",))
 @_name
 @_config
 @click.option(
@@ -112,7 +134,11 @@ def revoke(name: str, config: Path | None, as_json: bool) -> None:
 )
 @as_json
 def rotate(name: str, config: Path | None, overlap: str, as_json: bool) -> None:
-    """Print a new secret for a key; the old one can be used for a while."""
+    """
+    Print a new secret for a key.
+
+    The old one can be used for a while.
+    """
     from unilect.cli import _keys
 
     _keys.rotate(config, name, overlap, as_json)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
-from unilect.cli._options import FILE, Group, as_json, config_file
+from unilect.cli._options import FILE, Command, Group, as_json, config_file
 from unilect.extras import documentation
 
 #: The commands by use; others come behind them.
@@ -261,7 +262,21 @@ def connect(
     commands.connect(client, url, model, api_key, write, replace)
 
 
+class _Compat(Command):
+    """A command whose flags are another server's."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        """Offer that server's flags once it is named."""
+        name = ctx.params.get("name")
+        return (
+            completion.older_flags(name, incomplete)
+            if name
+            else super().shell_complete(ctx, incomplete)
+        )
+
+
 @app.command(
+    cls=_Compat,
     context_settings={"allow_interspersed_args": False},  # the flags are the other server's own
     examples=(
         "unilect compat llamacpp -m model.gguf -ngl 99 -c 8192 --port 8080",
@@ -278,7 +293,7 @@ def connect(
 @click.argument(
     "arguments",
     nargs=-1,
-    shell_complete=completion.older_flags,
+    shell_complete=completion.files,
     help="Its command line; --help lists its flags.",
 )
 def compat(name: str | None, arguments: tuple[str, ...]) -> None:

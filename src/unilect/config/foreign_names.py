@@ -65,8 +65,8 @@ _PARAMETERS = {
 _MEANT_PARAMETER = {name: ours for ours, names in _PARAMETERS.items() for name in names.split()}
 
 _SYSTEM = "no model has a system prompt of its own: clients send it with each request (`unilect chat --system TEXT`)"
-_DRAFT = "unilect has no speculative decoding; leave the draft model out, the answers are the same without it"
-_GPU_MEMORY = "llama.cpp takes what the model needs; `context`, `parallel` and `gpu_layers` decide how much that is"
+_DRAFT = "there is no speculative decoding here; leave the draft model out, the answers are the same without it"
+_GPU_MEMORY = "a model takes what it needs: `context`, `parallel` and `gpu_layers` decide how much memory that is"
 _TOOLS = "tool calls work with every model, and need no parser of their own: leave it out"
 _MMAP = "model files are mapped into memory: leave it out"
 #: A name elsewhere -> why there is no such option here, and what to do, as the rest of a sentence.
@@ -86,8 +86,8 @@ _ABSENT = {
     "reasoning_parser": "thoughts are told from answers without it: leave it out",
     "reasoning_format": "a request may have it; answers have thoughts apart anyway: leave it out",
     "jinja": "chat templates are always Jinja: leave it out",
-    "flash_attn": "llama.cpp decides itself on flash attention: leave it out",
-    "fa": "llama.cpp decides itself on flash attention: leave it out",
+    "flash_attn": "flash attention is used where llama.cpp has it: leave it out",
+    "fa": "flash attention is used where llama.cpp has it: leave it out",
     **dict.fromkeys(("mlock", "mmap", "no_mmap", "use_mmap", "use_mlock", "direct_io"), _MMAP),
     **dict.fromkeys(("cont_batching", "cb", "continuous_batching"), "requests are always batched as they come: leave it out"),
     **dict.fromkeys(("context_shift", "no_context_shift"), "an answer ends where the context is full: leave it out"),

@@ -140,7 +140,7 @@ def unknown_in(
         which = "" if meant == name else f"; did you mean `{meant}`{_unit(meant)}? It"
         return f"{f'unknown option{which} ' if which else ''}is an option of {whose}; {do}."
     if why := why_absent(name):
-        return f"there is no such option: {why}."
+        return f"no such option; {why}."
     if meant := nearest(name, here):
         return f"unknown option; did you mean `{meant}`?"
     if (near := nearest(name, elsewhere)) and do:

@@ -9,6 +9,7 @@ https://github.com/ollama/ollama/blob/main/docs/openai.md (where Ollama answers 
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -98,7 +99,7 @@ def check_is_server(url: str) -> None:
     if re.match(r"https?://[^/]+/", path, re.I) and path.lower().endswith((".gguf", *_FILES)):
         name = path.rpartition("/")[2]
         raise ConfigError(
-            f"{url}: is the URL of a file, and files are fetched from the Hugging Face hub only. Download it (`curl -LO {url}`), "
+            f"{url}: is the URL of a file, and files are fetched from the Hugging Face hub only. Download it (`curl -LO {shlex.quote(url)}`), "
             f"and serve {name}."
         )
 

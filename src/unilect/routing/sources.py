@@ -92,6 +92,8 @@ def built(config: Config, checker: Checker, progress: Progress | None = None) ->
             if one.model != ALL:
                 made.append(of_table)
     found.raise_all()
+    for doubt in doubts(models):
+        log.warning("%s", doubt)
     return made
 
 
@@ -386,6 +388,27 @@ def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable
 
 def _silent(what: str, part: float, size_bytes: int = 0, /) -> None:
     """A progress callback that discards everything."""
+
+
+def doubts(models: Mapping[str, ModelConfig]) -> Iterator[str]:
+    """Yield what is allowed among the tables of models, and hardly meant."""
+    names: dict[tuple[str, ...], str] = {}
+    for name, table in models.items():
+        kinds_of = set[str]()
+        with Mistakes():  # told where its backend is made
+            kinds_of = {*kinds(table).values()}
+        if table.threads is not None and table.threads > _cores() and kinds_of & {*ENGINES}:
+            yield (
+                f"models.{name}: threads: {table.threads} threads on {_cores()} cores make an engine very slow. Leave `threads` out, "
+                f"or set at most {_cores()}."
+            )
+        other = names.setdefault((*table.sources, *table.lora), name)
+        is_large = "gguf" in kinds_of and not {*table.sources} & {"", DEMO, f"{DEMO}:"}
+        if other != name and is_large and table.replicas is None:
+            yield (
+                f"models.{name}: its file is that of models.{other}, too, and is loaded twice. Where no option differs, give one model "
+                f'both names: `aliases = ["{name}"]`.'
+            )
 
 
 def _tell(name: str, source: str) -> None:

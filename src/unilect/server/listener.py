@@ -51,6 +51,7 @@ from unilect.tasks import close_each
 from unilect.web.bodies import Bodies
 
 log = logging.getLogger("unilect")
+_FEW_CONNECTIONS = 1024  # which is told
 _NO_HTTP = "a client sent what is no HTTP (%s)"
 _OF_ADMIN = Limits(connections=64, silent=32)
 CUT_TIMEOUT_S = 2.0  # for error frames to go out
@@ -138,7 +139,11 @@ class Listener:
         await self._limits.start()
         self.check(self._config)
         self._urls = [await door.open(tls) for door in self._doors]
-        log.info("up to %d connections at a time", self._connections.limits.connections)
+        most = self._connections.limits.connections
+        if most < _FEW_CONNECTIONS:
+            log.info(
+                "up to %d connections at a time, of the files that this process may open", most
+            )
         return self._urls
 
     def _new_ledger(self, registry: Registry) -> LedgerBook | None:

@@ -3,10 +3,13 @@ The certificate of the server: read where it listens, and where a configuration 
 """
 
 import os
+import re
 import ssl
 
 from unilect.config.server import Config
 from unilect.errors import ConfigError
+
+_MOST_BYTES = 1024 * 1024
 
 
 def server_context(config: Config) -> ssl.SSLContext | None:
@@ -25,13 +28,43 @@ def server_context(config: Config) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"tls_cert: {config.tls_cert} and its key cannot be used ({reason}). Both are PEM, and belong together"
-            f"{'' if config.tls_key else '; a key in a file of its own stands in `tls_key`'}.",
-            ("tls_cert",),
-        ) from error
+        raise _fault(config.tls_cert, config.tls_key, error) from error
     return context
+
+
+def _fault(cert: str, key: str | None, error: Exception) -> ConfigError:
+    """Return what is wrong with a certificate and its key, with the option that is to be changed."""
+    of_cert, of_key = _pem(cert), _pem(key or cert)
+    has_key = re.search(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----", of_key) is not None
+    if b"-----BEGIN CERTIFICATE-----" not in of_cert:
+        swapped = b"-----BEGIN CERTIFICATE-----" in of_key
+        what = "the key; the certificate is in `tls_key`. Swap the two" if swapped and key else "no certificate in PEM. Name a PEM file with the certificate"  # fmt: skip
+        return ConfigError(f"tls_cert: {cert} holds {what}.", ("tls_cert",))
+    if not has_key and key is None:
+        return ConfigError(
+            f"tls_cert: {cert} holds no private key. Name the file with the key in `tls_key`.",
+            ("tls_cert",),
+        )
+    if not has_key:
+        return ConfigError(
+            f"tls_key: {key} holds no private key in PEM. Name the PEM file with the certificate's key.",
+            ("tls_key",),
+        )
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "damaged, or of an unknown kind").lower().replace("_", " ")
+        wrong = "KEY_VALUES_MISMATCH" in (error.reason or "")
+        reason = "the key is that of another certificate" if wrong else reason
+    else:
+        reason = str(error)
+    return ConfigError(
+        f"tls_cert: {cert} and {key or 'its key'} cannot be used: {reason}. Name a certificate and the key that belongs to it.",
+        ("tls_cert",),
+    )
+
+
+def _pem(path: str) -> bytes:
+    with open(path, "rb") as file:  # they have been opened before
+        return file.read(_MOST_BYTES)
 
 
 def _check_file(option: str, path: str) -> None:

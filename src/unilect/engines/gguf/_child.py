@@ -39,7 +39,10 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
     """
     needs = msgspec.convert(settings["needs"], Needs)
     folder = Path(settings["socket_path"]).parent  # the parent removes it
-    try_templates(settings["tried_templates"], settings["trial_model"], folder)
+    try:
+        try_templates(settings["tried_templates"], settings["trial_model"], folder)
+    except ValueError as error:
+        raise ValueError(f"{settings['name']}: {error}") from error
     warning = _check(settings, needs)
     chosen = parameters(settings)
     _server.append(xllamacpp.Server(chosen))

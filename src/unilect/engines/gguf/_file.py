@@ -204,6 +204,23 @@ def check_adapter(path: Path) -> None:
         )
 
 
+def check_projector(path: Path) -> None:
+    """
+    Raises:
+        ValueError: The file is no projector of a vision model.
+    """
+    try:
+        head = read_head(path)
+    except ValueError as error:
+        raise ValueError(f"mmproj: {error}") from error
+    if head.kind != "mmproj":
+        what = "a LoRA adapter" if head.kind == "adapter" else f"a model ({head.architecture[:50]})"
+        raise ValueError(
+            f"mmproj: {path} is {what}, and no projector. Name the projector that belongs to the vision model, mostly mmproj-....gguf; "
+            "a model that reads text only has none."
+        )
+
+
 @contextmanager
 def unknown_architecture(path: Path, head: GgufHead) -> Iterator[None]:
     """The failed start of a model that the installed llama.cpp does not know, with what can be done about it."""

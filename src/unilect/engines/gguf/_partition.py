@@ -62,8 +62,8 @@ class Partition:
                 return
             self._several = True
             log.warning(
-                "%s: a second caller has come: the model is loaded again, without the prompt cache that its callers would share "
-                "(`share_cache`)",
+                "%s: a second caller (API key) has come: the model is loaded again, this once, without the prompt cache that its callers "
+                "would share; with `share_cache = true` they share it",
                 self._name,
             )
             async with self._slots.all():

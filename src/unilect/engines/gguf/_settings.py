@@ -9,8 +9,11 @@ import msgspec
 
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import MODEL as DEMO
-from unilect.engines.gguf._file import GgufHead
+from unilect.engines.gguf._file import GgufHead, check_projector
+from unilect.engines.gguf._lora import Adapters
 from unilect.engines.gguf._memory import needs
+from unilect.engines.settings import checked
+from unilect.mistakes import Mistakes
 
 
 def child_settings(
@@ -58,11 +61,26 @@ def to_try(path: Path, head: GgufHead, template: str | None) -> list[str]:
     return own if template is None else [template]
 
 
-def template_of(given: str | None) -> tuple[str | None, list[str]]:
-    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
-    if given is None:
-        return None, []
-    from unilect import templates
+def read_beside(config: ModelConfig) -> tuple[Adapters, str | None, list[str]]:
+    """
+    Return what a table adds to its model: the adapters, the Jinja of `chat_template`, and the stop words that belong to it.
 
-    form = templates.read(given)
-    return templates.jinja(form), form.stop
+    Raises:
+        ConfigError: Something is wrong with it, or with the projector; all is told.
+    """
+    found = Mistakes()
+    adapters, template, stop = Adapters([]), None, list[str]()
+    with found:
+        adapters = Adapters(config.lora)
+    if config.mmproj:
+        with found:
+            checked(check_projector, Path(config.mmproj))
+    if config.chat_template is not None:
+        from unilect import templates  # with Jinja, which takes 30 ms to import
+
+        with found:
+            form = templates.read(config.chat_template)
+            template, stop = templates.jinja(form), form.stop
+            templates.check_syntax(config.chat_template, template)
+    found.raise_all()
+    return adapters, template, stop

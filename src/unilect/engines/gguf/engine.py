@@ -41,16 +41,16 @@ from unilect.engines.gguf._answers import (
 )
 from unilect.engines.gguf._constraint import constrained
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
-from unilect.engines.gguf._file import read_head, read_model, unknown_architecture
+from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
-from unilect.engines.gguf._lora import Adapters, emptied
+from unilect.engines.gguf._lora import emptied
 from unilect.engines.gguf._memory import needs, where
 from unilect.engines.gguf._memory import told as sizes_of
 from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
 from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
-from unilect.engines.gguf._settings import child_settings, template_of
+from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._tokens import (
     chat_length,
@@ -121,11 +121,8 @@ class GgufEngine:
         self._config = config
         self._threads = config.threads or threads
         self._context = context_of(self._head.context, config)
-        self._adapters = Adapters(config.lora)
+        self._adapters, self._template, self._stop = read_beside(config)
         self._emptying = Tasks()
-        self._template, self._stop = template_of(config.chat_template)
-        if config.mmproj:
-            checked(read_head, Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
@@ -435,6 +432,8 @@ class GgufEngine:
             self._servers[child] = (child.pid, server)
             if child is self._generator:
                 self._slots.forget()
+            elif self._writes and pid is None:
+                log.info("%s: embeddings are made by a second engine of the model", self._name)
         return server
 
     @property
