@@ -21,6 +21,7 @@ from loopback import served
 from unilect import frames
 from unilect.demo import MODEL
 from unilect.events import Event, Usage
+from unilect.hub import ggufs
 
 TIMEOUT_S = 60.0
 COMMIT = "c0ffee" + "0" * 34
@@ -509,3 +510,11 @@ def test_a_replica_of_the_fleet(hub: Hub, tmp_path: Path) -> None:
     (usage,) = [event for event in events if isinstance(event, Usage)]
     assert 0 < usage.completion_tokens <= 5
     assert [*tmp_path.rglob("snapshots/*/model.gguf")]
+
+
+def test_what_is_no_model_of_a_repository() -> None:
+    """Projectors, importance matrices and drafts are no models of a repository, unless it holds drafts alone."""
+    beside = ["mmproj-F16.gguf", "imatrix.gguf", "m-imatrix-all.gguf", "MTP/m-Q8_0.gguf", "m-draft-Q8_0.gguf", "mtp-m.gguf", "a.md"]  # fmt: skip
+
+    assert ["m-Q8_0.gguf"] == ggufs(["m-Q8_0.gguf", *beside])
+    assert ["m-MTP-Q4_0.gguf", "m-MTP-Q8_0.gguf"] == ggufs(["m-MTP-Q8_0.gguf", "m-MTP-Q4_0.gguf", "imatrix.gguf"])  # fmt: skip

@@ -56,6 +56,9 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("cut.gguf").write_bytes(whole[: len(whole) // 2])
     Path("chat.bin").write_bytes(b"ggml" + bytes(99))
     Path("OK.GGUF").symlink_to(MODEL)
+    os.mkfifo("pipe.gguf")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
     for folder in ("nothing", "one", "many", "adapter", "outer/inner", "lone", "no-tokenizer"):
         Path(folder).mkdir(parents=True)
     Path("one/ok.gguf").symlink_to(MODEL)
@@ -128,6 +131,17 @@ def told(*models: str, **engine: object) -> str:
         ("https://huggingface.co/a/b/resolve/v2/x.gguf", "x.gguf: ", "the revision v2", "Download the file"),
         ("localhost:8000", "localhost:8000: ", "needs its scheme", "write http://localhost:8000"),
         ("gpu:8000", "gpu:8000: ", "needs its scheme", "write http://gpu:8000"),
+        ("s3://b/x.gguf", "s3://b/x.gguf: ", "`s3:` is no scheme of a source", "download it first"),
+        ("HTTP://h/v1", "HTTP://h/v1: ", "written in lower case", "http://h/v1"),
+        ("https://host/x.gguf?download=1", "https://host/x.gguf?download=1: ", "is the URL of a file", "Download it (`curl -LO 'https://host/x.gguf?download=1'`)"),
+        ("http://127.0.0.1:9999999/v1", "http://127.0.0.1:9999999/v1: ", "its port is no number from 1 to 65535", "such as http://host:8000/v1"),
+        ("/dev/null", "/dev/null: ", "is a device, and no model", "Name a .gguf file"),
+        ("pipe.gguf", "pipe.gguf: ", "is a named pipe, and no model", "Name a .gguf file"),
+        ("socket", "socket: ", "is a socket, and no model", "Name a .gguf file"),
+        ("gone/", "gone/: ", "there is no such file or folder", "Check the path."),
+        ("./gone", "./gone: ", "there is no such file or folder", "Check the path."),
+        ("gone.toml", "gone.toml: ", "there is no such file", "a configuration is named with --config"),
+        ("file:///gone/x.gguf", "/gone/x.gguf", "There is no file", "Check the path."),
         ("ftp://h/x", "ftp://h/x: ", "`ftp:` is no scheme of a source", "download it first"),
         ("", "``: ", "has no source", "Write SOURCE or NAME=SOURCE"),
         ("m=", "`m=`: ", "has no source", "a variable of the shell may be empty"),
@@ -178,6 +192,61 @@ def test_adapters(
     assert message.startswith("models.m: lora: ")
     assert what in message
     assert to_do in message
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mmproj": "OK.GGUF"}, "mmproj: OK.GGUF is a model (llama), and no projector."),
+        ({"mmproj": "gone.gguf"}, "mmproj: There is no file gone.gguf."),
+        ({"chat_template": "nosuch"}, "chat_template: nosuch is no Jinja, no named format"),
+        ({"chat_template": "{% if %}"}, "chat_template: line 1 is not valid Jinja: "),
+        ({"chat_template": "./t.jinja"}, "chat_template: ./t.jinja: line 2 is not valid Jinja: "),
+    ],
+)
+def test_what_is_beside_a_model(options: dict[str, str], said: str) -> None:
+    """A projector and a template that cannot be used are told with the model, the file and the line, before anything starts."""
+    Path("t.jinja").write_text("{{ 1 }}\n{{ x( }}\n")
+
+    assert f"models.m: {said}" in told("m=OK.GGUF", **options)
+
+
+def test_all_that_is_beside_a_model() -> None:
+    """Several mistakes beside one model are told together."""
+    message = told("m=OK.GGUF", mmproj="gone.gguf", chat_template="{% if %}", lora=["OK.GGUF"])
+
+    assert ["mmproj", "chat_template", "lora"] == [
+        name for name in ("mmproj", "chat_template", "lora") if f"models.m: {name}: " in message
+    ]
+
+
+def test_tags_that_only_others_have() -> None:
+    """A tag that is llama.cpp's business is no mistake here."""
+    text = "{% generation %}{{ messages }}{% endgeneration %}"
+
+    assert sources.registry(merged(["OK.GGUF"], None, {}, {"chat_template": text})).models
+
+
+def test_doubts() -> None:
+    """More threads than cores, and two names of one file, are told, and served."""
+    Path("c.toml").write_text(
+        "[models.a]\nsource = 'OK.GGUF'\nthreads = 999\n[models.b]\nsource = 'OK.GGUF'\n"
+    )
+    done = CliRunner().invoke(cli.app, ["config", "check", "c.toml"])
+
+    assert 0 == done.exit_code
+    assert "warning: models.a: threads: 999 threads on " in done.output
+    assert "warning: models.b: its file is that of models.a, too" in done.output
+    assert 'aliases = ["b"]' in done.output
+
+
+def test_facts_are_told_of_what_is_right() -> None:
+    """Of a configuration with mistakes nothing is told but these."""
+    Path("c.toml").write_text("host = 'http://127.0.0.1'\n")
+    done = CliRunner().invoke(cli.app, ["config", "check", "c.toml"])
+
+    assert (2, "") == (done.exit_code, done.stdout)
+    assert "is not an address" in done.stderr
 
 
 @contextmanager

@@ -36,7 +36,8 @@ class Origin(Struct, frozen=True):
 
     Attributes:
         file: The TOML file; None where there is none.
-        given: By option, the variable or the flag that set it, or set all of the models' tables.
+        given: By option, the variable or the flag that set it, or set it in the models' tables; and by `models.NAME` of a table that is
+            not the file's.
     """
 
     file: Path | None = None
@@ -47,7 +48,9 @@ class Origin(Struct, frozen=True):
         with_lines, others = [], []
         known: Mapping[OptionPath, int] = {}
         for error in errors:
-            given = next((at for at in (*error.path[:1], *error.path[2:3]) if at in self.given), None)  # fmt: skip
+            table = ".".join(map(str, error.path[:2]))
+            places = (*error.path[:1], table, *error.path[2:3])
+            given = next((at for at in places if at in self.given), None)
             if given is not None:
                 others.append(self._given(str(given), error))
             elif self.file is None or not error.path:
