@@ -20,6 +20,7 @@ Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 #: A file that whoever uses it opens, and complains of.
 FILE = click.Path(path_type=Path, readable=False)
 
+_HELP = {"help_option_names": ["-h", "--help"]}
 LEAST_LIKENESS = 0.75  # of a name that is offered for a misspelt one
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -35,6 +36,7 @@ class Command(click.Command):
     """
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        more["context_settings"] = _HELP | (more.get("context_settings") or {})
         super().__init__(*args, **more)
         self.examples = examples
 
@@ -118,6 +120,7 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
+        more["context_settings"] = _HELP | (more.get("context_settings") or {})
         super().__init__(*args, **more)
         self.examples = examples
 

@@ -121,7 +121,6 @@ def _engine_flags(command: Callable[..., None]) -> Callable[..., None]:
 @click.group(
     "unilect",
     cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"]},
     examples=("unilect serve", "unilect serve model.gguf --context 8192", "unilect chat"),
 )
 @click.version_option(
