@@ -1,5 +1,5 @@
 """
-The clone that unilect was installed from: how an extra is installed, and where the documentation is.
+How an extra of unilect is installed: the one place that knows, for error messages.
 
 Source: https://packaging.python.org/en/latest/specifications/direct-url/ (what an installer keeps of where a package came from)
 """
@@ -21,16 +21,6 @@ def install(extra: str) -> str:
     """
     wanted = f"{_clone() or '.'}[{extra}]"
     return f"pip install {shlex.quote(wanted)}"
-
-
-def documentation() -> str:
-    """Return where the folder `docs` is: in the clone that unilect was installed from."""
-    clone = _clone()
-    return (
-        str(Path(clone) / "docs")
-        if clone
-        else "docs/ of the repository that unilect was installed from"
-    )
 
 
 def _clone() -> str:

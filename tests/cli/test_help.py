@@ -67,7 +67,7 @@ def test_the_help_of_all() -> None:
 
     assert 0 == done.exit_code
     assert ["serve", "chat", "connect"] == listed[:3]
-    assert "docs" in done.output.partition("Documentation:")[2]
+    assert "`unilect docs`" in done.output.partition("Documentation:")[2]
     assert run("help", "keys", "create").output == run("keys", "create", "--help").output
 
 

@@ -60,7 +60,7 @@ _STOP = (
 _STATE = "Use `unilect ps` for the models and requests of a running server, or GET /readyz."
 _KEYS = "Servers have keys instead of accounts: `unilect keys create NAME`; for gated models of the hub set HF_TOKEN."
 _REMOVE = "Models of the Hugging Face hub are in its own cache: `hf cache ls` and `hf cache rm` manage it."
-_CHAT = "Use `unilect chat SOURCE` to talk to a model, or `unilect serve SOURCE` to serve it; docs/quickstart.md shows sources."
+_CHAT = "Use `unilect chat SOURCE` to talk to a model, or `unilect serve SOURCE` to serve it; `unilect docs quickstart` shows sources."
 #: command -> what to type instead
 _COMMANDS: dict[str, str] = {
     **dict.fromkeys(("run", "cli", "generate", "complete", "prompt"), _CHAT),
@@ -80,7 +80,6 @@ _COMMANDS: dict[str, str] = {
     **dict.fromkeys(("key", "token", "user", "users"), "Use `unilect keys`."),
     "show": "`GET /v1/models/{model}` of a running server shows what a model supports.",
     "version": "Use `unilect --version`.",
-    "docs": "`unilect --help` says where the documentation is; a running server has its endpoints at /docs.",
     **dict.fromkeys(("check", "validate", "lint"), "Use `unilect config check FILE`."),
     **dict.fromkeys(("init", "setup", "configure"), "A configuration is a TOML file: unilect.example.toml has every option, and `unilect config check FILE` checks one."),
     **dict.fromkeys(("launch", "client", "integrate"), "Use `unilect connect CLIENT` for the lines of a client such as codex or claude."),

@@ -12,11 +12,10 @@ from click.shell_completion import CompletionItem
 from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
 from unilect.cli._options import FILE, Command, Group, as_json, config_file
-from unilect.extras import documentation
 
 #: The commands by use; others come behind them.
 _BY_USE = (
-    *("serve", "chat", "connect", "models", "config", "ps", "why", "reload", "keys", "usage", "worker"),
+    *("serve", "chat", "connect", "models", "config", "ps", "why", "reload", "keys", "usage", "worker", "docs"),
     *("fleet", "store", "compat", "completion"),
 )  # fmt: skip
 
@@ -62,7 +61,9 @@ class _Commands(Group):
         """Write the examples, and where the documentation is."""
         super().format_epilog(ctx, formatter)
         with formatter.section("Documentation"):
-            formatter.write_text(f"{documentation()} (begin with quickstart.md)")
+            formatter.write_text(
+                "`unilect docs` lists its pages, `unilect docs quickstart` shows the first."
+            )
             formatter.write_text("A running server lists its endpoints at /docs.")
 
 
@@ -444,7 +445,7 @@ def why(request: str | None, config: Path | None, server: str | None, as_json: b
     _admin.explain(config, request, as_json, server)
 
 
-@app.command()
+@app.command(examples=("unilect docs", "unilect docs quickstart", "unilect docs backends/gguf"))
 @click.argument("page", required=False, help="Such as keys, or backends/gguf.")
 def docs(page: str | None) -> None:
     """Show a page of the documentation, or list all."""
