@@ -15,7 +15,7 @@ from unilect.cli._options import FILE, Command, Group, as_json, config_file
 
 #: The commands by use; others come behind them.
 _BY_USE = (
-    *("serve", "chat", "connect", "models", "config", "ps", "why", "reload", "keys", "usage", "worker", "docs"),
+    *("serve", "chat", "connect", "models", "config", "ps", "why", "stop", "reload", "keys", "usage", "worker", "docs"),
     *("fleet", "store", "compat", "completion"),
 )  # fmt: skip
 
@@ -420,18 +420,22 @@ def ps(config: Path | None, server: str | None, as_json: bool) -> None:
     _admin.show(config, as_json, server)
 
 
-@app.command()
+@app.command(examples=("unilect stop small", "unilect stop small --server 8000"))
 @click.argument("model", help="The model's name.")
 @_servers_config
 @_server
 def stop(model: str, config: Path | None, server: str | None) -> None:
-    """Stop a model once no request runs in it; its next request starts it again."""
+    """
+    Stop a model once no request runs in it.
+
+    Its next request starts it again.
+    """
     from unilect.cli import _admin
 
     _admin.stop(config, model, server)
 
 
-@app.command()
+@app.command(examples=("unilect why", "unilect why req_0123456789"))
 @click.argument(
     "request", required=False, help="Id of the request, as its client and the log have it."
 )
@@ -439,7 +443,11 @@ def stop(model: str, config: Path | None, server: str | None) -> None:
 @_server
 @as_json
 def why(request: str | None, config: Path | None, server: str | None, as_json: bool) -> None:
-    """Say why a request failed; without an id, list the last failures."""
+    """
+    Say why a request failed.
+
+    Without an id the last failures are listed.
+    """
     from unilect.cli import _admin
 
     _admin.explain(config, request, as_json, server)
