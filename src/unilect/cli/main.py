@@ -1,7 +1,6 @@
 """The command line: flags become calls, nothing else."""
 
 import functools
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,60 +11,7 @@ from click.shell_completion import CompletionItem
 from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
 from unilect.cli._options import FILE, Command, Group, as_json, config_file
-
-#: The commands by use; others come behind them.
-_BY_USE = (
-    *("serve", "chat", "connect", "models", "config", "ps", "why", "stop", "reload", "keys", "usage", "worker", "docs"),
-    *("fleet", "store", "compat", "completion"),
-)  # fmt: skip
-
-
-class _Commands(Group):
-    """The commands; for a command of another server the error names the one to use here."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of its commands, the most used first."""
-        others = [name for name in self.commands if name not in _BY_USE]
-        return [name for name in _BY_USE if name in self.commands] + others
-
-    def main(self, *args: Any, **more: Any) -> Any:
-        """Run the command line, or complete it for a shell."""
-        completion.register()
-        return super().main(*args, **more)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the flags before the command."""
-        own = {"--version", *ctx.help_option_names}
-        first = args[0].partition("=")[0] if args else ""
-        if first.startswith("-") and first not in own and not ctx.resilient_parsing:
-            from unilect.cli._foreign_flags import hint_for_flag
-
-            serve = self.commands["serve"]
-            flags = {name for parameter in serve.params for name in parameter.opts}
-            if first in flags:
-                ctx.fail(f"Name a command before {first}: `unilect serve {shlex.join(args)}`.")
-            if hint := hint_for_flag(first, "", flags):
-                ctx.fail(f"No such option {first!r}. {hint}")
-        return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command of these arguments."""
-        if args and args[0] not in self.commands:
-            from unilect.cli._foreign_flags import hint_for_command
-
-            if hint := hint_for_command(args[0]):
-                ctx.fail(f"No such command '{args[0]}'. {hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, and where the documentation is."""
-        super().format_epilog(ctx, formatter)
-        with formatter.section("Documentation"):
-            formatter.write_text(
-                "`unilect docs` lists its pages, `unilect docs quickstart` shows the first."
-            )
-            formatter.write_text("A running server lists its endpoints at /docs.")
-
+from unilect.cli._root import Commands
 
 _config = config_file()
 _servers_config = config_file("its server is asked")
@@ -121,7 +67,7 @@ def _engine_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(
     "unilect",
-    cls=_Commands,
+    cls=Commands,
     examples=("unilect serve", "unilect serve model.gguf --context 8192", "unilect chat"),
 )
 @click.version_option(
