@@ -26,6 +26,8 @@ FORMS = [
     "{0} - at `$.a`",
     "Wrong - at `$.{0}`",
     "Object missing required field `{0}` - at `$.{0}`",
+    "Expected `{0}`, got `str` - at `$.a`",
+    "Expected `str` matching regex '{0}' - at `$.a`",
 ]
 
 
@@ -102,13 +104,13 @@ def test_wrong_fields(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "told"),
     [
-        ({"tools": [{"function": {"name": "f"}}] * 129}, "tools", "<= 128; it has 129."),
-        ({"messages": [{"role": "user", "content": "x"}] * 2049}, "messages", "<= 2048; it has 2049."),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}]}, "messages[0].content", "<= 1024; it has 1025."),
-        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}] * 129}]}, "messages[0].tool_calls", "<= 128; it has 129."),
-        ({"stop": ["x"] * 17}, "stop", "<= 16; it has 17."),
-        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "<= 1024; it has 1025."),
-        ({"stop": "x" * 257}, "stop", "<= 256."),
+        ({"tools": [{"function": {"name": "f"}}] * 129}, "tools", "expected at most 128 items; it has 129."),
+        ({"messages": [{"role": "user", "content": "x"}] * 2049}, "messages", "expected at most 2048 items; it has 2049."),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}]}, "messages[0].content", "expected at most 1024 items; it has 1025."),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}] * 129}]}, "messages[0].tool_calls", "expected at most 128 items; it has 129."),
+        ({"stop": ["x"] * 17}, "stop", "expected at most 16 items; it has 17."),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "expected at most 1024 fields; it has 1025."),
+        ({"stop": "x" * 257}, "stop", "expected at most 256 characters."),
     ],
 )  # fmt: skip
 def test_too_many(fields: dict[str, Any], param: str, told: str) -> None:
@@ -321,6 +323,30 @@ def test_a_missing_field() -> None:
 def test_messages_of_the_parser(message: str, param: str | None) -> None:
     """The parser's message becomes ours, with the field that it names."""
     assert param == wrong_field(message).param
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        (b'"temperature":"hot"', "`temperature`: expected a number (or null), got a string."),
+        (b'"temperature":9', "`temperature`: expected a number <= 2.0."),
+        (b'"stream":"yes"', "`stream`: expected a boolean (or null), got a string."),
+        (b'"messages":[]', "`messages`: expected at least 1 item."),
+        (b'"seed":1.5', "`seed`: expected an integer (or null), got a number."),
+        (b'"user":{}', "`user`: expected a string (or null), got an object."),
+        (b'"messages":[3]', "`messages[0]`: expected an object, got an integer."),
+        (
+            b'"messages":[{"role":"user","content":3}]',
+            "`messages[0].content`: expected a string or an array (or null), got an integer.",
+        ),
+    ],
+)
+def test_words_of_json(field: bytes, told: str) -> None:
+    """A field of the wrong type, range or length is told in the words of JSON."""
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(b'{"messages":[{"role":"user","content":"Hi"}],%s}' % field)
+
+    assert told == raised.value.message
 
 
 @given(st.sampled_from(FORMS), st.text(max_size=20), st.integers(0, 100))

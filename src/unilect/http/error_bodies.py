@@ -26,7 +26,13 @@ from unilect.errors import (
 _T = TypeVar("_T")
 #: Statuses that say that the request is at fault.
 REFUSED = frozenset({400, 404, 409, 413, 422})
-_PATH = re.compile(r"(?<![\w:/.#])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
+#: URLs of an API, which a remedy names: no file of a server is found with them.
+_API = (
+    r"/(?:(?:api/)?v[12]/(?:audio|chat|completions|conversations|embeddings|engines|files|health|images|messages|models"
+    r"|moderations|rerank|reranking|responses|token_check|usage)\b|chat/completions\b|messages/count_tokens\b"
+    r"|responses/(?:compact|input_tokens)\b|api/[a-z]+(?![\w.@+-]|/\w))"
+)
+_PATH = re.compile(rf"(?<![\w:/.#}}])(?!{_API})(?:/[\w.@+-]+){{2,}}|[A-Za-z]:\\\S+")
 #: What an error begins with that a server reports as its own.
 REPORTED = "The model's server reported an error"
 #: How servers say that they have no such URL, and how that they have no such model.

@@ -46,6 +46,17 @@ _AT = " - at `"
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 _OF_TYPE = re.compile(r", got `\w+`$")  # the type is wrong; else the value
 _OF_LENGTH = re.compile(r"Expected `(?:array|object)` of length <= \d+")
+_EXPECTED = re.compile(
+    r"Expected `([a-z| ]{1,80})`(?: of length (<= |>= |)(\d{1,20})|, got `([a-z]{1,20})`|)( .+|)",
+    re.DOTALL,
+)
+#: What JSON calls the types of msgspec.
+_TYPES = {
+    "int": "an integer", "float": "a number", "str": "a string", "bytes": "a string in base64", "bool": "a boolean", "array": "an array",
+    "object": "an object", "null": "null",
+}  # fmt: skip
+_ITEMS = {"array": "item", "object": "field"}
+_LENGTHS = {"<= ": "at most ", ">= ": "at least ", "": ""}
 _OF_ENUM = re.compile(r"Invalid (?:enum )?value (.+)", re.DOTALL)
 _STEPS = re.compile(r"\.(\w+)|\[(\d+)\]")
 
@@ -186,8 +197,8 @@ def wrong_field(
         body: Where the field stands, or its raw fields: how long a list is that is too long is seen there.
         request_class: What the body becomes: the values of an enumeration are seen there.
 
-    >>> wrong_field("Expected `int`, got `str` - at `$.max_tokens`").message
-    '`max_tokens`: expected `int`, got `str`.'
+    >>> wrong_field("Expected `int | null`, got `str` - at `$.max_tokens`").message
+    '`max_tokens`: expected an integer (or null), got a string.'
     """
     what, at, path = message.rpartition(_AT)  # what stands before may be a client's text
     what, path = (what, path.removesuffix("`")[:1000]) if at else (message, "")
@@ -196,7 +207,7 @@ def wrong_field(
     if missing := _MISSING.match(what):
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)
         return WrongType(f"`{param[:100]}` is missing; it is required.", param=param[:100])
-    told = what[:1].lower() + what[1:]
+    told = _in_json_words(what)
     if request_class is not None and (found := _OF_ENUM.fullmatch(what)):
         allowed = ", ".join(f"`{value}`" for value in _values(request_class, path))
         told = f"expected one of {allowed}, found {found.group(1)}" if allowed else told
@@ -206,6 +217,27 @@ def wrong_field(
         told += f"; it has {has}"
     kind = WrongType if _OF_TYPE.search(what) else InvalidRequest
     return kind(f"`{param[:100]}`: {told}.", param=param[:100])
+
+
+def _in_json_words(what: str) -> str:
+    """
+    Translate what msgspec says of a value, without its place, into the words of JSON.
+
+    >>> _in_json_words("Expected `array` of length >= 1")
+    'expected at least 1 item'
+    """
+    found = _EXPECTED.fullmatch(what)
+    if found is None:
+        return what[:1].lower() + what[1:]
+    kinds, compared, length, given, rest = found.groups()
+    if length is not None:
+        unit = _ITEMS.get(kinds, "character") + ("" if length == "1" else "s")
+        return f"expected {_LENGTHS[compared]}{length} {unit}{rest}"
+    *others, last = (_TYPES.get(kind, kind) for kind in kinds.removesuffix(" | null").split(" | "))
+    expected = f"{', '.join(others)} or {last}" if others else last
+    nullable = " (or null)" if kinds.endswith(" | null") else ""
+    got = f", got {_TYPES.get(given, given)}" if given else ""
+    return f"expected {expected}{nullable}{got}{rest}"
 
 
 def _length(body: bytes | RawFields, path: str) -> int | None:

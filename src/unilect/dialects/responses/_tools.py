@@ -18,6 +18,7 @@ from unilect.bounds import check_free_form
 from unilect.errors import InvalidRequest
 from unilect.parameters.rules import refusal
 from unilect.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool, ToolChoice
+from unilect.web.decode import wrong_field
 
 INPUT = "input"  # the one parameter of a custom tool
 _MAX_NAME = 64
@@ -185,9 +186,10 @@ class Tools:
         try:
             function = msgspec.convert(fields, FunctionDefinition)
         except msgspec.ValidationError as error:
-            message, _, at = str(error).partition(" - at `$.")
-            where = f"{place}.{at.removesuffix('`')}" if at else place
-            raise InvalidRequest(f"`{where}`: {message}.", param=where) from error
+            what, at, path = str(error).rpartition(" - at `$")
+            raise wrong_field(
+                f"{what} - at `$.{place}{path}" if at else f"{error} - at `$.{place}`"
+            ) from error
         if known in self.names:
             raise InvalidRequest(
                 f"`{place}`: there are two tools of the name `{known[:100]}`.", param=place
