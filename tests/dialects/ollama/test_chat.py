@@ -356,12 +356,16 @@ async def test_any_json() -> None:
 
 
 @in_one_loop
-async def test_options(app: App) -> None:
-    """An option of the wrong type is refused by its name, and a context beyond the model's is named."""
+async def test_options(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    """An option of the wrong type is refused by its name; a context beyond the model's is named, and logged once for the model."""
     options: Any = {"num_ctx": 999999, "num_predict": 3}
     wrong, body, _ = await post(app, "/api/chat", messages=SAY, options=options | {"seed": "x"})
     right, answer, ignored = await post(app, "/api/chat", messages=SAY, options=options)
+    await post(app, "/api/generate", prompt="Hi", options=options)
+    told = [one.getMessage() for one in caplog.records if "num_ctx" in one.getMessage()]
 
+    assert 1 == len(told)
+    assert "of the model m, and gets these. Set `context`" in told[0]
     assert (400, 200, "options.num_ctx") == (wrong, right, ignored)
     assert 'option "seed" must be of type integer' in body["error"]
     assert ("length", 3) == (answer["done_reason"], answer["eval_count"])

@@ -8,10 +8,12 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 from aiohttp import web
 from msgspec import Meta
@@ -52,6 +54,7 @@ from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
 
+log = logging.getLogger("unilect")
 _RequestT = TypeVar("_RequestT", ChatRequest, CompletionRequest)
 
 
@@ -104,6 +107,7 @@ _generate = BodyDecoder(OllamaGenerateRequest)
 def routes(site: Site) -> list[Route]:
     """The URLs of this part."""
     service = site.service
+    reported = WeakSet[Model]()
 
     async def ollama_chat(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, in Ollama's words."""
@@ -112,7 +116,7 @@ def routes(site: Site) -> list[Route]:
         stays = _stays(asked)
         if not asked.messages:
             return await _loaded(request, service, model, asked, answers.chat_shape)
-        fields, left_out = _fields(asked, model)
+        fields, left_out = _fields(asked, model, reported)
         fields |= _chat_fields(asked, model)
         body = fields | {"messages": openai_messages(asked.messages), "tools": asked.tools or None}
         chat = await _request_of(body, _only_chat)
@@ -127,7 +131,7 @@ def routes(site: Site) -> list[Route]:
             raise refusal("template", "a model's template is the operator's to choose")
         if not asked.prompt and not asked.images:
             return await _loaded(request, service, model, asked, answers.generate_shape)
-        fields, left_out = _fields(asked, model)
+        fields, left_out = _fields(asked, model, reported)
         if _is_raw(asked, model):
             left_out += ("think",) if asked.think else ()
             body = fields | _completion_fields(asked)
@@ -154,15 +158,28 @@ def _stay(model: Model, seconds: float | None) -> None:
         model.stay(None if math.isinf(seconds) else seconds)
 
 
-def _fields(asked: OllamaRequest, model: Model) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _fields(
+    asked: OllamaRequest, model: Model, reported: WeakSet[Model]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     What a chat and a completion have in common, in OpenAI's words, and the names of what is left out.
+
+    Args:
+        reported: The models of which the log tells already that clients ask for a larger context.
 
     Raises:
         InvalidRequest: Something is wrong.
     """
     can = model.capabilities
     fields, left_out = options.option_fields(asked.options or {}, can.context)
+    if "options.num_ctx" in left_out and can.context is not None and model not in reported:
+        reported.add(model)
+        log.warning(
+            "A client of Ollama's API asks for a larger context (options.num_ctx) than the %s tokens of the model %s, and gets these. "
+            "Set `context` of the model to serve more. This is logged once for a model.",
+            can.context,
+            model.name,
+        )
     fields |= options.format_field(asked.format)
     fields["model"] = model.name
     fields["stream"] = asked.stream is not False
