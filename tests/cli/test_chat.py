@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from aiohttp import web
 from certificates import certificate, needs_openssl
 from loopback import served
 from terminals import PROMPT, Terminal
+from unilect.cli._conversation import SETTINGS, groups_of_settings
 
 TIMEOUT_S = 30.0
 KEY = "sk-chat"
@@ -137,9 +138,11 @@ def piped(url: str, *lines: str, args: Sequence[str] = ()) -> "subprocess.Comple
 
 
 @contextmanager
-def terminal(*args: str) -> Iterator[Terminal]:
-    """A chat in a terminal, at its first prompt."""
-    chat = Terminal([*UNILECT, "chat", *args], ENVIRONMENT | {"UNILECT_API_KEY": KEY})
+def terminal(*args: str, environment: Mapping[str, str] | None = None) -> Iterator[Terminal]:
+    """A chat in a terminal, at its first prompt; without an environment of its own it keeps no history."""
+    env = ENVIRONMENT | {"UNILECT_API_KEY": KEY} | dict(environment or {})
+    kept = () if environment else ("--no-history",)
+    chat = Terminal([*UNILECT, "chat", *kept, *args], env)
     try:
         chat.until(PROMPT)
         yield chat
@@ -199,23 +202,27 @@ def test_set(url: str, model: Model) -> None:
 
 
 WRONG = [
-    ("/set temperature hot", "`temperature`: expected `float | null`, got `str`."),
-    ("/set temperature 9", "`temperature`: expected `float` <= 2.0."),
+    ("/set temperature hot", "temperature: expected a number from 0 to 2."),
+    ("/set temperature 2.5", "temperature: expected a number from 0 to 2."),
+    ("/set top_k much", "top_k: expected an integer from -1 to 1000000."),
     ("/set model m", "`model` cannot be set in a chat."),
     ("/nope", "There is no /nope; /help lists the commands."),
     ("/retry", "No question to repeat."),
     ("/save", "Name a file, such as chat.json."),
     ("/load /does/not/exist", "cannot be read (No such file or directory)."),
-    ("/load /dev/null", "/dev/null is not a saved conversation"),
+    (
+        "/load /dev/null",
+        "/dev/null is not a saved conversation; /save FILE writes one, as a JSON object.",
+    ),
+    ("/image", "Name an image, such as /image cat.png."),
+    ("/image none.png", "none.png: cannot be read (No such file or directory)."),
+    ("/image /dev/null", "/dev/null: is no image in PNG, JPEG, WebP or GIF."),
     ("/model nosuch", "Unknown model nosuch. Models: scripted, demo."),
     (
         "/set temprature 1",
-        "Unknown parameter `temprature`. Is `temperature` meant? Known: ",
+        "Unknown parameter `temprature`. Is `temperature` meant? /set lists those that can be set.",
     ),
-    (
-        "/set foo 3",
-        "Unknown parameter `foo`. Known: adaptive_decay, adaptive_target, add_generation_prompt, audio, best_of,",
-    ),
+    ("/set foo 3", "Unknown parameter `foo`. /set lists those that can be set."),
 ]
 
 
@@ -323,6 +330,60 @@ def test_save_and_load(url: str, model: Model, tmp_path: Path) -> None:
     }
 
 
+def test_settings_are_listed(url: str) -> None:
+    """/set lists what can be set in groups, without what the model refuses."""
+    told = piped(url, "/model demo", "/set").stderr
+    names = told.replace("\n ", " ").split()
+
+    assert "\nsampling: temperature, top_p, top_k," in told
+    assert "\nlength: max_tokens, stop," in told
+    assert "max_completion_tokens," in names
+    assert not {"lora,", "lora"} & set(names)
+
+
+def test_every_setting_is_in_one_group() -> None:
+    """The groups have every parameter that can be set, each once."""
+    names = [name for group in groups_of_settings({}).values() for name in group]
+
+    assert sorted(SETTINGS) == sorted(names)
+
+
+def test_quotes_hold_lines(url: str, model: Model) -> None:
+    """What stands between three quotes is one question of several lines, and never a command; the end of the input ends it too."""
+    before = len(model.asked)
+    piped(url, '"""one', "", 'two"""', '"""/etc"""', '"""', "three", '"""', '"""four')
+
+    assert (
+        ["one\n\ntwo", "/etc", "three", "four"]
+        == [
+            body["messages"][-1]["content"]  # type: ignore[index]
+            for body in model.asked[before:]
+        ]
+    )
+
+
+def test_images_of_a_question(url: str, model: Model, tmp_path: Path) -> None:
+    """An image that is named before a question, or stands in it, is sent with it, and is in the saved conversation."""
+    image, file = tmp_path / "my cat.png", tmp_path / "talk.json"
+    image.write_bytes(b"\x89PNG\r\n\x1a\n")
+    escaped = str(image).replace(" ", "\\ ")
+    done = piped(
+        url, f"/image '{image}'", f"{escaped} And https://host/a.jpg?x=1 these?", f"/save {file}"
+    )
+    parts = model.asked[-1]["messages"][-1]["content"]  # type: ignore[index]
+    again = piped(url, f"/load {file}")
+
+    data = {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}
+    assert done.returncode == 0
+    assert parts == [
+        {"type": "text", "text": "And these?"},
+        {"type": "image_url", "image_url": data},
+        {"type": "image_url", "image_url": data},
+        {"type": "image_url", "image_url": {"url": "https://host/a.jpg?x=1", "detail": "auto"}},
+    ]
+    assert again.stderr.startswith("user: And these? (image) (image) (image)\n")
+
+
 def test_lines_are_joined(url: str, model: Model) -> None:
     """A line that ends with a backslash goes on in the next; two slashes begin a question with one."""
     piped(url, "one \\", "and two", "//etc")
@@ -364,6 +425,23 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     assert "SSL_CERT_FILE" in told
 
 
+def test_http_to_a_tls_port() -> None:
+    """A server that closes a plain connection at once may want TLS, and that is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            connection = listening.accept()[0]
+            connection.recv(65536)
+            connection.close()
+
+        hands = threading.Thread(target=refuse)
+        hands.start()
+        told = piped(f"http://127.0.0.1:{listening.getsockname()[1]}", "one").stderr
+        hands.join(TIMEOUT_S)
+
+    assert "Is it https://? Start it, or check the address." in told
+
+
 def test_no_server_is_one_line() -> None:
     """A server that cannot be reached, or a URL that is none, ends the chat with one line."""
     unreachable = piped("http://127.0.0.1:9", "one")
@@ -383,7 +461,7 @@ def test_terminal_shows_an_answer(url: str) -> None:
         shown = chat.until(PROMPT)
         chat.type("\x04")
 
-        assert "user: one\r\n\x1b[2m7 tokens" in shown
+        assert re.search(r"user: one\r\n\x1b\[2m7 tokens, \d+\.\d tokens/s\x1b", shown)
         assert chat.ends() == 0
 
 
@@ -412,6 +490,30 @@ def test_terminal_remembers_lines(url: str, model: Model) -> None:
         chat.until(PROMPT)
         chat.type("\x1b[A two\r")
         chat.until("user+assistant+user: one two")
+
+
+def test_history_of_earlier_chats(url: str, tmp_path: Path) -> None:
+    """The arrow keys bring whole messages of earlier chats back, from a file of the user's that never has the key."""
+    environment = {"XDG_DATA_HOME": str(tmp_path)}
+    file = tmp_path / "unilect" / "chat_history"
+    with terminal("--url", url, environment=environment) as chat:
+        chat.type(f'"""the key\r{KEY}\rthree"""\r')
+        chat.until(f"{KEY}\r\nthree\r\n")
+        chat.until(PROMPT)
+        chat.type("\x04")
+        chat.ends()
+    kept, mode = file.read_text(), file.stat().st_mode & 0o777
+    with terminal("--url", url, environment=environment) as chat:
+        chat.type("\x1b[A\r")
+        chat.until("user: the key\r\n***\r\nthree")
+        chat.until(PROMPT)
+    with terminal("--url", url, "--no-history", environment=environment) as chat:
+        chat.type("\x1b[Atwo\r")
+        chat.until("user: two")
+        chat.until(PROMPT)
+
+    assert (json.dumps('"""the key\n***\nthree"""') + "\n", 0o600) == (kept, mode)
+    assert kept * 2 == file.read_text()
 
 
 def test_ctrl_c_stops_the_answer(url: str, model: Model) -> None:

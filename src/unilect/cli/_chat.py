@@ -1,7 +1,7 @@
 """
 A chat in the terminal with a model on any OpenAI server; without one, with a server of our own for as long as the chat lasts.
 
-Each line is a question or a command. Where stdin is no terminal, a question that is not answered makes the exit code 1.
+Each message is a question or a command. Where stdin is no terminal, a question that is not answered makes the exit code 1.
 """
 
 import asyncio
@@ -11,18 +11,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from textwrap import fill
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
-from yarl import URL
 
 from unilect.child_limits import die_with
 from unilect.cli._console import Console
-from unilect.cli._conversation import Conversation
+from unilect.cli._conversation import Conversation, groups_of_settings, words_of
+from unilect.cli._history import History
+from unilect.cli._images import image_url, is_address, split_images, unquoted
+from unilect.cli._running_server import listed_models, server_at, with_path, with_remedy
+from unilect.config.store import data_folder
 from unilect.errors import (
     BackendError,
     ConfigError,
@@ -32,30 +36,33 @@ from unilect.errors import (
     listed,
 )
 from unilect.events import Answer, Fold
-from unilect.http.client import HttpServer, raise_for_answer
-from unilect.redact import redacted
-from unilect.routing.source_hints import base_url
+from unilect.http.client import HttpServer
+from unilect.redact import Secrets, redacted
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 STOP_TIMEOUT_S = 15.0
+_AT_ONCE_S = 0.001
 _READY = "unilect answers at "
 HELP = """\
 /system TEXT      set the system prompt; without TEXT remove it
 /model NAME       switch the model         /models   list them
-/set NAME VALUE   set a parameter, such as temperature or max_tokens; without VALUE unset it
+/set NAME VALUE   set a parameter, such as temperature; without VALUE unset it  /set  list them
+/image FILE       put an image into the next question; a path in the question does the same
 /clear            start a new conversation /retry    ask the last question again
 /save FILE        save the conversation    /load FILE   continue it
 /help             this list                /quit     leave (also Ctrl-D)
+A pasted text of several lines is one question; so is what stands between \""" and \""".
 A backslash at the end of a line continues it on the next. Write // for a question that begins with a slash.
 Ctrl-C stops an answer. After a tool call, the next line is its result."""
 
 
-class _Model(Struct):
-    id: str
+class _Facts(Struct):
+    vision: bool | None = None
+    parameters: dict[str, str] = {}
 
 
-class _Models(Struct):
-    data: list[_Model]
+class _Described(Struct):
+    unilect: _Facts = msgspec.field(default_factory=_Facts)
 
 
 class Chat:
@@ -83,13 +90,17 @@ class Chat:
         self._conversation = conversation
         self._screen = screen
         self.failed = False
-        self._began = 0.0  # when the first piece of the answer came
+        self._images: list[str] = []  # URLs of the next question's
+        self._asked = self._began = (
+            0.0  # when the question was sent, and when the first piece of the answer came
+        )
         self._commands: dict[str, Callable[[str], None]] = {
             "help": lambda rest: screen.note(HELP),
             "system": self._system,
             "model": self._model,
             "models": self._models,
-            "clear": lambda rest: conversation.messages.clear(),
+            "clear": self._clear,
+            "image": self._image,
             "retry": self._retry,
             "set": self._set,
             "save": self._save,
@@ -140,20 +151,69 @@ class Chat:
     def _obey(self, line: str) -> None:
         if not line.strip():
             return
-        if not line.startswith("/") or line.startswith("//"):
-            self._conversation.say(line.removeprefix("/"))
-            if self._conversation.open_call is None:
-                self._answer()
-            return
         name, _, rest = line[1:].partition(" ")
+        is_path = name not in self._commands and ("/" in name or "\n" in line)
+        if not line.startswith("/") or is_path:
+            self._say(line[1:] if line.startswith("//") else line)
+            return
         if name not in self._commands:
             raise InvalidRequest(f"There is no /{name}; /help lists the commands.")
         self._commands[name](rest.strip())
 
+    def _say(self, text: str) -> None:
+        """
+        Ask a question, or give a tool call its result.
+
+        Raises:
+            InvalidRequest: It has an image, and the model reads text only; nothing is sent.
+        """
+        if self._conversation.open_call is not None:
+            self._conversation.say(text)
+            if self._conversation.open_call is not None:
+                return
+        else:
+            left, found = split_images(text)
+            if found and all(map(is_address, found)) and not self._sees():
+                left, found = text, []  # an address is a text, too
+            images = self._images + [self._shown(location) for location in found]
+            self._conversation.say(left, images)
+            self._images = []
+        self._answer()
+
+    def _image(self, rest: str) -> None:
+        if not rest:
+            raise InvalidRequest("Name an image, such as /image cat.png.")
+        self._images.append(self._shown(unquoted(rest)))
+        self._screen.note("The next question has the image.")
+
+    def _shown(self, location: str) -> str:
+        """The URL of an image for the model."""
+        if not self._sees():
+            raise InvalidRequest(
+                f"{location}: the model {self._conversation.model} reads text only, and nothing was sent. "
+                "/model NAME switches to one that sees images."
+            )
+        return image_url(location)
+
+    def _sees(self) -> bool:
+        return self._facts().vision is not False
+
+    def _facts(self) -> _Facts:
+        """What a server of ours knows of the model."""
+        try:
+            told = self._runner.run(self._server.get(_path_of(self._conversation.model)))
+            return msgspec.json.decode(told, type=_Described).unilect
+        except (UnilectError, msgspec.DecodeError):
+            return _Facts()
+
+    def _clear(self, rest: str) -> None:
+        self._conversation.messages.clear()
+        self._images = []
+
     def _answer(self) -> None:
         """Ask, and show the answer; what came of a broken or stopped one is kept too."""
         fold = Fold()
-        self._began = time.perf_counter()
+        self._asked = self._began = time.perf_counter()
         try:
             self._runner.run(self._stream(fold))
         except KeyboardInterrupt:
@@ -161,7 +221,10 @@ class Chat:
             raise
         finally:
             answer = fold.answer()
-            self._screen.end(_summary(answer, time.perf_counter() - self._began))
+            now = time.perf_counter()
+            # an answer that came all at once has taken its time before
+            began = self._began if now - self._began > _AT_ONCE_S else self._asked
+            self._screen.end(_summary(answer, now - began))
             for choice in answer.choices[:1]:
                 self._conversation.take(choice)
 
@@ -198,7 +261,7 @@ class Chat:
         if name in names or not names:
             return True
         try:
-            self._runner.run(self._server.get(f"/models/{quote(name, safe='/')}"))
+            self._runner.run(self._server.get(_path_of(name)))
         except UnilectError:
             return False
         return True
@@ -222,6 +285,9 @@ class Chat:
                 except msgspec.DecodeError:
                     value = text.strip()
             self._conversation.set(name, value)
+        else:
+            for group, names in groups_of_settings(self._facts().parameters).items():
+                self._screen.note(fill(f"{group}: {', '.join(names)}", 100, subsequent_indent="  "))
         for name, value in self._conversation.settings.items():
             self._screen.note(f"{name} = {msgspec.json.encode(value).decode()}")
 
@@ -233,58 +299,11 @@ class Chat:
         with _file_errors(rest, "read"):
             self._conversation.load(Path(rest).expanduser().read_bytes())
         for message in self._conversation.messages:
-            self._screen.note(f"{message.role}: {message.content or '(tool call)'}")
+            self._screen.note(f"{message.role}: {words_of(message)}")
 
 
-def model_names(url: str, api_key: str | None) -> list[str]:
-    """
-    The models that the server at a URL has.
-
-    Raises:
-        ConfigError: It does not say.
-    """
-    with asyncio.Runner() as runner:
-        server = server_at(with_path(url), api_key)
-        try:
-            return runner.run(listed_models(server))
-        except UnilectError as error:
-            raise ConfigError(f"{url}: {with_remedy(error)}") from error
-        finally:
-            runner.run(server.aclose())
-
-
-def with_remedy(error: UnilectError) -> str:
-    """Why a server does not answer, and what to do."""
-    todo = " Start it, or check the address." if error.connection_failed else ""
-    return error.for_operator + todo
-
-
-async def listed_models(server: HttpServer) -> list[str]:
-    """
-    The names of a server's models.
-
-    Raises:
-        UnilectError: It does not answer, or not in OpenAI's format.
-    """
-    answer = await server.get("/models")
-    try:
-        return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
-    except msgspec.DecodeError as error:
-        raise BackendError("The server's model list is not in OpenAI's format.") from error
-
-
-def server_at(url: str, api_key: str | None) -> HttpServer:
-    """The server at a URL, which says what to do where it does not take the key."""
-
-    def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
-        if status in (401, 403):
-            told = "rejects this key. Give another one" if api_key else "requires a key. Give it"
-            text = f"The server {told} with --api-key, or in UNILECT_API_KEY."
-            raise BackendError(text, reason=text)
-        raise_for_answer(status, headers, body)
-
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    return HttpServer(url, headers=headers, raise_for=raise_for)
+def _path_of(model: str) -> str:
+    return f"/models/{quote(model, safe='/')}"
 
 
 def run(
@@ -293,6 +312,7 @@ def run(
     api_key: str | None,
     system: str | None,
     arguments: Sequence[str],
+    history: bool = True,
 ) -> int:
     """
     Chat until the input ends.
@@ -302,6 +322,7 @@ def run(
         model: The model's name; None for the server's first one.
         api_key: The server's key.
         arguments: What our own server is started with.
+        history: Messages are kept for later chats.
 
     Returns:
         The exit code: 1 where a question from a pipe was not answered.
@@ -309,16 +330,17 @@ def run(
     Raises:
         ConfigError: There is no server to talk to.
     """
-    with suppress(ImportError):
-        import readline  # noqa: F401 - gives `input` line editing and a history
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    folder = data_folder(os.environ) if history else None
+    file = None if folder is None else folder / "chat_history"
+    kept = History(file, Secrets([api_key]))
     with ExitStack() as stack:
         if url is None:
             url, api_key = stack.enter_context(own_server(arguments))
         else:
             url = with_path(url)
-        screen, conversation = Console(), Conversation(model or "", system)
+        screen, conversation = Console(kept), Conversation(model or "", system)
         server = server_at(url, api_key)
         runner = stack.enter_context(asyncio.Runner())
         chat = Chat(runner, server, conversation, screen)
@@ -329,7 +351,7 @@ def run(
                 screen.note(f"{conversation.model} at {redacted(url)}. {hint}")
             chat.run()
         except UnilectError as error:
-            raise ConfigError(f"{redacted(url)}: {with_remedy(error)}") from error
+            raise ConfigError(f"{redacted(url)}: {with_remedy(error, url)}") from error
         finally:
             runner.run(server.aclose())
     return 1 if chat.failed and not screen.interactive else 0
@@ -376,31 +398,11 @@ def _stop(process: "subprocess.Popen[str]") -> None:
         process.communicate()
 
 
-def with_path(url: str) -> str:
-    """
-    A server's base URL; a bare host gets the usual `/v1`.
-
-    Raises:
-        ConfigError: It is no URL.
-    """
-    try:
-        parsed = URL(url)
-    except ValueError:
-        parsed = URL()
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(
-            f"--url {redacted(url)}: expected a URL such as http://127.0.0.1:8000/v1."
-        )
-    if parsed.path in ("", "/"):
-        return urlsplit(url)._replace(path="/v1").geturl()
-    return base_url(url)
-
-
 def _summary(answer: Answer, seconds: float) -> str:
     """`12 tokens, 35.1 tokens/s`, as far as the server has told."""
     tokens = answer.usage.completion_tokens
     words = [f"{tokens} tokens"] if tokens else []
-    if tokens > 1 and seconds > 0.001:
+    if tokens > 1 and seconds > 0:
         words.append(f"{(tokens - 1) / seconds:.1f} tokens/s")
     if answer.choices and answer.choices[0].finish_reason == "length":
         words.append("cut by the length limit")
@@ -416,4 +418,5 @@ def _file_errors(name: str, what: str) -> Iterator[None]:
     except OSError as error:
         raise InvalidRequest(f"{name}: cannot be {what} ({error.strerror or error}).") from error
     except InvalidRequest as error:
-        raise InvalidRequest(f"{name} is not a saved conversation: {error.message}") from error
+        why = f": {error.message}" if error.param else "; /save FILE writes one, as a JSON object."
+        raise InvalidRequest(f"{name} is not a saved conversation{why}") from error

@@ -144,9 +144,9 @@ def check_config(config: Path | None) -> None:
 def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:
     """Print the models of a configuration and what they are, or the names of those that a running server has."""
     if url is not None:
-        from unilect.cli import _chat as terminal
+        from unilect.cli import _running_server as running
 
-        print("\n".join(or_exit(lambda: terminal.model_names(url, api_key))))
+        print("\n".join(or_exit(lambda: running.model_names(url, api_key))))
         return
     from unilect.routing.model_facts import beside_weights
 
@@ -221,6 +221,7 @@ def chat(
     source: str | None,
     config: Path | None = None,
     engine: Mapping[str, Any] | None = None,
+    history: bool = True,
 ) -> NoReturn:
     """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.cli._chat.run`."""
     own = {"SOURCE": source, "--config": config} | {flag_of(name): 1 for name in engine or ()}
@@ -237,7 +238,7 @@ def chat(
         for one in value if isinstance(value, list) else [value]:
             arguments += [flag_of(name), str(one)]
     try:
-        code = or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
+        code = or_exit(lambda: terminal.run(url, model, api_key, system, arguments, history))
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)

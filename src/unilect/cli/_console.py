@@ -5,10 +5,15 @@ Where stdin or stdout is no terminal, stdout gets the answers and nothing else, 
 """
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 
+from unilect.cli._history import History
 from unilect.errors import UnilectError
 from unilect.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 
+#: Begins and ends a text of several lines.
+_QUOTES = '"""'
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 #: An answer must not move the cursor, rename the window or write to the clipboard: control characters are shown as blanks.
 _HARMLESS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ") | {0x09: "\t", 0x0A: "\n"}
@@ -18,31 +23,45 @@ class Console:
     """
     What the person sees.
 
+    Args:
+        history: Brings the messages of earlier chats back; gets those of this one.
+
     Attributes:
         interactive: Somebody sits at a terminal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self._remember = _line_editing(history) if self.interactive else None
         self._colours = sys.stdout.isatty()
         # what is being written: a kind of event, or the number of a tool call
         self._part: object = None
 
     def ask(self, prompt: str) -> str:
         """
-        One line, joined with the next ones where it ends with a backslash.
+        Read one message: a line or a pasted text, joined with the next lines where it ends with a backslash or begins with quotes.
 
         Raises:
             EOFError: There are no more.
         """
-        lines = [self._line(prompt)]
-        while lines[-1].endswith("\\"):
-            lines[-1] = lines[-1][:-1]
-            try:
-                lines.append(self._line("... "))
-            except EOFError:
-                break
-        return "\n".join(lines)
+        text = self._line(prompt)
+        quoted = text.startswith(_QUOTES) and ("\n" not in text or _is_closed(text))
+        parts = [text]
+        with suppress(EOFError):
+            while not _is_closed(text) if quoted else text.endswith("\\"):
+                if not quoted:
+                    parts[-1] = text[:-1]
+                text = self._line("... ")
+                parts.append(text)
+                if quoted and text.rstrip().endswith(_QUOTES):
+                    break
+        text = "\n".join(parts)
+        if self._remember is not None:
+            self._remember(text)
+        if not quoted:
+            return text
+        text = text.removeprefix(_QUOTES).rstrip().removesuffix(_QUOTES).strip("\n")
+        return f"/{text}" if text.startswith("/") else text  # what is quoted is no command
 
     def show(self, batch: list[Event]) -> None:
         """Write what a batch of events brings."""
@@ -104,6 +123,36 @@ class Console:
 
     def _write(self, text: str) -> None:
         print(_clean(text) if self._colours else text, end="")
+
+
+def _is_closed(text: str) -> bool:
+    """Return True where quotes end the text that they began."""
+    return len(text.rstrip()) >= 2 * len(_QUOTES) and text.rstrip().endswith(_QUOTES)
+
+
+def _line_editing(history: History) -> Callable[[str], None] | None:
+    """
+    Give `input` line editing, pasted texts of several lines as one, and the messages of earlier chats.
+
+    Returns:
+        What keeps a message; None where Python has no line editing.
+    """
+    try:
+        import readline
+    except ImportError:
+        return None
+    if "libedit" not in (readline.__doc__ or ""):
+        readline.parse_and_bind("set enable-bracketed-paste on")
+    readline.set_auto_history(False)  # it would keep lines, and not messages
+    for text in history.load():
+        readline.add_history(text)
+
+    def remember(text: str) -> None:
+        if text.strip():
+            readline.add_history(text)
+            history.add(text)
+
+    return remember
 
 
 def _clean(text: str) -> str:

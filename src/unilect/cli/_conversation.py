@@ -5,19 +5,39 @@ It knows no terminal and no network. What `saved` gives is the body of a chat re
 by any client.
 """
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
+from unilect.config.values import in_words, with_article
 from unilect.errors import InvalidRequest
 from unilect.events import Choice
-from unilect.requests import RAW_FIELDS, ChatRequest, FunctionCall, Message, MessageToolCall
+from unilect.requests import (
+    RAW_FIELDS,
+    ChatRequest,
+    FunctionCall,
+    ImagePart,
+    ImageUrl,
+    Message,
+    MessageToolCall,
+    TextPart,
+)
 from unilect.web.decode import BodyDecoder
 
 _decoder = BodyDecoder(ChatRequest)
 #: Fields of a request that have a command of their own, or that a chat of one answer at a time has no use for.
 _NOT_SETTINGS = ("model", "messages", "stream", "stream_options", "n", RAW_FIELDS)
+_GROUPS = {
+    "sampling": "temperature top_p top_k min_p typical_p seed top_n_sigma xtc_probability xtc_threshold dynatemp_range "
+    "dynatemp_exponent mirostat mirostat_tau mirostat_eta adaptive_target adaptive_decay samplers min_keep",
+    "repetition": "frequency_penalty presence_penalty repeat_penalty repeat_last_n logit_bias dry_multiplier dry_base "
+    "dry_allowed_length dry_penalty_last_n dry_sequence_breakers",
+    "length": "max_tokens stop ignore_eos t_max_predict_ms n_keep",
+    "thinking": "enable_thinking reasoning_effort reasoning_format thinking_budget_tokens verbosity chat_template_kwargs",
+    "form": "response_format grammar logprobs top_logprobs tools tool_choice parallel_tool_calls",
+}
 #: What can be set, by name.
 SETTINGS = tuple(
     sorted(
@@ -54,15 +74,17 @@ class Conversation:
                 return next(iter((message.tool_calls or [])[results:]), None)
         return None
 
-    def say(self, text: str) -> None:
-        """Add a question, or the result of the open tool call."""
+    def say(self, text: str, images: Sequence[str] = ()) -> None:
+        """Add a question with images, as URLs, or the result of the open tool call."""
         call = self.open_call
         if call is not None:
             self.messages.append(Message("tool", text, tool_call_id=call.id))
             return
         if self.messages and self.messages[-1].role == "user":
             self.messages.pop()
-        self.messages.append(Message("user", text))
+        parts = [TextPart(text)] if text else []
+        shown = [ImagePart(ImageUrl(url, "auto")) for url in images]
+        self.messages.append(Message("user", [*parts, *shown] if shown else text))
 
     def take(self, answer: Choice) -> None:
         """Add an answer, or what there is of it; nothing where it says nothing."""
@@ -94,13 +116,18 @@ class Conversation:
             near = get_close_matches(name, SETTINGS, 1)
             meant = f" Is `{near[0]}` meant?" if near else ""
             raise InvalidRequest(
-                f"Unknown parameter `{name[:50]}`.{meant} Known: {', '.join(SETTINGS)}.",
+                f"Unknown parameter `{name[:50]}`.{meant} /set lists those that can be set.",
                 param=name,
             )
         settings = {key: old for key, old in self.settings.items() if key != name}
         if value is not None:
             settings[name] = value
-        _request({"messages": [Message("user", "")]} | settings)
+        try:
+            _request({"messages": [Message("user", "")]} | settings)
+        except InvalidRequest as error:
+            if error.param != name:
+                raise
+            raise InvalidRequest(f"{name}: expected {_expected(name)}.", param=name) from error
         self.settings = settings
 
     def request(self) -> ChatRequest:
@@ -137,6 +164,37 @@ class Conversation:
     def _body(self) -> dict[str, Any]:
         system = [Message("system", self.system)] if self.system else []
         return {"model": self.model, "messages": system + self.messages} | self.settings
+
+
+def groups_of_settings(parameters: Mapping[str, str]) -> dict[str, list[str]]:
+    """
+    What can be set, the usual names first.
+
+    Args:
+        parameters: How a model honours each, where that is known; one that it refuses is left out.
+    """
+    names = [name for name in SETTINGS if parameters.get(name) != "refused"]
+    groups = {
+        group: [name for name in usual.split() if name in names] for group, usual in _GROUPS.items()
+    }
+    grouped = {name for group in groups.values() for name in group}
+    groups["other"] = [name for name in names if name not in grouped]
+    return {group: names for group, names in groups.items() if names}
+
+
+def words_of(message: Message) -> str:
+    """A message as one may be told of it."""
+    if not isinstance(message.content, list):
+        return message.content or "(tool call)"
+    words = [part.text if isinstance(part, TextPart) else "(image)" for part in message.content]
+    return " ".join(words)
+
+
+def _expected(name: str) -> str:
+    """A parameter's type and range in words."""
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(ChatRequest)}
+    kind = get_type_hints(ChatRequest, include_extras=True)[fields[name]]
+    return with_article(in_words(msgspec.inspect.type_info(kind))).replace("table", "JSON object")
 
 
 def _request(body: dict[str, Any]) -> ChatRequest:

@@ -161,6 +161,11 @@ def models(config: Path | None, url: str | None, api_key: str | None) -> None:
 @_model
 @_servers_key
 @click.option("--system", help="System prompt.")
+@click.option(
+    "--history/--no-history",
+    default=True,
+    help="Keep your messages for the arrow keys of later chats.",
+)
 @_config
 @_engine_flags
 def chat(
@@ -169,13 +174,14 @@ def chat(
     model: str | None,
     api_key: str | None,
     system: str | None,
+    history: bool,
     config: Path | None,
     engine: dict[str, Any],
 ) -> None:
     """Chat with a model in the terminal."""
     from unilect.cli import _commands as commands
 
-    commands.chat(url, model, api_key, system, source, config, engine)
+    commands.chat(url, model, api_key, system, source, config, engine, history)
 
 
 @app.command(examples=("unilect connect", "unilect connect codex", "unilect connect zed --write"))

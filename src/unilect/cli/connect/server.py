@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from unilect.cli import _chat as terminal
+from unilect.cli import _running_server as running
 from unilect.config.values import nearest
 from unilect.errors import ConfigError, UnilectError, listed
 from unilect.http.base_url import root_of
@@ -101,17 +101,17 @@ def ask(url: str, key: str | None, chosen: str | None) -> Server:
     Raises:
         ConfigError: It does not answer or rejects the key, or has no such model.
     """
-    base = terminal.with_path(url)
+    base = running.with_path(url)
     if redacted(base) != base:
         raise ConfigError(
             f"{redacted(url)}: the URL holds credentials, which would be in the lines of every client. Leave them out, and give the key with --api-key."
         )
     with asyncio.Runner() as runner:
-        server = terminal.server_at(base, key)
+        server = running.server_at(base, key)
         try:
             models, further = runner.run(_models(server, chosen))
         except UnilectError as error:
-            raise ConfigError(f"{redacted(url)}: {terminal.with_remedy(error)}") from error
+            raise ConfigError(f"{redacted(url)}: {running.with_remedy(error, url)}") from error
         finally:
             runner.run(server.aclose())
     return Server(base.rstrip("/"), models, key is not None, further=further)
@@ -119,7 +119,7 @@ def ask(url: str, key: str | None, chosen: str | None) -> Server:
 
 async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, ...], int]:
     """The chat models, and how many more models there are."""
-    names = await terminal.listed_models(server)
+    names = await running.listed_models(server)
     if chosen is not None and chosen not in names:
         await _check(server, chosen, names)
     order = list(dict.fromkeys([*([chosen] if chosen else []), *names]))

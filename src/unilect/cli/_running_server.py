@@ -1,0 +1,95 @@
+"""A running server, of ours or of others: its address, its models, and why it does not answer."""
+
+import asyncio
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+from yarl import URL
+
+from unilect.errors import BackendError, ConfigError, UnilectError
+from unilect.http.client import HttpServer, raise_for_answer
+from unilect.redact import redacted
+from unilect.routing.source_hints import base_url
+
+
+class _Model(Struct):
+    id: str
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+def model_names(url: str, api_key: str | None) -> list[str]:
+    """
+    The models that the server at a URL has.
+
+    Raises:
+        ConfigError: It does not say.
+    """
+    with asyncio.Runner() as runner:
+        server = server_at(with_path(url), api_key)
+        try:
+            return runner.run(listed_models(server))
+        except UnilectError as error:
+            raise ConfigError(f"{url}: {with_remedy(error, url)}") from error
+        finally:
+            runner.run(server.aclose())
+
+
+def with_remedy(error: UnilectError, url: str) -> str:
+    """Why the server at a URL does not answer, and what to do."""
+    if not error.connection_failed:
+        return error.for_operator
+    closed = url.startswith("http://") and "closed the connection" in error.for_operator
+    return f"{error.for_operator} {'Is it https://? ' if closed else ''}Start it, or check the address."
+
+
+async def listed_models(server: HttpServer) -> list[str]:
+    """
+    The names of a server's models.
+
+    Raises:
+        UnilectError: It does not answer, or not in OpenAI's format.
+    """
+    answer = await server.get("/models")
+    try:
+        return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
+    except msgspec.DecodeError as error:
+        raise BackendError("The server's model list is not in OpenAI's format.") from error
+
+
+def server_at(url: str, api_key: str | None) -> HttpServer:
+    """The server at a URL, which says what to do where it does not take the key."""
+
+    def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
+        if status in (401, 403):
+            told = "rejects this key. Give another one" if api_key else "requires a key. Give it"
+            text = f"The server {told} with --api-key, or in UNILECT_API_KEY."
+            raise BackendError(text, reason=text)
+        raise_for_answer(status, headers, body)
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return HttpServer(url, headers=headers, raise_for=raise_for)
+
+
+def with_path(url: str) -> str:
+    """
+    A server's base URL; a bare host gets the usual `/v1`.
+
+    Raises:
+        ConfigError: It is no URL.
+    """
+    try:
+        parsed = URL(url)
+    except ValueError:
+        parsed = URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(
+            f"--url {redacted(url)}: expected a URL such as http://127.0.0.1:8000/v1."
+        )
+    if parsed.path in ("", "/"):
+        return urlsplit(url)._replace(path="/v1").geturl()
+    return base_url(url)
