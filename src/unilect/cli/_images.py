@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from unilect.errors import InvalidRequest
 
-MAX_BYTES = 20 * 1024 * 1024
+MAX_BYTES = 10 * 1024 * 1024  # as base64 it is a text that a request may have
 _WORD = re.compile(r"""'[^'\n]*'|"[^"\n]*"|(?:\\.|[^\s\\])+""")
 _ENDING = re.compile(r"\.(?:png|jpe?g|webp|gif)$", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\(.)")
