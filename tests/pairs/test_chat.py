@@ -53,13 +53,13 @@ def blind() -> Iterator[Blind]:
 
 
 def test_a_pasted_text_is_one_message(blind: Blind, tmp_path: Path) -> None:
-    """Several lines that are pasted, with one that looks like a command, are one question, which the arrow key of a later chat brings back."""
+    """Several lines that are pasted, in the brackets that the terminal is asked for, are one question, which the arrow key of a later chat brings back."""
     command = [sys.executable, "-m", "unilect", "chat"]
     environment = ENVIRONMENT | {"XDG_DATA_HOME": str(tmp_path)}
     for keys in ("\x1b[200~/one two\n/quit\n\nthree\x1b[201~\r", "\x1b[A\r"):
         chat = Terminal([*command, "--url", f"http://127.0.0.1:{blind.port}/v1"], environment)
         try:
-            chat.until(PROMPT)
+            asked_for_brackets = "\x1b[?2004h" in chat.until(PROMPT)
             chat.type(keys)
             chat.until("Yes.")
             chat.until(PROMPT)
@@ -67,6 +67,7 @@ def test_a_pasted_text_is_one_message(blind: Blind, tmp_path: Path) -> None:
             chat.process.kill()
             chat.process.wait()
 
+    assert asked_for_brackets
     assert ["/one two\n/quit\n\nthree"] * 2 == blind.asked
 
 
