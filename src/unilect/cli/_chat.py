@@ -41,7 +41,7 @@ from unilect.redact import Secrets, redacted
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 STOP_TIMEOUT_S = 15.0
-_AT_ONCE_S = 0.001
+_AT_ONCE_S = 0.05  # a shorter time between two pieces is the way of the network, not of the model
 _READY = "unilect answers at "
 HELP = """\
 /system TEXT      set the system prompt; without TEXT remove it
