@@ -69,6 +69,7 @@ ENVIRONMENT = {
 #: Where everything may be caught, and why.
 CATCH_ALL = {
     "logs.py": "a line that cannot be formatted is lost alone; it is told why",
+    "constraints/_child.py": "a flaw in a job is told to the server, which logs it, and the helper is replaced",
     "constraints/_jobs.py": "llguidance's converter raises the bare class for a grammar that it cannot read",
     "web/guard.py": "a flaw of ours becomes a 500 in the envelope",
     "routing/_emulation.py": "a task's flaw is carried to the reader, which raises it",

@@ -354,7 +354,7 @@ class EngineOverloaded(RateLimited):
 
 
 class TooManyWaiting(RateLimited):
-    """The caller's own requests take the caller's share of the model's full queue, or of the memory for large requests."""
+    """The caller's own requests take the caller's share of a full queue, of a model or of constraints to compile, or of the memory for large requests."""
 
     code = "too_many_waiting"
 

@@ -14,10 +14,12 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from unilect.constraints import _helper
+from unilect.constraints import _child, _helper
+from unilect.constraints._lane import Lane
+from unilect.constraints._turns import Job, Turns
 from unilect.constraints.checker import MAX_WAITING, MODEL, Checker
 from unilect.context import IN_HAND, Context
-from unilect.errors import CheckerUnavailable, InvalidRequest
+from unilect.errors import CheckerUnavailable, InternalError, InvalidRequest, TooManyWaiting
 
 HARD = {"type": "string", "pattern": "^(a?){2000}a{2000}$"}
 DEFINITIONS: dict[str, Any] = {
@@ -71,13 +73,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The jobs that helpers are given."""
     jobs: list[str] = []
-    do = _helper.Lane.do
+    do = Lane.do
 
-    async def counted(lane: _helper.Lane, name: str, *args: Any) -> Any:
+    async def counted(lane: Lane, name: str, *args: Any) -> Any:
         jobs.append(name)
         return await do(lane, name, *args)
 
-    monkeypatch.setattr(_helper.Lane, "do", counted)
+    monkeypatch.setattr(Lane, "do", counted)
     return jobs
 
 
@@ -276,7 +278,7 @@ async def test_closing_while_jobs_wait() -> None:
     jobs = [
         asyncio.create_task(made.schema_to_gbnf(HARD | {"title": str(n)}, "x")) for n in range(4)
     ]
-    await until(lambda: made._quick._jobs.qsize() == 3)
+    await until(lambda: made._quick.waiting == 3)
     await made.aclose()
 
     said = await asyncio.gather(*jobs, return_exceptions=True)
@@ -289,7 +291,7 @@ async def test_closing_while_jobs_wait() -> None:
 
 
 async def test_too_many_jobs() -> None:
-    """More jobs than may wait are refused for now, but for the answers that have been worked for."""
+    """More of a caller's jobs than may wait are refused for now, but for the answers that have been worked for."""
     async with checking() as made:
         jobs = [
             asyncio.create_task(made.gbnf(f'root ::= "{n}"', "x")) for n in range(MAX_WAITING + 9)
@@ -297,7 +299,7 @@ async def test_too_many_jobs() -> None:
         valid = asyncio.create_task(made.validate({}, "1"))
         said = await asyncio.gather(*jobs, return_exceptions=True)
 
-        assert {type(None), CheckerUnavailable} == {type(one) for one in said}
+        assert {type(None), TooManyWaiting} == {type(one) for one in said}
         assert None is await valid
 
 
@@ -357,7 +359,7 @@ sys.stdin.readline()
 async def test_a_helper_that_babbles(tmp_path: Path) -> None:
     """A helper that says what is no answer is replaced, and who waits is served."""
     command = [sys.executable, "-c", BABBLER, str(tmp_path / "babbled")]
-    lane = _helper.Lane(command, _helper.PATIENT_S, 4)
+    lane = Lane(command, _helper.PATIENT_S, 4)
     try:
         assert 7 == await lane.do("gbnf", {})
     finally:
@@ -367,16 +369,16 @@ async def test_a_helper_that_babbles(tmp_path: Path) -> None:
 async def test_who_waits_for_a_job_leaves() -> None:
     """A job for which nobody waits any longer is not done."""
     done: list[str] = []
-    lane = _helper.Lane([sys.executable, "-c", BABBLER], _helper.PATIENT_S, 4)
+    lane = Lane([sys.executable, "-c", BABBLER], _helper.PATIENT_S, 4)
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def answer(job: _helper.Job) -> str:
+    async def answer(job: Job) -> str:
         done.append(job.name)
         begun.set()
         await go.wait()
         return job.name
 
-    lane._done = answer  # type: ignore[method-assign]
+    lane._ask = answer  # type: ignore[method-assign]
     try:
         first, left, last = (asyncio.create_task(lane.do(name, {})) for name in "abc")
         await begun.wait()
@@ -387,3 +389,156 @@ async def test_who_waits_for_a_job_leaves() -> None:
         assert ["a", "c"] == done
     finally:
         await lane.aclose()
+
+
+def wait_for(turns: Turns, caller: str, name: str = "", urgent: bool = False) -> Job:
+    """A job that waits for its turn."""
+    answer = asyncio.get_running_loop().create_future()
+    job = Job(name, {}, answer, caller, urgent)
+    turns.add(job)
+    return job
+
+
+def served(turns: Turns, times_s: dict[str, float]) -> list[str]:
+    """The callers in the order of their turns, each of which takes the caller's time."""
+    callers = []
+    while (job := turns.take()) is not None:
+        callers.append(job.caller)
+        turns.charge(job, times_s[job.caller])
+    return callers
+
+
+async def test_turns_by_time() -> None:
+    """Who has used less of the helper is next, so quick jobs of one pass by the slow ones of another."""
+    turns = Turns(64)
+    for _ in range(3):
+        wait_for(turns, "slow")
+    for _ in range(5):
+        wait_for(turns, "quick")
+
+    assert ["slow", *["quick"] * 5, "slow", "slow"] == served(turns, {"slow": 0.5, "quick": 0.01})
+
+
+async def test_who_comes_waits_for_one_job() -> None:
+    """A caller who comes again and again beside twenty slow jobs of another waits for one of them at most, and so does the other."""
+    turns = Turns(64)
+    for _ in range(20):
+        wait_for(turns, "slow")
+    order = []
+    for _ in range(8):
+        job = turns.take()
+        assert job is not None
+        order.append(job.caller)
+        wait_for(turns, "victim")
+        turns.charge(job, 0.5)
+
+    assert ["slow"] + ["victim", "slow"] * 3 + ["victim"] == order
+
+
+async def test_who_has_most_gives_way() -> None:
+    """Where there is no room, the newest of the caller with the most is refused with 429; where all have one, who comes with 503."""
+    turns = Turns(3)
+    many = [wait_for(turns, "many") for _ in range(3)]
+    one = wait_for(turns, "one")
+    other = wait_for(turns, "other")
+    assert [False, True, True] == [job.answer.done() for job in many]
+    assert [TooManyWaiting] * 2 == [type(job.answer.exception()) for job in many[1:]]
+    assert not one.answer.done()
+
+    last = wait_for(turns, "last")
+    refused = last.answer.exception()
+    assert isinstance(refused, CheckerUnavailable)
+    assert not other.answer.done()
+    assert [503, 429, 2.0] == [
+        refused.status,
+        TooManyWaiting.status,
+        refused.retry_after_s,
+    ]
+
+
+async def test_urgent_jobs_keep_to_turns() -> None:
+    """An urgent job goes before the caller's own others, and not before another caller's turn."""
+    turns = Turns(64)
+    wait_for(turns, "a", "usual")
+    wait_for(turns, "b", "usual")
+    for _ in range(2):
+        wait_for(turns, "a", "urgent", urgent=True)
+    order = []
+    while (job := turns.take()) is not None:
+        order.append(f"{job.caller} {job.name}")
+        turns.charge(job, 1.0)
+
+    assert ["a urgent", "b usual", "a urgent", "a usual"] == order
+
+
+#: A helper that takes any job, and is told by a file of lines what to do with each.
+ODD = """
+import json, os, sys
+print('{"ready": true}', flush=True)
+for line in sys.stdin:
+    name = json.loads(line)["job"]
+    if name == "raise":
+        raise KeyError(name)
+    print({"odd": '{"odd": 1}', "list": "[]", "none": "", "bytes": "\\xff", "flaw": '{"flaw": "Traceback: here"}'}.get(name, '{"done": 7}'), flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["raise", "odd", "list", "none", "bytes", "flaw"])
+async def test_a_flaw_in_the_helper(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An error in the helper, or what is no answer, is told as ours, the log has the reason, and who waits behind it is served."""
+    lane = Lane([sys.executable, "-c", ODD], _helper.PATIENT_S, 4)
+    try:
+        wrong, waits = (asyncio.create_task(lane.do(job, {})) for job in (name, "gbnf"))
+        with pytest.raises(InternalError, match="a bug in unilect"):
+            await wrong
+        assert 7 == await waits
+    finally:
+        await lane.aclose()
+    told = {"raise": "KeyError: 'raise'", "flaw": "Traceback: here"}
+    assert told.get(name, "it said what is no answer") in caplog.text
+
+
+async def test_an_error_of_a_job() -> None:
+    """A job's Python error is told with its frames and without its message, and a library's panic is a refusal."""
+
+    class Panic(BaseException):
+        pass
+
+    with pytest.raises(KeyError) as caught:
+        raise KeyError(f"a {'secret'}")
+    error = _child._flaw(caught.value)
+    assert "test_checker.py" in error["flaw"]
+    assert "KeyError" in error["flaw"]
+    assert "a secret" not in str(error)
+    assert "refused" not in error
+    assert "refused" in _child._flaw(Panic())
+
+
+#: A helper whose jobs take a moment of the processor.
+SLOW = """
+import sys, time
+print('{"ready": true}', flush=True)
+for line in sys.stdin:
+    end = time.process_time() + 0.02
+    while time.process_time() < end:
+        pass
+    print('{"done": null}', flush=True)
+"""
+
+
+async def test_another_callers_slow_grammars() -> None:
+    """A caller's constraint is compiled after one slow grammar of another caller, of whom twenty wait."""
+    done: list[str] = []
+    async with checking([sys.executable, "-c", SLOW]) as made:
+
+        def ask(caller: str, number: int) -> "asyncio.Task[None]":
+            before = IN_HAND.set(Context(caller=caller))
+            task = asyncio.create_task(made.gbnf(f'root ::= "{number}"', "grammar"))
+            task.add_done_callback(lambda _: done.append(caller))
+            IN_HAND.reset(before)
+            return task
+
+        attack = [ask("attacker", number) for number in range(20)]
+        await until(lambda: made._quick.waiting == 19)
+        await asyncio.gather(ask("victim", 0), *attack)
+    assert done.index("victim") <= 1

@@ -1,7 +1,8 @@
 """
 The helper process: reads jobs from stdin, one JSON line each, runs them with limits, and writes answers to stdout, one JSON line each.
 
-An answer is `{"done": value}`, or `{"refused": why}`; with `"last": true` the process has grown too large and must be replaced.
+An answer is `{"done": value}`, `{"refused": why}` or, of an error that is no refusal, `{"flaw": traceback}`; with `"last": true` the process
+has grown too large and must be replaced.
 Memory, stack and time of a job are limited, so that a constraint ends this process instead of an engine. The stacks are smaller than
 those of the engines, so that a constraint that passes here passes there.
 """
@@ -13,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+import traceback
 from typing import Any
 
 from unilect.child_limits import (
@@ -57,12 +59,24 @@ def _serve(words: Any, standing: str) -> None:
     limit_growth(MEMORY_BYTES, for_good=True)
     print(json.dumps({"ready": True}), file=words, flush=True)
     for line in sys.stdin:
-        job = json.loads(line)
-        said = jobs.do(job["job"], job["arguments"])
-        if (data_bytes() or 0) > size + _KEPT_BYTES:
-            said["last"] = True
-        print(json.dumps(said), file=words, flush=True)
+        try:
+            job = json.loads(line)
+            said = jobs.do(job["job"], job["arguments"])
+            said["last"] = "last" in said or (data_bytes() or 0) > size + _KEPT_BYTES
+            written = json.dumps(said)
+        except BaseException as error:  # noqa: BLE001 - a library's panic is no Exception
+            written = json.dumps(_flaw(error))
+        print(written, file=words, flush=True)
     os._exit(0)  # llama.cpp's threads are not waited for
+
+
+def _flaw(error: BaseException) -> dict[str, Any]:
+    """An answer that tells where an error came from, without its message, which may have a client's text."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    said = {"flaw": f"Traceback (most recent call last):\n{frames}{type(error).__qualname__}"}
+    if not isinstance(error, Exception):
+        said["refused"] = "the library that compiles it has failed on it. Change it."
+    return said
 
 
 def _small_stacks() -> None:

@@ -1,212 +1,216 @@
-"""
-Helper processes that run jobs, each one job at a time, with a time limit; a helper that ended or was killed is replaced by the next job.
-
-Two lanes prevent slow jobs of one client from delaying all others: a job that the quick lane does not finish in time is moved to
-the patient lane, which has a short queue.
-"""
+"""A helper process that compiles constraints: it is started when it is asked, and replaced after it has ended or was killed."""
 
 import asyncio
-import itertools
 import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from unilect.child_environment import child_environment
 from unilect.constraints import ConstraintError
 from unilect.errors import CheckerUnavailable
-from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
+_Kind = TypeVar("_Kind")
 QUICK_S = 0.5
 PATIENT_S = 2.0
 _WALL = 3  # times as long, where the helper is not given the processor
 _START_S = 30.0
 _LINE_BYTES = 64 * 1024 * 1024
 _LOOK_S = 0.1
+_TOLD_BYTES = 4096  # of what a helper wrote to stderr
 _TOO_LONG = "compiling it takes too long. Make it smaller, with fewer alternatives and repetitions."
-_TOO_DEEP = "it is nested too deep or too large. Make it smaller, and flatten it."
 
 
 class TooLong(ConstraintError):
     """A job exceeded its time limit."""
 
 
-class Job(msgspec.Struct):
-    """A job, and the future of its answer."""
-
-    name: str
-    arguments: dict[str, Any]
-    answer: "asyncio.Future[Any]"
-
-
-class Lane:
+class Answer(Struct):
     """
-    One helper process and its queue of jobs, urgent ones first.
+    What a helper says to a job.
+
+    Attributes:
+        done: The job's value.
+        refused: Why the constraint is refused.
+        flaw: The traceback of an error that is no refusal.
+        last: The helper must be replaced.
+    """
+
+    done: Any = UNSET
+    refused: str | UnsetType = UNSET
+    flaw: str = ""
+    last: bool = False
+
+    @property
+    def is_any(self) -> bool:
+        """It says something to the job."""
+        return self.done is not UNSET or self.refused is not UNSET or bool(self.flaw)
+
+
+class Ended(Struct, frozen=True):
+    """
+    A helper has ended instead of answering.
+
+    Attributes:
+        status: Its exit status, or a negative signal.
+        words: The end of what it wrote to stderr.
+        babbled: It said what is no answer, and was killed by us.
+    """
+
+    status: int
+    words: str
+    babbled: bool = False
+
+    def __str__(self) -> str:
+        """The status in words, and the helper's own."""
+        if self.babbled:
+            return "it said what is no answer"
+        if self.status < 0:
+            return f"signal {signal.strsignal(-self.status) or -self.status}"
+        return f"exit status {self.status}{self.words and ': '}{self.words}"
+
+
+class Helper:
+    """
+    One process, or none. It is asked by one task at a time.
 
     Args:
-        command: The helper's command line.
-        budget_s: The CPU time limit of a job.
-        most: The length of the queue.
+        command: Its command line.
+
+    Attributes:
+        used_s: The time that was spent on it: the processor's for jobs, the clock's for its starts.
     """
 
-    def __init__(self, command: Sequence[str], budget_s: float, most: int) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
-        self._budget_s = budget_s
-        self._most = most
-        self._jobs: asyncio.PriorityQueue[tuple[bool, int, Job]] = asyncio.PriorityQueue()
-        self._numbers = itertools.count()
-        self._worker: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._closed = False
+        self._stderr: IO[bytes] | None = None
+        self.used_s = 0.0
 
     @property
     def pid(self) -> int | None:
-        """The helper's process id, if one runs."""
+        """Its process id; None where no process runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
-    async def do(self, name: str, arguments: dict[str, Any], urgent: bool = False) -> Any:
+    async def ask(self, line: bytes, budget_s: float) -> Answer | Ended:
         """
-        Run a job.
+        Its answer to a job.
 
         Args:
-            urgent: It is queued before others, even if the queue is full.
-
-        Raises:
-            ConstraintError: The constraint is refused; TooLong for an exceeded time limit.
-            CheckerUnavailable: The queue is full, or the helper cannot be started, or is being stopped.
-        """
-        if self._closed:
-            raise _stopped()
-        if self._jobs.qsize() >= self._most and not urgent:
-            raise CheckerUnavailable(
-                "The queue of grammars and schemas to compile is full. Try again in a moment.",
-                retry_after_s=2,
-            )
-        answer = asyncio.get_running_loop().create_future()
-        self._jobs.put_nowait((not urgent, next(self._numbers), Job(name, arguments, answer)))
-        if self._worker is None or self._worker.done():
-            self._worker = apart(self._work())
-        return await answer
-
-    async def aclose(self) -> None:
-        """Kill the helper for good; waiting jobs fail."""
-        self._closed = True
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-            self._worker = None
-        while not self._jobs.empty():
-            _fail(self._jobs.get_nowait()[2].answer, _stopped())
-        await self._kill()
-
-    async def _work(self) -> None:
-        while True:
-            job = (await self._jobs.get())[2]
-            if job.answer.done():  # nobody waits for it any longer
-                continue
-            try:
-                value = await self._done(job)
-            except (ConstraintError, CheckerUnavailable) as error:
-                _fail(job.answer, error)
-            except BaseException:
-                _fail(job.answer, _stopped())
-                raise
-            else:
-                if not job.answer.done():
-                    job.answer.set_result(value)
-
-    async def _done(self, job: Job) -> Any:
-        """A job's answer. If the helper was killed from outside, the job is tried once more."""
-        line = msgspec.json.encode({"job": job.name, "arguments": job.arguments}) + b"\n"
-        for _ in range(2):
-            process = await self._started()
-            said = await self._ask(process, line)
-            if said is not None:
-                if said.get("last"):
-                    await self._kill()
-                if "refused" in said:
-                    raise ConstraintError(str(said["refused"]))
-                return said["done"]
-            status = await process.wait()
-            self._process = None
-            log.warning("the helper that compiles constraints ended: %s", _status(status))
-            if status not in (-signal.SIGKILL, -signal.SIGTERM):
-                raise ConstraintError(_TOO_DEEP)
-        raise CheckerUnavailable(
-            "The process that compiles grammars and schemas was killed twice. Try again.",
-            retry_after_s=2,
-        )
-
-    async def _ask(self, process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | None:
-        """
-        A helper's answer to a job; None if the helper ended.
+            budget_s: CPU time; it may take three times as long by the clock.
 
         Raises:
             TooLong: It did not answer in time, and was killed.
+            CheckerUnavailable: It cannot be started.
         """
-        assert process.stdin is not None
-        begun, used = time.monotonic(), _processor_s(process.pid)
+        process = self._process
+        if process is None or process.returncode is not None:
+            begun = time.monotonic()
+            try:
+                process = await self._start()
+            finally:
+                self.used_s += time.monotonic() - begun
         talk = asyncio.create_task(_talk(process, line))
+        try:
+            await self._wait(process, talk, budget_s)
+            said = talk.result()
+        except BaseException:
+            talk.cancel()
+            await self.kill()  # it is at work on what nobody waits for
+            raise
+        if not said:
+            return await self._end()
+        answer = _decoded(said, Answer)
+        if answer is None or not answer.is_any:
+            self._signal()
+            return await self._end(babbled=True)
+        return answer
+
+    async def kill(self) -> None:
+        """End the process, if one runs."""
+        if self._process is not None:
+            self._signal()
+            await self._end()
+        elif self._stderr is not None:  # there was to be one
+            self._stderr.close()
+            self._stderr = None
+
+    def _signal(self) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _wait(
+        self, process: asyncio.subprocess.Process, talk: "asyncio.Task[Any]", budget_s: float
+    ) -> None:
+        """Wait for an answer; errors as `ask`."""
+        begun, used = time.monotonic(), _processor_s(process.pid)
+        busy_s = 0.0
         try:
             while not talk.done():
                 await asyncio.wait({talk}, timeout=_LOOK_S)
                 elapsed_s = time.monotonic() - begun
                 now = _processor_s(process.pid)
                 busy_s = elapsed_s if now is None or used is None else now - used
-                if not talk.done() and max(busy_s, elapsed_s / _WALL) >= self._budget_s:
-                    await self._kill()
+                if not talk.done() and max(busy_s, elapsed_s / _WALL) >= budget_s:
                     raise TooLong(_TOO_LONG)
-            return talk.result()
         finally:
-            talk.cancel()
-            if not talk.done():
-                await self._kill()
+            self.used_s += busy_s
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> asyncio.subprocess.Process:
         """
-        The helper, started if none runs.
+        A new process that is ready.
 
         Raises:
-            CheckerUnavailable: It cannot be started.
+            CheckerUnavailable: There is none.
         """
-        process = self._process
-        if process is not None and process.returncode is None:
-            return process
+        await self.kill()
         try:
-            self._process = process = await asyncio.create_subprocess_exec(
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
+            self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
+                stderr=self._stderr,
                 env=child_environment(),
                 limit=_LINE_BYTES,
                 start_new_session=True,
             )
             async with asyncio.timeout(_START_S):
-                said = await _read(process)
+                line = await _read(self._process)
         except (OSError, TimeoutError) as error:
-            await self._kill()
+            await self.kill()
             raise _not_started(str(error) or "it took too long") from error
+        except asyncio.CancelledError:
+            await self.kill()
+            raise
+        said = _decoded(line, dict[str, Any])
         if said is None or "ready" not in said:
-            await self._kill()
-            raise _not_started((said or {}).get("failed") or "it ended at once")
-        return process
+            self._signal()
+            ended = await self._end()
+            raise _not_started((said or {}).get("failed") or ended.words or "it ended at once")
+        return self._process
 
-    async def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+    async def _end(self, babbled: bool = False) -> Ended:
+        """Wait for the end of the process, which has ended or was killed, and forget it."""
+        process, stderr = self._process, self._stderr
+        assert process is not None
+        assert stderr is not None
+        ended = Ended(await process.wait(), _last_words(stderr), babbled)
+        self._process = self._stderr = None
+        stderr.close()
+        return ended
 
 
 def command(standing: Path) -> list[str]:
@@ -219,26 +223,39 @@ def command(standing: Path) -> list[str]:
     return [sys.executable, "-m", "unilect.constraints._child", str(os.getpid()), str(standing)]
 
 
-async def _talk(process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | None:
+async def _talk(process: asyncio.subprocess.Process, line: bytes) -> bytes:
+    """What a helper says to a line; empty where it has ended."""
     assert process.stdin is not None
     try:
         process.stdin.write(line)
         await process.stdin.drain()
     except ConnectionError:
-        return None
+        return b""
     return await _read(process)
 
 
-async def _read(process: asyncio.subprocess.Process) -> dict[str, Any] | None:
-    """The next line of a helper; None if it ended."""
+async def _read(process: asyncio.subprocess.Process) -> bytes:
+    """The next line of a helper; empty where it has ended, and no answer where it is longer than any."""
     assert process.stdout is not None
     try:
-        line = await process.stdout.readline()
-        return msgspec.json.decode(line, type=dict[str, Any]) if line.endswith(b"\n") else None
-    except (ValueError, ConnectionError):  # longer than any answer, or none
-        with suppress(ProcessLookupError):
-            process.kill()
+        return await process.stdout.readline()
+    except ConnectionError:
+        return b""
+    except ValueError:
+        return b"too long"
+
+
+def _decoded(line: bytes, kind: type[_Kind]) -> _Kind | None:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _last_words(stderr: IO[bytes]) -> str:
+    size = stderr.seek(0, os.SEEK_END)
+    stderr.seek(max(0, size - _TOLD_BYTES))
+    return stderr.read(_TOLD_BYTES).decode(errors="replace").strip()
 
 
 def _processor_s(pid: int) -> float | None:
@@ -250,22 +267,9 @@ def _processor_s(pid: int) -> float | None:
         return None
 
 
-def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-
-
-def _stopped() -> CheckerUnavailable:
-    return CheckerUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
-
-
 def _not_started(why: str) -> CheckerUnavailable:
     log.error("the helper that compiles constraints cannot be started: %s", why)
     return CheckerUnavailable(
         "The process that compiles grammars and schemas cannot be started; the reason is in the server's log.",
         retry_after_s=5,
     )
-
-
-def _status(code: int) -> str:
-    return f"signal {signal.strsignal(-code) or -code}" if code < 0 else f"exit status {code}"

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from unilect.constraints import ConstraintError, _helper, gbnf
+from unilect.constraints._lane import Lane
 from unilect.constraints.schema import Use
 from unilect.context import whose
 from unilect.errors import InvalidRequest
@@ -25,14 +26,15 @@ MAX_SCHEMA_BYTES = 256 * 1024
 MAX_LLGUIDANCE_BYTES = 512 * 1024  # one that we make holds the schemas of all tools
 MAX_REMEMBERED = 512
 _REMEMBERED_BYTES = 16 * 1024 * 1024
-MAX_WAITING = 64
+MAX_WAITING = 64  # of all callers; who has the most gives way
 _MAX_PATIENT = 4
 MODEL = Path(__file__).parent.parent / "demo" / "model.gguf"
 
 
 class Checker:
     """
-    Compiles constraints in helper processes, with limits of time (2 s), memory and stack; results are cached by digest.
+    Compiles constraints in helper processes, with limits of time (2 s), memory and stack; results are cached by digest. Callers take turns by
+    the time that their constraints take.
 
     No process is started before the first use.
 
@@ -42,8 +44,8 @@ class Checker:
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         command = command or _helper.command(MODEL)
-        self._quick = _helper.Lane(command, _helper.QUICK_S, MAX_WAITING)
-        self._patient = _helper.Lane(command, _helper.PATIENT_S, _MAX_PATIENT)
+        self._quick = Lane(command, _helper.QUICK_S, MAX_WAITING)
+        self._patient = Lane(command, _helper.PATIENT_S, _MAX_PATIENT)
         self._running: dict[bytes, asyncio.Task[Any]] = {}
         self._results: OrderedDict[bytes, Any] = OrderedDict()
         self._sizes = 0
@@ -105,7 +107,7 @@ class Checker:
     async def _held(self, job: str, arguments: dict[str, Any]) -> str | None:
         """The verdict on a finished answer; urgent, because the answer has already been generated."""
         try:
-            said = await self._do(job, arguments, urgent=True)
+            said = await self._do(job, arguments, whose(), urgent=True)
         except ConstraintError as error:
             return str(error)
         return None if said is None else str(said)
@@ -123,16 +125,20 @@ class Checker:
             result = self._results[digest]
         else:
             if digest not in self._running:
-                self._running[digest] = task = apart(self._work_out(digest, job, arguments))
+                self._running[digest] = task = apart(
+                    self._work_out(digest, job, arguments, whose())
+                )
                 task.add_done_callback(lambda _: self._running.pop(digest, None))
             result = await asyncio.shield(self._running[digest])
         if isinstance(result, ConstraintError):
             raise InvalidRequest(f"`{param}` cannot be compiled: {result}", param=param)
         return result
 
-    async def _work_out(self, digest: bytes, job: str, arguments: dict[str, Any]) -> Any:
+    async def _work_out(
+        self, digest: bytes, job: str, arguments: dict[str, Any], caller: str
+    ) -> Any:
         try:
-            result = await self._do(job, arguments)
+            result = await self._do(job, arguments, caller)
         except ConstraintError as error:
             result = error
         self._remember(digest, result)
@@ -144,12 +150,14 @@ class Checker:
         while len(self._results) > MAX_REMEMBERED or self._sizes > _REMEMBERED_BYTES:
             self._sizes -= _size(self._results.popitem(last=False)[1])
 
-    async def _do(self, job: str, arguments: dict[str, Any], urgent: bool = False) -> Any:
+    async def _do(
+        self, job: str, arguments: dict[str, Any], caller: str, urgent: bool = False
+    ) -> Any:
         """Run a job in the quick lane, and in the patient lane if it exceeds the limit there."""
         try:
-            return await self._quick.do(job, arguments, urgent)
+            return await self._quick.do(job, arguments, caller, urgent)
         except _helper.TooLong:
-            return await self._patient.do(job, arguments, urgent)
+            return await self._patient.do(job, arguments, caller, urgent)
 
 
 def _schema_text(schema: Mapping[str, Any], param: str) -> str:
