@@ -118,7 +118,7 @@ class Answers:
     ) -> None:
         self._database = database
         self._max_age_s, self._max_bytes, self._max_count = max_age_s, max_bytes, max_count
-        self._most_read_bytes, self.clock = most_read_bytes, clock
+        self.most_read_bytes, self.clock = most_read_bytes, clock
         self._ahead_s = min(max_age_s * _AHEAD, _MOST_AHEAD_S)
         self.instance = f"server_{os.urandom(16).hex()}"
         self.making: dict[tuple[str, str], Any] = {}
@@ -412,7 +412,7 @@ class Answers:
         from unilect.store._transaction import Transaction
 
         since = now - self._max_age_s
-        return Transaction(connection, now, since, self._ahead_s, self._most_read_bytes)
+        return Transaction(connection, now, since, self._ahead_s, self.most_read_bytes)
 
     def _start_sweeping(self) -> None:
         if self._sweeper is None:

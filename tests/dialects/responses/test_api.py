@@ -552,7 +552,7 @@ async def test_a_conversation_that_is_too_large() -> None:
     """A conversation of more than may be read into memory is refused, as a chain is."""
     store = in_memory()
     assert store.answers is not None
-    store.answers._most_read_bytes = 1000
+    store.answers.most_read_bytes = 1000
     async with client(says(HELLO), store) as one:
         long = {"role": "user", "content": "x" * 600}
         _, _, talk = await one.ask("POST", "/conversations", {"items": [long]})
@@ -560,6 +560,57 @@ async def test_a_conversation_that_is_too_large() -> None:
         status, _, body = await one.ask("POST", "/responses", {"input": "x", "conversation": talk["id"]})  # fmt: skip
 
     assert (400, "conversation") == (status, body["error"]["param"])
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/responses", {}),
+        ("/responses", {"store": False}),
+        ("/responses", {"background": True}),
+        ("/responses", {"truncation": "auto"}),
+        ("/responses", {"stream": True}),
+        ("/responses/input_tokens", {}),
+        ("/responses/compact", {}),
+    ],
+)
+async def test_an_item_that_is_named_often(path: str, fields: dict[str, Any]) -> None:
+    """An item counts as often as it is named, wherever it is from and whatever stands before it, and nothing is made of too many."""
+    store = in_memory()
+    assert store.answers is not None
+    store.answers.most_read_bytes = 3000
+    async with client(says(HELLO), store) as one:
+        first = await one.create("x" * 600)
+        _, _, talk = await one.ask("POST", "/conversations", {"items": [{"role": "user", "content": "y" * 600}]})  # fmt: skip
+        _, _, inputs = await one.ask("GET", f"/responses/{first['id']}/input_items")
+        _, _, items = await one.ask("GET", f"/conversations/{talk['id']}/items")
+        asked = len(one.server.requests)
+        mine, theirs = (
+            {"type": "item_reference", "id": of["data"][0]["id"]} for of in (inputs, items)
+        )
+        for body in (
+            {"input": [mine] * 6},
+            {"input": [theirs] * 6},
+            {"input": [mine] * 4, "conversation": talk["id"]},
+            {"input": [theirs] * 4, "previous_response_id": first["id"]},
+        ):
+            status, _, error = await one.ask("POST", path, body | fields)
+            assert (400, "input") == (status, error["error"]["param"])
+            assert "at most 3000 can be used" in error["error"]["message"]
+        assert asked == len(one.server.requests)
+
+
+async def test_an_item_that_is_named_twice() -> None:
+    """An item that is named twice stands there twice, with two ids."""
+    async with client(says(HELLO)) as one:
+        first = await one.create("Hey")
+        _, _, inputs = await one.ask("GET", f"/responses/{first['id']}/input_items")
+        reference = {"type": "item_reference", "id": inputs["data"][0]["id"]}
+        again = await one.create([reference, reference])
+        _, _, inputs = await one.ask("GET", f"/responses/{again['id']}/input_items")
+
+        assert ["Hey", "Hey"] == [message["content"] for message in one.prompt()]
+    assert 2 == len({item["id"] for item in inputs["data"]})
 
 
 @pytest.mark.parametrize(

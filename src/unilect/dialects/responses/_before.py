@@ -55,14 +55,17 @@ class Before:
                 param="previous_response_id",
             )
         await check_kept(asked, "input", "tools", "tool_choice")
-        before: list[dict[str, Any]] = []
+        bodies: list[bytes] = []
         if asked.previous_response_id is not None:
-            before = await self._chain(owner, asked.previous_response_id)
+            bodies = await self._chain(owner, asked.previous_response_id)
         elif asked.conversation_id is not None:
-            before = await self._conversation(owner, asked.conversation_id)
-        return before, await self._resolved(items_of(asked), before, owner, response)
+            bodies = await self._conversation(owner, asked.conversation_id)
+        before = await _decoded(bodies)
+        items = items_of(asked)
+        named = await self._named(items, before, sum(map(len, bodies)), owner)
+        return before, await _resolved(items, named, response)
 
-    async def _chain(self, owner: str, id: str) -> list[dict[str, Any]]:
+    async def _chain(self, owner: str, id: str) -> list[bytes]:
         chain = None
         if self._answers is not None:
             chain = await self._answers.chain(owner, id, with_bodies=False)
@@ -78,52 +81,69 @@ class Before:
             )
         bodies = [item.body for each in chain for item in (*each.input, *each.output)]
         _check_count(len(bodies), "previous_response_id")
-        return await _decoded(bodies)
+        return bodies
 
-    async def _conversation(self, owner: str, id: str) -> list[dict[str, Any]]:
+    async def _conversation(self, owner: str, id: str) -> list[bytes]:
         # in one piece: between two, items could go, of which the next one is asked for
         items = await stored_in(self._answers).whole(owner, id, _MAX_BEFORE + 1)
         if items is None:
             raise NotStored(f"Conversation with id '{id[:100]}' not found.")
         _check_count(len(items), "conversation")
-        return await _decoded([item.body for item in items])
-
-    async def _resolved(
-        self, items: list[Any], before: Sequence[dict[str, Any]], owner: str, response: str
-    ) -> list[dict[str, Any]]:
-        """Items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
-        kinds = [kind_of(item, f"input[{number}]") for number, item in enumerate(items)]
-        known: set[str] = set()
-        found: dict[str, bytes] = {}
-        if "item_reference" in kinds:
-            known = {str(item.get("id")) for item in before}
-            found = await self._named(items, kinds, known, owner)
-        resolved: list[dict[str, Any]] = []
-        ids: set[str] = set()
-        for number, (item, kind) in enumerate(zip(items, kinds, strict=True)):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-            if kind == "item_reference":
-                id = _id(item, number)
-                if id in known:
-                    continue
-                if id not in found:
-                    raise NotStored(f"Item with id '{id[:100]}' not found.", param="input")
-                item, kind = msgspec.json.decode(found[id]), ""
-            id = own_id(item, ids) or item_id(response, prefix_of(kind), number)
-            ids.add(id)
-            resolved.append(item | {"type": kind, "id": id} if kind else item | {"id": id})
-        return resolved
+        return [item.body for item in items]
 
     async def _named(
-        self, items: list[Any], kinds: list[str], known: set[str], owner: str
-    ) -> dict[str, bytes]:
-        """The bodies of the items that references mean, but of known ones."""
-        wanted = {_id(item, number) for number, (item, kind) in enumerate(zip(items, kinds, strict=True)) if kind == "item_reference"}  # fmt: skip
-        missing = list(wanted - known)
-        if not missing or self._answers is None:
+        self, items: list[Any], before: Sequence[dict[str, Any]], used: int, owner: str
+    ) -> dict[int, dict[str, Any] | None]:
+        """
+        The items that references in an input mean, by the references' numbers; None for one that stands before already.
+
+        Args:
+            used: The bytes of what stands before.
+
+        Raises:
+            NotStored: There is no such item.
+            InvalidRequest: They are too large, each counted as often as it is named.
+        """
+        ids = {
+            number: _id(item, number)
+            for number, item in enumerate(items)
+            if kind_of(item, f"input[{number}]") == "item_reference"
+        }
+        if not ids:
             return {}
-        return await self._answers.items(owner, missing)
+        known = {str(item.get("id")) for item in before}
+        wanted = [id for id in ids.values() if id not in known]
+        bodies: dict[str, bytes] = {}
+        if wanted and self._answers is not None:
+            bodies = await self._answers.items(owner, list(dict.fromkeys(wanted)))
+        for id in wanted:
+            if id not in bodies:
+                raise NotStored(f"Item with id '{id[:100]}' not found.", param="input")
+        if self._answers is not None:
+            size = used + sum(len(bodies[id]) for id in wanted)
+            _check_size(size, self._answers.most_read_bytes)
+        found = dict(zip(bodies, await _decoded(list(bodies.values())), strict=True))
+        return {number: found.get(id) for number, id in ids.items()}
+
+
+async def _resolved(
+    items: list[Any], named: dict[int, dict[str, Any] | None], response: str
+) -> list[dict[str, Any]]:
+    """Items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
+    resolved: list[dict[str, Any]] = []
+    ids: set[str] = set()
+    for number, item in enumerate(items):
+        if number % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        kind = ""
+        if number not in named:
+            kind = kind_of(item, f"input[{number}]")
+        elif (item := named[number]) is None:
+            continue
+        id = own_id(item, ids) or item_id(response, prefix_of(kind), number)
+        ids.add(id)
+        resolved.append(item | {"type": kind, "id": id} if kind else item | {"id": id})
+    return resolved
 
 
 def stored_in(answers: Answers | None) -> Answers:
@@ -177,6 +197,15 @@ def _check_count(count: int, param: str) -> None:
         raise InvalidRequest(
             f"`{param}` stands for more than {_MAX_BEFORE} items; begin anew, with a summary of what went before.",
             param=param,
+        )
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise InvalidRequest(
+            f"`input`: the stored items that it names, each counted as often as it is named, and what stands before them have {size} bytes; "
+            f"at most {most} can be used in one request. Name fewer, and each once.",
+            param="input",
         )
 
 
