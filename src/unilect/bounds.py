@@ -6,6 +6,7 @@ microsecond for a member of an object. Long texts cost it little, many small val
 """
 
 import asyncio
+import resource
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,6 +30,7 @@ MAX_LEVELS = (
 MAX_NODES = 10_000  # of a JSON schema or any other free-form part
 MAX_ALL_NODES = 50_000  # of all tools of a request: a look at each value takes a microsecond
 MAX_ESCAPES = 1_500_000  # as many Chinese characters are a million tokens
+MOST_BACKGROUND = 1024  # responses at a time that are made without a client's connection
 _STEP = 61  # a prime: the values of a row of equal ones do not all lie between two steps
 _SLICE_BYTES = 128 * 1024
 _LONG_BYTES = 4096
@@ -36,6 +38,18 @@ _SHOWN_BYTES = 300
 _PASSES = WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()  # those in use
 _TURNS = 3  # what came during a pass is read in the first, its task woken in the second, and answered before the third ends
 _CUTTABLE = b"\\" + bytes(range(128, 256))  # what begins an escape, or is part of a character
+
+
+def open_files() -> int | None:
+    """How many files this process may have open; None for any number."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if files == resource.RLIM_INFINITY else files
+
+
+def most_background() -> int:
+    """How many responses may be made in the background at a time: each takes a connection to its model's server."""
+    files = open_files()
+    return MOST_BACKGROUND if files is None else max(1, min(MOST_BACKGROUND, files // 8))
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Tests of unilect.server._connections: how many clients there may be, and when one is let go."""
 
 import asyncio
+import resource
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -10,12 +11,14 @@ import pytest
 from aiohttp import web
 
 from certificates import certificate, needs_openssl
+from unilect.bounds import most_background
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import (
     DISCARDED_BYTES,
     FRAMING_BYTES,
     HEAD_BYTES,
     MOST_CONNECTIONS,
+    RESERVED_FILES,
     Connections,
     Limits,
     limits_of_system,
@@ -334,6 +337,16 @@ def test_more_than_the_system_allows(caplog: pytest.LogCaptureFixture) -> None:
     assert limits.connections == possible or limits.connections > MOST_CONNECTIONS
     assert f"{10**9}; raise `ulimit -n`" in caplog.text
     assert 1 == limits_of_system(wanted=1).connections
+
+
+def test_files_are_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process's files each client has two, and responses in the background and what is no client have theirs."""
+    for files in (64, 256, 1024, 4096):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        clients = limits_of_system().connections
+        if files > 512:
+            assert 2 * clients + most_background() + RESERVED_FILES <= files
+        assert files // 4 <= clients
 
 
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -18,7 +18,6 @@ One timer looks after all connections; no connection has timers of its own but a
 
 import asyncio
 import logging
-import resource
 import socket
 import struct
 import sys
@@ -31,6 +30,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
+from unilect.bounds import most_background, open_files
 from unilect.web.aiohttp_internals import Protocol
 
 log = logging.getLogger("unilect")
@@ -101,15 +101,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 def limits_of_system(wanted: int | None = None, per_address: int | None = None) -> Limits:
     """
-    The limits that the process's open files allow.
+    The limits that the process's open files allow, with one for each client's upstream, and some for responses in the background.
 
     Args:
         wanted: The most connections, where that is configured.
     """
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files == resource.RLIM_INFINITY:
-        files = 2 * MOST_CONNECTIONS + RESERVED_FILES
-    possible = max((files - RESERVED_FILES) // 2, files // 4)
+    reserved = RESERVED_FILES + most_background()
+    files = open_files() or 2 * MOST_CONNECTIONS + reserved
+    possible = max((files - reserved) // 2, files // 4)
     if wanted is not None and wanted > possible:
         log.warning(
             "max_connections: %d open files allow %d connections, not %d; raise `ulimit -n`.",

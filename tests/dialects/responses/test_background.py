@@ -340,3 +340,55 @@ async def test_the_others_of_a_server_that_was_killed(monkeypatch: pytest.Monkey
 
     assert other is not None
     assert ("failed", "queued", "failed") == (found["status"], other.status, later["status"])
+
+
+async def test_too_many_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one caller and of all so many responses are made in the background at a time, more are 429, and one that ends makes room."""
+    monkeypatch.setattr(_kept, "most_background", lambda: 8)
+    store, go_on = in_memory(), asyncio.Event()
+    assert store.answers is not None
+
+    async def script(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.send(stream_of(HELLO))
+        exchange.close()
+
+    async with client(script, store) as one:
+        asked = {"input": "x", "background": True}
+        at_once = await asyncio.gather(*(one.ask("POST", "/responses", asked) for _ in range(5)))
+        refused = [answer for answer in at_once if answer[0] != 200]
+        begun = [body["id"] for status, _, body in at_once if status == 200]
+        await one.ask("POST", f"/responses/{begun[0]}/cancel")
+        again = await one.create("x", background=True)
+        others = {(f"other{number}", f"resp_{number}"): None for number in range(7)}
+        store.answers.making.update(others)
+        await one.ask("POST", f"/responses/{begun[1]}/cancel")
+        full = await one.ask("POST", "/responses", asked)
+        for key in others:
+            del store.answers.making[key]
+        go_on.set()
+        assert "completed" == (await ended(one, again["id"]))["status"]
+
+    assert 2 == len(begun)
+    assert [(429, "rate_limit_exceeded")] * 3 == [(s, body["error"]["code"]) for s, _, body in refused]  # fmt: skip
+    assert all(int(headers["Retry-After"]) > 0 for _, headers, _ in refused)
+    assert "2 of yours are being made" in refused[0][2]["error"]["message"]
+    assert (429, True) == (full[0], "the most of all callers" in full[2]["error"]["message"])
+
+
+async def test_a_response_that_cannot_be_stored_takes_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A response that could not begin, as the store was away, is none of those that are being made."""
+    store = in_memory()
+    assert store.answers is not None
+
+    async def away(*args: Any) -> None:
+        raise StoreUnavailable("away")
+
+    async with client(says(HELLO), store) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(store.answers, "put", away)
+            status, _, _ = await one.ask("POST", "/responses", {"input": "x", "background": True})
+        assert 503 == status
+        assert not store.answers.making

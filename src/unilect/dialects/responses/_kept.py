@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 
 from unilect.backend import Batches
-from unilect.bounds import LARGE_BYTES
+from unilect.bounds import LARGE_BYTES, most_background
 from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._before import UNFINISHED, Before, stored_in
@@ -31,6 +31,7 @@ from unilect.errors import (
     InternalError,
     InvalidRequest,
     NotStored,
+    RateLimited,
     StoreUnavailable,
     UnilectError,
 )
@@ -43,6 +44,8 @@ log = logging.getLogger("unilect")
 _Answer = TypeVar("_Answer")
 _LIFE_SIGN_S = 10.0
 _STALE_S = 3 * _LIFE_SIGN_S
+_SHARES = 4  # a caller may have one in so many of the responses that may be made in the background
+_ROOM_S = 5.0  # after which one of them may have ended
 _STORE_AGAIN_S = (
     0.2,
     1.0,
@@ -249,12 +252,20 @@ class Kept:
 
         Args:
             run: Asks the model.
+
+        Raises:
+            RateLimited: Too many are being made.
         """
-        await self.keep(asked, items, live.encoder, owner, self._instance)
-        live.encoder.wait()
-        live.tell()
+        self._check_room(owner)
         key = (owner, live.encoder.id)
         self._live[key] = live
+        try:
+            await self.keep(asked, items, live.encoder, owner, self._instance)
+        except BaseException:
+            del self._live[key]
+            raise
+        live.encoder.wait()
+        live.tell()
         if self._signs is None:
             self._signs = self._background.start("the life signs of responses", self._tell_life())
         asker = in_hand()
@@ -282,6 +293,25 @@ class Kept:
                 context.body.release()
 
         task.add_done_callback(forget)
+
+    def _check_room(self, owner: str) -> None:
+        """
+        Raises:
+            RateLimited: As many as may are being made in the background, of this owner or of all.
+        """
+        most = most_background()
+        share = max(1, most // _SHARES)
+        if sum(whose == owner for whose, _ in self._live) >= share:
+            why = f"{share} of yours are being made in the background, which is the most of one caller"
+        elif len(self._live) >= most:
+            why = f"{most} are being made in the background, which is the most of all callers"
+        else:
+            return
+        raise RateLimited(
+            f"No response can begin now: {why}. Wait for one to end, or cancel one.",
+            param="background",
+            retry_after_s=_ROOM_S,
+        )
 
     async def events(self, owner: str, id: str, after: int) -> AsyncGenerator[bytes, None]:
         """The events of a response after the one of a number: those that were, and those to come. Errors as `get`."""
