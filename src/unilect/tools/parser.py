@@ -158,8 +158,9 @@ class Parser:
         self._new_id = new_id
         self._thinking = thinking
         self._state = "thought" if begun else "start"
-        begins = [one.begin for one in (family, *family.others) if one.begin and tools is not None]
-        self._marks = (*begins, *family.dropped)  # that a text may hold
+        known = (family, *family.others) if tools is not None else ()
+        self._begins = {one.begin: one for one in known if one.begin}
+        self._marks = (*self._begins, *family.dropped)  # that a text may hold
         self._looked = 0  # how far the end of a call was looked for
         self._ending = Ending()
         self._strays = False  # True once a model has not kept to its form
@@ -285,8 +286,7 @@ class Parser:
         plain = told.rstrip("\n")
         plain += told[len(plain) : -_MOST_BREAKS]
         if found:
-            known = (self._family, *self._family.others)
-            self._family = next(family for family in known if family.begin == found)
+            self._family = self._begins[found]
             self._state, self._breaks = "call", told[len(plain) :]
         else:
             self._text = told[len(plain) :] + self._text
