@@ -249,6 +249,65 @@ async def test_what_is_too_large(database: Database, clock: Clock) -> None:
     await answers.aclose()
 
 
+@pytest.mark.parametrize("bound", ["count", "bytes"])
+async def test_who_has_most_loses_first(database: Database, clock: Clock, bound: str) -> None:
+    """Of too many, and of too many bytes, the oldest of whoever has the most go, though another's are older: responses and conversations."""
+    limits = {"max_count": 20} if bound == "count" else {"max_bytes": 100_000}
+    size = 100 if bound == "count" else 9_000
+    answers = Answers(database, max_age_s=AGE_S, clock=clock, **limits)
+    await answers.put(replace(stored("quiet", size=size), owner="quiet"))
+    talk = await answers.create_conversation("quiet", b"{}", [Item("a", b"x" * size)])
+    for number in range(40):
+        clock.now += 1
+        if number % 2:
+            await answers.put(replace(stored(f"r{number}", size=size), owner="loud"))
+        else:
+            await answers.create_conversation("loud", b"x" * size, id=f"c{number}")
+        if number % 10 == 9:
+            await answers.sweep()
+    await answers.sweep()
+
+    assert await answers.get("quiet", "quiet") is not None
+    assert 1 == len(await answers.whole("quiet", talk, 9) or [])
+    assert await answers.get("loud", "r1") is None
+    assert await answers.conversation("loud", "c0") is None
+    assert await answers.get("loud", "r39") is not None
+    await answers.aclose()
+
+
+async def test_who_runs_most_loses_first(database: Database, clock: Clock) -> None:
+    """What a server works on for whoever has the most goes before what another has finished."""
+    answers = Answers(database, max_age_s=AGE_S, max_count=10, clock=clock)
+    for number in range(3):
+        await answers.put(replace(stored(f"r{number}"), owner="quiet"))
+    for number in range(20):
+        clock.now += 1
+        await answers.put(replace(stored(f"q{number}"), owner="loud", status="in_progress"))
+    await answers.sweep()
+
+    assert all([await answers.get("quiet", f"r{number}") is not None for number in range(3)])
+    await answers.aclose()
+
+
+async def test_equals_lose_alike(database: Database, clock: Clock) -> None:
+    """Of owners who have as much each keeps a share."""
+    answers = Answers(database, max_age_s=AGE_S, max_count=40, clock=clock)
+    for number in range(120):
+        clock.now += 1
+        await answers.put(replace(stored(f"r{number}"), owner=f"o{number % 4}"))
+    await answers.sweep()
+    left = [
+        number
+        for number in range(120)
+        if await answers.get(f"o{number % 4}", f"r{number}") is not None
+    ]
+
+    shares = [sum(number % 4 == owner for number in left) for owner in range(4)]
+    assert 36 <= len(left) <= 40
+    assert max(shares) - min(shares) <= 2, shares
+    await answers.aclose()
+
+
 async def test_a_file_gives_its_space_back(tmp_path: Path, clock: Clock) -> None:
     """An SQLite file shrinks when what was in it is deleted, and does not hold deleted texts."""
     path = tmp_path / "x.db"

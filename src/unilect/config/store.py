@@ -73,7 +73,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_size_mib: Annotated[
         int,
         described(
-            "Maximum size of all stored responses and conversations, in MiB; beyond it the oldest is deleted. The file is somewhat larger.",
+            "Maximum size of all stored responses and conversations, in MiB; beyond it whoever has the most loses the oldest. The file is somewhat larger.",
             ge=1,
             le=16_777_216,
         ),
@@ -81,7 +81,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_count: Annotated[
         int,
         described(
-            "Maximum number of stored responses and conversations; beyond it the oldest are deleted.",
+            "Maximum number of stored responses and conversations; beyond it whoever has the most loses the oldest.",
             ge=1,
             le=100_000_000,
         ),

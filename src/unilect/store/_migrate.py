@@ -16,7 +16,7 @@ from unilect.store._tables import METADATA, key_changes
 from unilect.store._totals import create_triggers
 
 #: The newest revision in migrations/versions; a database that has it needs no look at them, and no import of Alembic.
-NEWEST = "0006"
+NEWEST = "0007"
 _FOLDER = Path(__file__).parent / "migrations"
 _LOCK = 0x756E696C  # any number that no other program's
 

@@ -40,7 +40,7 @@ responses = Table(
     ),  # MessagePack: input and output, of each id and body
     Column("body", LargeBinary, nullable=False),
     Column("events", LargeBinary),
-    Index("responses_by_age", "used_at", "size"),
+    Index("responses_by_use", "owner", "used_at", "size"),
     Index(
         "responses_by_parent",
         "owner",
@@ -71,7 +71,7 @@ conversations = Table(
     Column("used_at", Double, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("next_position", Integer, nullable=False),
-    Index("conversations_by_age", "used_at", "size"),
+    Index("conversations_by_use", "owner", "used_at", "size"),
 )
 conversation_items = Table(
     "conversation_items",

@@ -38,5 +38,5 @@ class Transaction:
         return _sweep.shrink(self._connection)
 
     def delete_oldest(self, most: int, most_bytes: int) -> bool:
-        """Delete some of the oldest where there are more than so many, or more bytes; whether there are more to delete."""
+        """Delete some of the oldest of whoever has the most where there are more than so many, or more bytes; True where there are more to delete."""
         return _sweep.delete_oldest(self._connection, most, most_bytes, self._now)

@@ -95,8 +95,8 @@ class Answers:
     Args:
         max_age_s: How long a response is kept after it was put; a conversation after its last change. What stands before a response is kept
             as long as that, and up to a hundredth of this and an hour longer.
-        max_bytes, max_count: How much is kept of all owners together; beyond it the oldest are deleted. A little more may be there
-            for a moment.
+        max_bytes, max_count: How much is kept of all owners together; beyond it whoever has the most loses the oldest. A little more may be
+            there for a moment.
         most_read_bytes: What one call may bring into memory.
         clock: Seconds since 1970.
 
@@ -376,7 +376,7 @@ class Answers:
         return await self._write(lambda now: now.conversations.delete_item(owner, id, item_id))
 
     async def sweep(self) -> None:
-        """Delete what is too old, and the oldest where there is too much; done in the background, too, while the store is used."""
+        """Delete what is too old, and where there is too much the oldest of whoever has the most; done in the background, too, while the store is used."""
         since = self.clock() - self._max_age_s
         while await self._write(lambda now: now.delete_old(since), sweeping=True):
             pass
