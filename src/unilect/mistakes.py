@@ -5,6 +5,8 @@ from typing import Self
 
 from unilect.errors import ConfigError, ConfigErrors
 
+MOST = 100  # that are looked for: finding out what was meant takes time for each
+
 
 class Mistakes:
     """
@@ -25,6 +27,11 @@ class Mistakes:
             return False
         self.errors += error.each
         return True
+
+    @property
+    def full(self) -> bool:
+        """There are as many as are looked for."""
+        return len(self.errors) >= MOST
 
     def add(self, message: str, path: tuple[str | int, ...] = ()) -> None:
         """Take note of one."""

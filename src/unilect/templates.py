@@ -15,7 +15,6 @@ from datetime import datetime
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
@@ -23,6 +22,7 @@ import jinja2.meta
 import msgspec
 from msgspec import Struct
 
+from unilect.config.plain_file import read_plain
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.requests import Message, TextPart
 from unilect.sandbox import Sandbox, limited, strftime
@@ -155,8 +155,9 @@ def read(given: str) -> Format:
     if "{" in given or "\n" in given:
         return Format(template=given)
     try:
-        return Format(template=Path(given).read_text())
+        return Format(template=read_plain(given, 4 * MAX_TEMPLATE).decode())
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         near = get_close_matches(given, _by_name(), n=3)
         hint = (
             f" Do you mean {' or '.join(near)}?"
@@ -164,7 +165,7 @@ def read(given: str) -> Format:
             else " docs/templates.md lists the formats."
         )
         raise ConfigError(
-            f"chat_template: {given[:100]} is no Jinja, no named format and no file that can be read.{hint}"
+            f"chat_template: {given[:100]} is no Jinja, no named format and no file that can be read ({why}).{hint}"
         ) from error
 
 

@@ -208,7 +208,7 @@ def test_secrets_in_files(tmp_path: Path) -> None:
         (None, "api_keys: A_FILE: .* cannot be read .No such file or directory"),
         (b" \n", "api_keys: A_FILE: .* is empty; expected a secret"),
         (b"\xff\xfe", "api_keys: A_FILE: .* cannot be read .it is not UTF-8"),
-        (b"x" * 70_000, "api_keys: A_FILE: .* has more than 65536 characters"),
+        (b"x" * 70_000, "api_keys: A_FILE: .* cannot be read .it has more than 65536 bytes"),
     ],
 )
 def test_wrong_files_of_secrets(tmp_path: Path, content: bytes | None, expected: str) -> None:

@@ -4,20 +4,24 @@ The file of a configuration: TOML, the lines on which its options stand, and key
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from unilect.config.document import MAX_BYTES, OutOfBounds, statements
+from unilect.config.plain_file import read_plain
 from unilect.config.values import OptionPath
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")
-_MOST_SECRET = 65_536  # characters in a file
+_MOST_SECRET_BYTES = 65_536  # in a file
 #: How mistakes in TOML begin in the parser's words, and what to do about them.
 _ADVICE = {
     "Invalid value": "Quote strings; write true and false in lower case.",
@@ -76,7 +80,7 @@ def read_file(path: Path) -> dict[str, Any]:
     The values of a TOML file.
 
     Raises:
-        ConfigError: It cannot be read, or is no TOML.
+        ConfigError: It cannot be read, or is no TOML, or more than a configuration can be.
     """
     try:
         if _is_model(path):
@@ -84,7 +88,7 @@ def read_file(path: Path) -> dict[str, Any]:
                 f"{path}: is a model, and no configuration file. Serve it with `unilect serve {path}`, or name it in a TOML file as "
                 "the `source` of a table [models.NAME]."
             )
-        return tomllib.loads(_text(path))
+        text = _text(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}). Name a TOML file with --config, or in UNILECT_CONFIG."
@@ -93,33 +97,36 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: is not valid TOML: it is not UTF-8 text. Save it as UTF-8."
         ) from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: is not valid TOML: too deeply nested.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise _no_toml(path, str(error)) from error
+    try:
+        for _ in statements(text):
+            pass
+        return tomllib.loads(text)
+    except OutOfBounds as error:
+        raise ConfigError(f"{path}:{error.line}: cannot be read: {error}.") from error
+    except ValueError as error:  # of a date that no calendar has, or TOML's
+        raise _no_toml(path, text, str(error)) from error
 
 
 def lines(path: Path) -> dict[OptionPath, int]:
-    """
-    The line of each option and table of a file that `read_file` has read; those inside of a value have its line.
-
-    Its TOML is right, so a statement is as many lines as are TOML by themselves. They are few: their square counts.
-    """
+    """The line of each option and table of a file that `read_file` has read, as far as it still reads so; those inside of a value have its line."""
     found: dict[OptionPath, int] = {}
     table: OptionPath = ()
-    for line, text in _statements(_text(path)):
-        where = names = _names(tomllib.loads(text))
-        if text.startswith("[["):
-            index = 0
-            while (*names, index) in found:
-                index += 1
-            where = table = (*names, index)
-        elif text.startswith("["):
-            table = names
-        else:
-            where = (*table, *names)
-        for length in range(1, len(where) + 1):
-            found.setdefault(where[:length], line)
+    counts = Counter[OptionPath]()
+    with suppress(OSError, ValueError):
+        for line, statement in statements(_text(path)):
+            where = names = _names(tomllib.loads(statement))
+            if not names:
+                continue
+            text = statement.lstrip()
+            if text.startswith("[["):
+                where = table = (*names, counts[names])
+                counts[names] += 1
+            elif text.startswith("["):
+                table = names
+            else:
+                where = (*table, *names)
+            for length in range(1, len(where) + 1):
+                found.setdefault(where[:length], line)
     return found
 
 
@@ -184,14 +191,12 @@ def _of_file(name: str, file: str | None, path: OptionPath) -> str:
             path,
         )
     try:
-        with open(file, encoding="utf-8") as opened:
-            found = opened.read(_MOST_SECRET + 1).strip()
+        found = read_plain(file, _MOST_SECRET_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{where}: {name}_FILE: {file} cannot be read ({why}).", path) from error
-    if not found or len(found) > _MOST_SECRET:
-        what = "is empty" if not found else f"has more than {_MOST_SECRET} characters"
-        raise ConfigError(f"{where}: {name}_FILE: {file} {what}; expected a secret.", path)
+    if not found:
+        raise ConfigError(f"{where}: {name}_FILE: {file} is empty; expected a secret.", path)
     return found
 
 
@@ -205,22 +210,7 @@ def _is_model(path: Path) -> bool:
 
 def _text(path: Path) -> str:
     """The text of a file; editors of other systems begin it with a mark, and end lines with two characters."""
-    return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-
-
-def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """The statements of a TOML document, each with its first line's number: a table's header, or an option."""
-    began, pieces = 1, list[str]()
-    for number, line in enumerate(text.split("\n"), 1):
-        pieces.append(line)
-        statement = "\n".join(pieces).lstrip()
-        try:
-            values = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:  # a text or a list goes on in the next line
-            continue
-        if values:
-            yield began, statement
-        began, pieces = number + 1, []
+    return read_plain(path, MAX_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
 
 
 def _names(values: Mapping[str, Any]) -> OptionPath:
@@ -233,14 +223,14 @@ def _names(values: Mapping[str, Any]) -> OptionPath:
     return tuple(names)
 
 
-def _no_toml(path: Path, message: str) -> ConfigError:
+def _no_toml(path: Path, text: str, message: str) -> ConfigError:
     """The parser's error with the line first, in words that are not Python's."""
     place = _PLACE.search(message)
-    line = place[1] if place and place[1] else str(len(_text(path).rstrip().split("\n")))
+    line = place[1] if place and place[1] else str(len(text.rstrip().split("\n")))
     what = _PLACE.sub("", message)
     if twice := _TWICE.match(what):
         name = ".".join(re.findall(r"'([^']*)'", twice[1]))
         what = f"the table [{name}] is defined twice; keep one of them"
-    advice = next((text for begin, text in _ADVICE.items() if what.startswith(begin)), "")
+    advice = next((told for begin, told in _ADVICE.items() if what.startswith(begin)), "")
     what = what[:1].lower() + what[1:]
     return ConfigError(f"{path}:{line}: is not valid TOML: {what}. {advice}".rstrip())

@@ -22,6 +22,7 @@ from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.paths import placed, placed_server
 from unilect.config.server import Config, check, process_environment
 from unilect.config.values import accepted, convert, dotted, shown
+from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
@@ -80,6 +81,8 @@ def read(
         values = with_secrets(read_file(origin.file), env, found, used)
         good = _of_tables(values, origin.file.parent, found)
     errors = Origin(origin.file).told(found.errors)
+    if found.full:
+        errors.append(ConfigError(f"{origin.file}: there may be more mistakes; mend these first."))
     given = with_secrets(given, env, of_flags, used)
     unknown_variables({name: env[name] for name in env.keys() - used}, of_flags)
     good |= placed_server(_from_environment(env, of_flags), None)
@@ -120,6 +123,8 @@ def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) 
         tables = {}
     models = {}
     for name, table in tables.items():
+        if found.full:
+            break
         path = ("models", name)
         if (wrong := wrong_name(name)) is not None:
             found.add(f"{dotted(path)}: {wrong}", path)

@@ -46,9 +46,11 @@ def accepted(
         unknown: What to say of a name that is no option.
         found: Gets the mistakes.
     """
-    good = {}
+    good: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name, value in values.items():
+        if found.full:
+            return good
         where = (*path, name)
         if name not in fields:
             found.add(f"{dotted(where)}: {unknown(path, fields, name, value)}", where)

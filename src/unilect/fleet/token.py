@@ -15,10 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from unilect.config.hints import FLEET_TOKEN_VARIABLE
+from unilect.config.plain_file import read_plain
 from unilect.config.store import data_folder
 from unilect.errors import ConfigError
 
 _FILE = "fleet-token"
+_MOST_BYTES = 64 * 1024
 _TOKEN = re.compile(r"[!-~]{16,512}")
 _HOW = "Write the text that the file on the machine of `unilect fleet start` holds."
 
@@ -61,7 +63,7 @@ def checked(file: Path) -> Path:
 
 def _read(file: Path) -> tuple[str, int]:
     try:
-        return file.read_text().strip(), file.stat().st_mode
+        return read_plain(file, _MOST_BYTES).decode().strip(), file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "no text"
         raise ConfigError(

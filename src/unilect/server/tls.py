@@ -2,10 +2,10 @@
 The certificate of the server: read where it listens, and where a configuration is checked.
 """
 
-import os
 import re
 import ssl
 
+from unilect.config.plain_file import read_plain
 from unilect.config.server import Config
 from unilect.errors import ConfigError
 
@@ -73,12 +73,10 @@ def _check_file(option: str, path: str) -> None:
         ConfigError: There is no such file, or it cannot be read.
     """
     try:
-        with open(path, "rb"):
-            return
+        read_plain(path, _MOST_BYTES)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
         raise ConfigError(
-            f"{option}: {path} cannot be read ({reason}). Name a file in PEM.", (option,)
+            f"{option}: {path} cannot be read ({error.strerror}). Name a file in PEM.", (option,)
         ) from error
 
 

@@ -1,0 +1,95 @@
+"""
+The text of a TOML file, its statements, and bounds on what it may hold: `tomllib` takes the square of a key's parts for their time, and Python reads
+no number of thousands of digits.
+"""
+
+import re
+from collections.abc import Iterator
+
+MAX_BYTES = 1024 * 1024
+MAX_OPTIONS = 10_000  # and tables
+MAX_DEPTH = 32  # of lists and tables in one another, and parts of a key
+_MAX_WORD = 1000  # characters of a name or a number
+_SHOWN = 20
+_TOKEN = re.compile(
+    r"""
+      (?P<comment> \#[^\n]* )
+    | (?P<text> \"{3}(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5} | '{3}(?:[^']|'{1,2}(?!'))*+'{3,5}
+              | "(?:[^"\\\n]|\\[^\n])*+" | '[^'\n]*+' )
+    | (?P<unclosed> \"{3} | '{3} )
+    | (?P<word> [A-Za-z0-9_+-]+ )
+    | (?P<dot> \. )
+    | (?P<bracket> [\[\]{}] )
+    | (?P<equals> = )
+    | (?P<line> \n )
+    | (?P<blank> [ \t]+ )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_KEY_GOES_ON, _HEADER = re.compile(r"[ \t]*[.=]"), re.compile(r"[ \t]*\[")
+
+
+class OutOfBounds(ValueError):
+    """
+    A document that is not read.
+
+    Attributes:
+        line: Where.
+    """
+
+    def __init__(self, line: int, why: str) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def statements(text: str) -> Iterator[tuple[int, str]]:
+    """
+    The statements of a document, each with its first line's number: a header, an option, a comment or nothing. Of a document
+    that is no TOML they are anything, and end early.
+
+    Raises:
+        OutOfBounds: It is nested too deeply, has too many options, or a name or a number that is too long.
+    """
+    line = began = 1
+    start = depth = dots = options = 0
+    for token in _TOKEN.finditer(text):
+        kind, piece = token.lastgroup, token[0]
+        if kind in ("word", "text"):
+            _check_length(text, start, token, line)
+            line += piece.count("\n")
+        elif kind == "dot":
+            dots += 1
+        elif kind != "blank":
+            dots = 0
+        if kind == "equals" or (piece == "[" and not text[start : token.start()].strip()):
+            options += 1
+            if options > MAX_OPTIONS:
+                raise OutOfBounds(line, f"it has more than {MAX_OPTIONS} options and tables")
+        if kind == "bracket":
+            depth = max(0, depth + (1 if piece in "[{" else -1))
+        if dots >= MAX_DEPTH or depth > MAX_DEPTH:
+            raise OutOfBounds(line, f"it is nested too deeply; {MAX_DEPTH} levels are read")
+        if kind == "line":
+            line += 1
+            if not depth:
+                yield began, text[start : token.start()]
+                began, start = line, token.end()
+        elif kind == "unclosed":
+            return
+    yield began, text[start:]
+
+
+def _check_length(text: str, start: int, token: re.Match[str], line: int) -> None:
+    piece = token[0]
+    if len(piece) <= _MAX_WORD:
+        return
+    if token.lastgroup == "word":
+        what = "number" if piece.lstrip("+-")[:1].isdigit() else "name"
+    elif _KEY_GOES_ON.match(text, token.end()) or _HEADER.match(text, start):
+        what = "name"
+    else:
+        return
+    raise OutOfBounds(
+        line, f"the {what} {piece[:_SHOWN]}... has {len(piece)} characters; {_MAX_WORD} are read"
+    )
