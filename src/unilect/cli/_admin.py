@@ -13,6 +13,7 @@ from unilect.cli import _ps as ps
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
 from unilect.cli._commands import fail, or_exit
+from unilect.cli._screen import tell, tell_table
 from unilect.errors import ConfigError
 
 _PROC = Path("/proc")
@@ -23,28 +24,28 @@ def reload(config: Path | None, pid: int | None, server: str | None = None) -> N
     """Have a running server reload its configuration, by its admin API or, with a process's id, by SIGHUP."""
     if pid is not None:
         _hang_up(pid)
-        print(f"SIGHUP was sent to process {pid}; its log says what has been reloaded, or why not.")
+        tell(f"SIGHUP was sent to process {pid}; its log says what has been reloaded, or why not.")
         return
     answer = or_exit(lambda: servers.only(config, server).ask("POST", "/reload"))
-    print(f"{answer['file']} reloaded: {answer['told']}")
+    tell(f"{answer['file']} reloaded: {answer['told']}")
 
 
 def stop(config: Path | None, model: str, server: str | None) -> None:
     """Have a running server stop a model, and say what it does now."""
     path = f"/models/{quote(model)}/stop"
     answer = or_exit(lambda: servers.only(config, server).ask("POST", path))
-    print(f"{answer['name']}: {answer['state']}, {answer['requests']} requests")
+    tell(f"{answer['name']}: {answer['state']}, {answer['requests']} requests")
 
 
 def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
     """Print the models and the running requests of a server, or of each where nothing names one of several."""
     all_told = or_exit(lambda: [_state(client) for client in servers.choose(config, server)])
     if as_json:
-        print(json.dumps(all_told[0] if len(all_told) == 1 else {"servers": all_told}))
+        tell(json.dumps(all_told[0] if len(all_told) == 1 else {"servers": all_told}))
         return
     for at, told in enumerate(all_told):
         if len(all_told) > 1:
-            print("\n" * bool(at) + f"{told['server']['urls'][0]}  pid {told['server']['pid']}")
+            tell("\n" * bool(at) + f"{told['server']['urls'][0]}  pid {told['server']['pid']}")
         ps.print_server(told)
 
 
@@ -55,18 +56,18 @@ def explain(config: Path | None, request_id: str | None, as_json: bool, server: 
         found = or_exit(lambda: [one.ask("GET", "/failures") for one in clients])
         failures = sorted((f for one in found for f in one["failures"]), key=lambda f: f["time"])
         if as_json:
-            print(json.dumps({"failures": failures}))
+            tell(json.dumps({"failures": failures}))
         elif failures:
             _print_failures(failures)
         else:
-            print("No request has failed since the server started.")
+            tell("No request has failed since the server started.")
         return
     failure = or_exit(lambda: _failure(clients, request_id))
     if as_json:
-        print(json.dumps(failure))
+        tell(json.dumps(failure))
         return
     for name, text in _facts(failure):
-        print(f"{name:9} {text}".rstrip())
+        tell(f"{name:9} {text}".rstrip())
 
 
 def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
         )
         for one in failures
     ]
-    ps.print_table(head, rows)
+    tell_table(head, rows)
 
 
 def _state(client: AdminClient) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 from msgspec import structs
 
 from unilect.cli._given import Given, checked, flag_of
+from unilect.cli._screen import tell
 from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
 from unilect.config import server as configuration
@@ -58,7 +58,7 @@ def compat(name: str | None, arguments: Sequence[str]) -> None:
     from unilect.cli import _compat as older
 
     if name is None:
-        print(older.overview())
+        tell(older.overview())
         return
     environment = configuration.process_environment()
     done = or_exit(lambda: older.setup(name, arguments, environment))
@@ -96,7 +96,7 @@ def _serve(
             if settings.log_format == "json":
                 fields = {"urls": urls, "models": list(models)}
                 screen = json_line(screen.partition("\n")[0], "info", time.time(), fields)
-            print(screen, flush=True)
+            tell(screen, flush=True)
 
         try:
             http.run(settings, registry, started, source)
@@ -138,7 +138,7 @@ def check_config(config: Path | None) -> None:
         *open_keys(config_load.origin_of(config).file),
         *sources.doubts(sources.served(settings)),
     ]
-    print("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
+    tell("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
 
 
 def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:
@@ -146,7 +146,8 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
     if url is not None:
         from unilect.cli import _running_server as running
 
-        print("\n".join(or_exit(lambda: running.model_names(url, api_key))))
+        for name in or_exit(lambda: running.model_names(url, api_key)):
+            tell(escaped(name))
         return
     from unilect.routing.model_facts import beside_weights
 
@@ -157,7 +158,7 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
         beside = [f"also {', '.join(model.aliases)}"] if model.aliases else []
         beside += beside_weights(model)
         more = f"  ({'; '.join(beside)})" if beside else ""
-        print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{more}")
+        tell(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{more}")
 
 
 def connect(
@@ -172,7 +173,7 @@ def connect(
     from unilect.cli.connect import command
 
     if client is None:
-        print(command.overview())
+        tell(command.overview())
         return
     environment = configuration.process_environment()
 
@@ -181,7 +182,7 @@ def connect(
             client, url, model, api_key, environment, write_files=write, replace=replace
         )
         for piece in pieces:
-            print(piece, flush=True)
+            tell(piece, flush=True)
 
     or_exit(run)
 
@@ -208,7 +209,7 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
 
     def started(urls: list[str]) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
-        print(json.dumps({"ready": ready}), flush=True)
+        tell(json.dumps({"ready": ready}), flush=True)
 
     or_exit(lambda: http.run(settings, _registry(settings), started, source), origin=given.origin)
 
@@ -284,8 +285,10 @@ def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None
     except ConfigError as error:
         errors = error.each if origin is None else origin.told(error.each)
         if len(errors) == 1:
-            fail(str(errors[0]), code)
-        fail(f"{len(errors)} mistakes:\n  " + "\n  ".join(map(str, errors)), code)
+            fail(escaped(str(errors[0])), code)
+        fail(
+            f"{len(errors)} mistakes:\n  " + "\n  ".join(escaped(str(one)) for one in errors), code
+        )
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -300,4 +303,4 @@ def _say(message: str, level: str) -> None:
     if sink is not None and sink.form == "json":
         sink.add(redacted(message), level)
     else:
-        print(f"unilect: {redacted(message)}", file=sys.stderr)
+        tell(f"unilect: {redacted(message)}", on_stderr=True)

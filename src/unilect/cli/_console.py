@@ -15,8 +15,13 @@ from unilect.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolC
 #: Begins and ends a text of several lines.
 _QUOTES = '"""'
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-#: An answer must not move the cursor, rename the window or write to the clipboard: control characters are shown as blanks.
-_HARMLESS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ") | {0x09: "\t", 0x0A: "\n"}
+#: What turns the text around it; marks and joiners, which scripts and emoji are written with, do not.
+_TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+#: An answer must not move the cursor, rename the window or write to the clipboard: such characters are shown as blanks.
+_HARMLESS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_TURNS), " ") | {
+    0x09: "\t",
+    0x0A: "\n",
+}
 
 
 class Console:
@@ -86,7 +91,8 @@ class Console:
     def note(self, text: str) -> None:
         """Say something that is no part of an answer."""
         file = sys.stdout if self.interactive else sys.stderr
-        print(f"{_DIM}{_clean(text)}{_PLAIN}" if self.interactive else text, file=file, flush=True)
+        text = _clean(text)
+        print(f"{_DIM}{text}{_PLAIN}" if self.interactive else text, file=file, flush=True)
 
     def error(self, error: Exception) -> None:
         """Say in one line what went wrong."""

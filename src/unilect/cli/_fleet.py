@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from unilect.child_environment import child_environment
 from unilect.cli import _commands as commands
 from unilect.cli._commands import fail, or_exit
 from unilect.cli._given import Given, checked
-from unilect.cli._ps import print_table
+from unilect.cli._screen import tell, tell_table
 from unilect.config import load as config_load
 from unilect.config.fleet import FleetConfig, head_of, resources_here
 from unilect.config.server import Config, process_environment
@@ -74,7 +73,7 @@ def start(
     wanted = or_exit(lambda: _head_settings(settings.fleet, listen, port, resources))
     with ExitStack() as stack:
         ended = or_exit(lambda: stack.enter_context(_node(wanted)))
-        print(_start_screen(wanted), flush=True)
+        tell(_start_screen(wanted), flush=True)
         ended.ends_with(lambda: os.kill(os.getpid(), signal.SIGTERM))
         commands.serve(given, lambda config: _into(config, wanted.address, wanted.token))
         if ended.why is not None:
@@ -93,14 +92,14 @@ def join(
     told, why = "", or_exit(lambda: _be_node(wanted))
     while why:
         if why != told:
-            print(f"unilect: {why} It joins again when it can.", file=sys.stderr, flush=True)
+            tell(f"unilect: {why} It joins again when it can.", on_stderr=True, flush=True)
         told = why
         time.sleep(_AGAIN_S)
         try:
             why = _be_node(wanted)
         except ConfigError as error:
             why = str(error)
-    print("This node was drained, and has left the cluster.")
+    tell("This node was drained, and has left the cluster.")
 
 
 def _be_node(wanted: node.NodeSettings) -> str:
@@ -114,8 +113,8 @@ def _be_node(wanted: node.NodeSettings) -> str:
         ConfigError: It does not start, and why.
     """
     with _node(wanted) as ended:
-        print(f"{wanted.host} is a node of the cluster at {wanted.address}.")
-        print(f"{_ports(wanted)}   stop: Ctrl-C", flush=True)
+        tell(f"{wanted.host} is a node of the cluster at {wanted.address}.")
+        tell(f"{_ports(wanted)}   stop: Ctrl-C", flush=True)
         over = threading.Event()
         ended.ends_with(over.set)
         over.wait()
@@ -126,7 +125,7 @@ def status(config: Path | None, address: str | None, as_json: bool) -> None:
     """Print the nodes, models and replicas of a cluster."""
     told = _asked(or_exit(lambda: _cluster(config, address)), {"what": "status"})
     if as_json:
-        print(json.dumps(told))
+        tell(json.dumps(told))
         return
     rows = [
         (
@@ -141,17 +140,17 @@ def status(config: Path | None, address: str | None, as_json: bool) -> None:
         )
         for one in told["nodes"]
     ]
-    print_table(("NODE", "ADDRESS", "HOST", "STATE", "UNILECT", "FREE", "MEMORY", "LOAD"), rows)
-    print()
+    tell_table(("NODE", "ADDRESS", "HOST", "STATE", "UNILECT", "FREE", "MEMORY", "LOAD"), rows)
+    tell()
     if told["models"] is None:
-        print("Models are shown on machines of the cluster only; this one has not joined it.")
+        tell("Models are shown on machines of the cluster only; this one has not joined it.")
         return
     nodes = {one["id"]: one["address"] for one in told["nodes"]}
     lines = [line for model in told["models"] for line in _model_rows(model, nodes)]
-    print_table(("MODEL", "STATUS", "REPLICA", "NODE", "STATE", "REQUESTS", "MEMORY"), lines)
+    tell_table(("MODEL", "STATUS", "REPLICA", "NODE", "STATE", "REQUESTS", "MEMORY"), lines)
     for model in told["models"]:
         if model["message"] and model["status"] != "running":
-            print(f"{model['name']}: {model['message']}")
+            tell(f"{model['name']}: {model['message']}")
 
 
 def drain(config: Path | None, address: str | None, which: str, timeout_s: float) -> None:
@@ -159,14 +158,14 @@ def drain(config: Path | None, address: str | None, which: str, timeout_s: float
     cluster = or_exit(lambda: _cluster(config, address))
     asked = {"what": "drain", "node": which, "timeout_s": timeout_s}
     told = _asked(cluster, asked, timeout_s)
-    print(f"{told['node']} has left the cluster.")
+    tell(f"{told['node']} has left the cluster.")
 
 
 def remove(config: Path | None, address: str | None, model: str, timeout_s: float) -> None:
     """Take a model off the cluster, and wait until its replicas are gone."""
     cluster = or_exit(lambda: _cluster(config, address))
     told = _asked(cluster, {"what": "remove", "model": model, "timeout_s": timeout_s}, timeout_s)
-    print(f"{told['model']} has left the cluster.")
+    tell(f"{told['model']} has left the cluster.")
 
 
 def stop() -> None:
@@ -178,7 +177,7 @@ def stop() -> None:
         what = "head" if one.is_head else f"node of {one.address}"
         if not running.end(one, _STOP_TIMEOUT_S):
             fail(f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers.")
-        print(f"{one.host} ({what}) has stopped.")
+        tell(f"{one.host} ({what}) has stopped.")
 
 
 def _need_ray() -> None:
@@ -341,7 +340,7 @@ def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
         signal.signal(number, leave)
     one = node.Node(wanted)
     try:
-        print("Ray starts on this machine ...", file=sys.stderr, flush=True)
+        tell("Ray starts on this machine ...", on_stderr=True, flush=True)
         one.start()
         with running.told(process_environment(), wanted.address, wanted.host, wanted.token):
             yield _Ended(one)

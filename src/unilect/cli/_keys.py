@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from unilect.cli._commands import fail, or_exit
 from unilect.cli._options import flush
+from unilect.cli._screen import tell, tell_table
 from unilect.config import load as config_load
 from unilect.config.digests import hashed
 from unilect.config.durations import seconds
@@ -73,7 +74,7 @@ def create(
     key, secret, notice = or_exit(run)
     _tell_secret(key, secret, as_json)
     if notice:
-        print(f"unilect: {notice}", file=sys.stderr)
+        tell(f"unilect: {notice}", on_stderr=True)
 
 
 def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
@@ -109,13 +110,13 @@ def limit(
 
     key = or_exit(run)
     shown = _shown(key.limits) or "no limits of its own"
-    print(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) has {shown}.")
+    tell(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) has {shown}.")
 
 
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
     key = or_exit(lambda: _asked(config_load.load(config), lambda keys: keys.revoke(name)))
-    print(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) is revoked.")
+    tell(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) is revoked.")
 
 
 def print_digest() -> None:
@@ -125,17 +126,16 @@ def print_digest() -> None:
         fail("the key is empty, or has spaces or non-ASCII characters.")
     if is_mistyped(secret):
         fail("the key begins with `ul_` and has a typing error: its checksum is wrong.")
-    print(*hashed([secret]))
+    tell(" ".join(hashed([secret])))
 
 
 def list_keys(config: Path | None, as_json: bool) -> None:
     """Print all keys, as a table or as a JSON list."""
     keys = or_exit(lambda: _asked(config_load.load(config), lambda stored: stored.all()))
     if as_json:
-        print(json.dumps([told(key, time.time()) for key in keys]))
+        tell(json.dumps([told(key, time.time()) for key in keys]))
         return
-    rows = [("NAME", "ID", "OWNER", "MODELS", "LIMITS", "CREATED", "EXPIRES", "STATE")]
-    rows += [
+    rows = [
         (
             key.name,
             key.id,
@@ -148,10 +148,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
         )
         for key in keys
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
+    tell_table(("NAME", "ID", "OWNER", "MODELS", "LIMITS", "CREATED", "EXPIRES", "STATE"), rows)
 
 
 def _check_name(name: str, where: str) -> None:
@@ -228,7 +225,7 @@ def _check_stdout() -> None:
 def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
     """Print the secret, which nobody can show again; where that fails the command ends with what is to be done."""
     try:
-        print(json.dumps(told(key, time.time()) | {"key": secret}) if as_json else secret)
+        tell(json.dumps(told(key, time.time()) | {"key": secret}) if as_json else secret)
         flush()
     except OSError as error:
         fail(f"{key.name} ({key.id}) has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip

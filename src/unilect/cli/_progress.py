@@ -7,6 +7,8 @@ A download has bytes, speed and the time that is left; loading has the time that
 import sys
 from typing import Any
 
+from unilect.cli._screen import visible
+
 DOWNLOADING = "downloading"
 
 
@@ -34,13 +36,13 @@ class Progress:
         bars = self._downloads if what == DOWNLOADING and size_bytes else self._others
         key = (model, what)
         if key not in self._tasks:
-            self._tasks[key] = bars.add_task(f"{what} {model}", total=None)
+            self._tasks[key] = bars.add_task(visible(f"{what} {model}"), total=None)
         if bars is self._downloads:
             bars.update(self._tasks[key], total=size_bytes, completed=part * size_bytes)
         elif part < 1:
             bars.update(self._tasks[key], total=1.0, completed=part)
         else:  # all of it is in memory, and it does not answer yet: nothing says how far it is
-            bars.update(self._tasks[key], total=None, description=f"preparing {model}")
+            bars.update(self._tasks[key], total=None, description=visible(f"preparing {model}"))
 
     def stop(self) -> None:
         """Take the lines away."""
@@ -55,7 +57,8 @@ class Progress:
         from rich.console import Console, Group
         from rich.live import Live
 
-        text, bar = progress.TextColumn("{task.description}"), progress.BarColumn()
+        text = progress.TextColumn("{task.description}", markup=False)
+        bar = progress.BarColumn()
         self._downloads = progress.Progress(
             text,
             bar,

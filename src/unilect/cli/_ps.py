@@ -1,8 +1,10 @@
 """What `unilect ps` prints: the models of a server, why some do not answer, and the requests that run."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
+
+from unilect.cli._screen import tell, tell_table
 
 _MODELS = (
     "MODEL",
@@ -20,12 +22,12 @@ _REQUESTS = ("REQUEST", "KEY", "FROM", "MODEL", "ENDPOINT", "STATE", "AGE", "TOK
 
 def print_server(told: dict[str, Any]) -> None:
     """Print what a server tells of itself."""
-    print_table(_MODELS, [_model(one) for one in told["models"]])
+    tell_table(_MODELS, [_model(one) for one in told["models"]])
     for model in told["models"]:
         for line in _troubles(model):
-            print(line)
-    print()
-    print_table(_REQUESTS, [_request(one) for one in told["requests"]])
+            tell(line)
+    tell()
+    tell_table(_REQUESTS, [_request(one) for one in told["requests"]])
 
 
 def _model(model: dict[str, Any]) -> tuple[str, ...]:
@@ -81,12 +83,3 @@ def clock(seconds: float) -> str:
     """A time of today, or with its day."""
     then, now = time.localtime(seconds), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
-
-
-def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print columns as wide as they need to be."""
-    table = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())

@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import structs
 
 from unilect.cli._commands import fail, or_exit
+from unilect.cli._screen import tell
 from unilect.config import load as config_load
 from unilect.config.server import process_environment
 from unilect.store.upkeep import Found, Upkeep
@@ -16,9 +17,9 @@ def check(config: Path | None, as_json: bool) -> None:
     """Print what a store holds; what is wrong with it ends the process with exit code 1."""
     found: Found = or_exit(lambda: asyncio.run(_upkeep(config).look()))
     if as_json:
-        print(json.dumps(structs.asdict(found)))
+        tell(json.dumps(structs.asdict(found)))
     else:
-        print("\n".join(_lines(found)))
+        tell("\n".join(_lines(found)))
     if found.problems:
         fail(
             f"{found.place}: damaged. Stop the servers that use it, and put a backup in its place or move it away."
@@ -29,15 +30,15 @@ def migrate(config: Path | None) -> None:
     """Bring tables up to date, and say from what they were."""
     before, now = or_exit(lambda: asyncio.run(_upkeep(config).migrate()))
     if before == now:
-        print(f"The tables are up to date (revision {now}).")
+        tell(f"The tables are up to date (revision {now}).")
     else:
-        print(f"The tables have revision {now} now ({before or 'there were none'}).")
+        tell(f"The tables have revision {now} now ({before or 'there were none'}).")
 
 
 def backup(config: Path | None, file: Path) -> None:
     """Copy a store, and say how large the copy is."""
     size = or_exit(lambda: _upkeep(config).copy_to(file))
-    print(f"{file}: {size} bytes")
+    tell(f"{file}: {size} bytes")
 
 
 def _upkeep(config: Path | None) -> Upkeep:

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import json
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 from msgspec import structs
 
 from unilect.cli._commands import or_exit
+from unilect.cli._screen import tell, tell_table, visible
 from unilect.config import load as config_load
 from unilect.config.server import process_environment
 from unilect.config.store import StoreConfig
@@ -34,7 +36,7 @@ def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) 
 
     lines = usage.lines(or_exit(run))
     if as_json:
-        print(msgspec.json.encode(lines).decode())
+        tell(json.dumps(msgspec.to_builtins(lines)))
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(_FIELDS)
@@ -65,8 +67,9 @@ def _plain(values: tuple[object, ...]) -> list[object]:
 
     Source: https://owasp.org/www-community/attacks/CSV_Injection
     """
+    texts = (visible(one) if isinstance(one, str) else one for one in values)
     return [
-        f"'{one}" if isinstance(one, str) and one.startswith(_FORMULA) else one for one in values
+        f"'{one}" if isinstance(one, str) and one.startswith(_FORMULA) else one for one in texts
     ]
 
 
@@ -77,15 +80,9 @@ def _print_table(lines: list[usage.Line]) -> None:
         for name in _FIELDS
         if name in _NUMBERS or any(getattr(line, name) is not None for line in lines)
     ]
-    rows = [[name.upper().replace("_TOKENS", "") for name in shown]]
-    rows += [[_cell(getattr(line, name)) for name in shown] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if name in _NUMBERS else cell.ljust(width)
-            for name, cell, width in zip(shown, row, widths, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+    head = [name.upper().replace("_TOKENS", "") for name in shown]
+    rows = [[_cell(getattr(line, name)) for name in shown] for line in lines]
+    tell_table(head, rows, [number for number, name in enumerate(shown) if name in _NUMBERS])
 
 
 def _cell(value: object) -> str:
