@@ -169,6 +169,42 @@ def test_another_model_later(client: str, server: Server, home: Path) -> None:
     assert replaced == fresh
 
 
+def test_a_comment_on_a_changed_line(server: Server, home: Path) -> None:
+    """A line of YAML whose value changes keeps the comment at its end, whatever the value holds."""
+    file = home / FILES["aider"]
+    for old in ("old # mine", "'it''s # in' # mine", '"a # \\" b" # mine', "# mine"):
+        file.write_text(f"model: {old}\ndark-mode: true # so\n")
+        done = run("aider", "--model", "talk", "--write", "--replace", url=server.url)
+
+        assert 0 == done.exit_code, done.stderr
+        assert file.read_text().startswith("model: openai/talk # mine\ndark-mode: true # so\n")
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_users_table_within_ours(server: Server, home: Path, inline: bool) -> None:
+    """A table that the user has put into ours, in either form of TOML, stays as it is, and what is there already is not written again."""
+    run("codex", "--write", url=server.url)
+    file = home / FILES["codex"]
+    old = file.read_text()
+    head = "[model_providers.unilect]\n"
+    if inline:
+        file.write_text(old.replace(head, head + 'query_params = { "a b" = "1", c = 2 }\n'))
+    else:
+        file.write_text(
+            old + '\n[model_providers.unilect.query_params] # mine\n"a b" = "1"\nc = 2\n'
+        )
+    again = run("codex", "--write", url=server.url)
+    changed = run("codex", "--write", "--replace", url=f"{server.root}/")
+    moved = run("codex", "--write", "--replace", url=server.url.replace("127.0.0.1", "localhost"))
+    found = read(file)["model_providers"]["unilect"]
+
+    assert [0, 0, 0] == [again.exit_code, changed.exit_code, moved.exit_code], moved.stderr
+    assert "nothing to write" in again.stdout
+    assert {"a b": "1", "c": 2} == found["query_params"]
+    assert "localhost" in found["base_url"]
+    assert inline or "query_params] # mine\n" in file.read_text()
+
+
 def test_contexts(server: Server, home: Path) -> None:
     """Clients are told the context of a model that tells it, with a part of it for the answer; others get a number only where they need one."""
     for client in ("opencode", "zed", "codex"):

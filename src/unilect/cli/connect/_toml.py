@@ -56,6 +56,9 @@ def _with_table(text: str, names: tuple[str, ...], value: dict[str, Any]) -> str
     if old is None:
         return (text.rstrip("\n") + f"\n\n{new}\n").lstrip("\n")
     rest = text[_next_table(text, old.end()) :]
+    within = re.compile(rf"^[ \t]*\[{re.escape('.'.join(names))}\.([\w-]+)[.\]]", re.MULTILINE)
+    apart = set(within.findall(text))
+    new = _table(names, {key: one for key, one in value.items() if key not in apart})
     return text[: old.start()] + new + "\n" + (f"\n{rest}" if rest else "")
 
 
@@ -78,8 +81,10 @@ def _table(names: tuple[str, ...], value: dict[str, Any]) -> str:
     return "\n".join([f"[{'.'.join(names)}]", *lines])
 
 
-def _value(value: str | int) -> str:
-    """A text or a number, whose TOML is JSON's but for U+007F."""
+def _value(value: Any) -> str:
+    """A text or a number, whose TOML is JSON's but for U+007F; or a table of such."""
+    if _is_table(value):
+        return f"{{ {', '.join(f'{_value(key)} = {_value(one)}' for key, one in value.items())} }}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

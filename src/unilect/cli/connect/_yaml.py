@@ -12,6 +12,8 @@ from unilect.cli.connect.settings import Named, Setting, key_of
 _MOST_VALUES = 1_000_000
 _MOST_MERGES, _MOST_ALIASES = 8, 64
 MAX_DEPTH = 100
+#: What stands on a line behind a key, without the comment at its end.
+_VALUE = r"(?:[ \t]*(?:\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\n]|'')*+')(?=[ \t]*(?:#|$))|(?:(?![ \t]#)[^\n])*+)"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -44,7 +46,7 @@ def edit(text: str, setting: Setting) -> str:
         assert isinstance(rest[0], Named)
         return _with_entry(text, str(key), rest[0], setting.value)
     line = dump({key: setting.value}).rstrip("\n")
-    old = re.compile(rf"^{re.escape(str(key))}[ \t]*:[^\n]*", re.MULTILINE)
+    old = re.compile(rf"^{re.escape(str(key))}[ \t]*:{_VALUE}", re.MULTILINE)
     if old.search(text):
         return old.sub(lambda match: line, text, count=1)
     return _ended(text) + line + "\n"

@@ -29,7 +29,7 @@ class Setting(NamedTuple):
     Attributes:
         path: Where it is, from the file's root.
         value: The value; None is no setting.
-        rule: `own` is replaced, since nothing else than unilect uses it; `shared` has the user's value if there is one, which is
+        rule: `own` is replaced, since nothing else than unilect uses it, but for tables that the user has put into it; `shared` has the user's value if there is one, which is
             replaced on demand only; `default` is set only where there is no value.
     """
 
@@ -80,6 +80,8 @@ def merge(data: Any, settings: Sequence[Setting], replace: bool = False) -> Merg
     done = Merged(data, [], [])
     for setting in settings:
         found, old = lookup(data, setting.path)
+        if setting.rule == "own":
+            setting = setting._replace(value=_with_tables(old, setting.value))
         if found and (old == setting.value or setting.rule == "default"):
             continue
         if found and setting.rule == "shared" and not replace:
@@ -88,6 +90,15 @@ def merge(data: Any, settings: Sequence[Setting], replace: bool = False) -> Merg
         _put(data, setting)
         done.changes.append(setting)
     return done
+
+
+def _with_tables(old: Any, value: Any) -> Any:
+    """A value with the tables that the one before has beside what is set."""
+    if not isinstance(old, dict) or not isinstance(value, dict):
+        return value
+    return value | {
+        name: one for name, one in old.items() if isinstance(one, dict) and name not in value
+    }
 
 
 def lookup(data: Any, path: Sequence[Step]) -> tuple[bool, Any]:
