@@ -20,7 +20,7 @@ from unilect.config.names import check_names
 from unilect.config.server import Config
 from unilect.context import in_hand
 from unilect.errors import ConfigError
-from unilect.logs import json_line, log_to_stderr, sink_of
+from unilect.logs import escaped, json_line, log_to_stderr, sink_of
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
