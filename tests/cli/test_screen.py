@@ -38,10 +38,23 @@ class Hostile(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer as a list of models, a model, or the admin API."""
         card = {"id": EVIL, "object": "model", "unilect": {"chat": True}}
-        requests = [{name: EVIL for name in ("id", "caller", "model", "endpoint", "state")} | {"age_s": 1, "completion_tokens": 1}]  # fmt: skip
-        models = [{"name": EVIL, "state": EVIL, "requests": 1, "backends": [{"source": EVIL}]}]
+        requests = [{name: EVIL for name in ("id", "caller", "address", "model", "endpoint", "state")} | {"age_s": 1, "completion_tokens": 1}]  # fmt: skip
+        backend = {"source": EVIL, "out": True, "reason": EVIL, "since": 1, "next_look_in_s": None}
+        model = {"name": EVIL, "state": EVIL, "since": 1, "device": EVIL, "backends": [backend]}
+        models = [
+            model
+            | {
+                "memory_bytes": 1,
+                "context": 1,
+                "slots": 1,
+                "slots_used": 1,
+                "queued": 1,
+                "tokens_per_s": 1.0,
+            }
+        ]
         body = {
             "/v1/models": {"object": "list", "data": [card]},
+            "/server": {"urls": [EVIL], "pid": 1},
             "/models": {"models": models},
             "/requests": {"requests": requests},
             "/reload": {"file": EVIL, "told": EVIL},
