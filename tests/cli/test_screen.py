@@ -14,9 +14,12 @@ import pytest
 
 from ledger_rows import row
 from unilect.cli import _admin, _commands, _console, _keys, _usage
-from unilect.cli._screen import tell_table, visible
+from unilect.cli._history import History
+from unilect.cli._screen import tell, tell_table, visible
+from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.model import ModelConfig
 from unilect.events import TextDelta
+from unilect.redact import Secrets
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
 from unilect.store.ledger import Ledger
@@ -143,7 +146,7 @@ def test_a_walk_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_start_screen(capsys: pytest.CaptureFixture[str]) -> None:
     """The first screen of a server shows names as they are seen."""
     config = _commands.Config(models={"a": ModelConfig(source="echo:")})
-    _commands.tell(_commands.start_screen("http://127.0.0.1:1", config, models=[EVIL], facts=[f"{EVIL}: 1"]))  # fmt: skip
+    tell(start_screen("http://127.0.0.1:1", config, example_call([]), facts={EVIL: f"{EVIL}: 1"}))
 
     check(capsys.readouterr().out)
 
@@ -165,7 +168,7 @@ def test_answers_in_a_chat(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal an answer keeps its text, also what scripts and emoji are joined with, and none of its escapes."""
-    console = _console.Console()
+    console = _console.Console(History(None, Secrets([])))
     monkeypatch.setattr(console, "_colours", True)
     console.show([TextDelta(EVIL + "\tשלום\u200f 👩\u200d💻", 0)])
     console.note(EVIL)
