@@ -7,8 +7,9 @@ Source: https://github.com/xorbitsai/xllamacpp, https://github.com/guidance-ai/l
 import json
 import os
 import re
-import tempfile
+import shutil
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonschema_rs
@@ -18,6 +19,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from unilect.constraints import ConstraintError, gbnf
 from unilect.constraints.schema import analyse, patterns
+from unilect.socket_folders import make_folder
 
 MAX_GBNF = 1024 * 1024  # of llama.cpp's own making
 _TRIED_TOKENS = 4
@@ -37,6 +39,7 @@ _WALK: dict[str, Any] = {
     "logit_bias": [[_NUL, _FAR], *([end, -_FAR] for end in _ENDS)],
 }
 _SHOWN = 200
+_SOCKET = "helper.sock"
 _ROOT = "response-format"
 _LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]')
 _NAME = re.compile(r"[a-zA-Z0-9-]+")
@@ -60,8 +63,11 @@ class Jobs:
     """
 
     def __init__(self, model: str, mute: bool = True) -> None:
-        with tempfile.TemporaryDirectory(prefix="unilect-") as folder:  # nobody calls it there
+        folder = make_folder(_SOCKET)
+        try:
             self._server = xllamacpp.Server(_parameters(model, folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # nobody calls it there
         self._tokenizer = LLTokenizer("byte")
         can = mute and hasattr(os, "memfd_create")
         self._stderr = os.memfd_create("stderr") if can else None
@@ -216,14 +222,15 @@ class Jobs:
             _refuse(str(matcher.get_error()).partition("\n<state>")[0])
 
 
-def _parameters(model: str, folder: str) -> Any:
+def _parameters(model: str, folder: Path) -> Any:
     """The parameters of the smallest server that can run a grammar."""
     p = xllamacpp.CommonParams()
     p.model.path = model
-    p.hostnames = [os.path.join(folder, "helper.sock")]
+    p.hostnames = [str(folder / _SOCKET)]
     p.verbosity = 0
     p.ui = False
     p.warmup = False
+    p.fit_params = False
     p.use_jinja = True
     p.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     p.n_parallel = 1

@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +28,7 @@ from unilect.engines.process.child_process import python_command
 from unilect.errors import ConfigError
 from unilect.fleet.environment import is_alone, ray_environment
 from unilect.mistakes import Mistakes
+from unilect.socket_folders import make_folder
 
 log = logging.getLogger("unilect")
 LOOPBACK = "127.0.0.1"
@@ -52,6 +52,8 @@ PORTS = (
 _OBJECT_STORE_BYTES = 100 * memory.MIB
 _NEEDED_BYTES = 512 * memory.MIB  # the object store, and Ray's processes on a head
 _START_TIMEOUT_S = 120.0
+#: of Ray's own; the second of a session, and the process that began it, are part of it
+_LONGEST_SOCKET = "r/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 _HAND_OVER_S = 30.0  # for a node that is told to end: its replicas finish what they answer
 _STOP_TIMEOUT_S = _HAND_OVER_S + 20.0
 _STARTED = "Ray runtime started"
@@ -187,9 +189,7 @@ class Node:
         Raises:
             ConfigError: It does not, and why.
         """
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="unilect-")
-        )  # mode 0700, as its sockets have none
+        self._folder = make_folder(_LONGEST_SOCKET)  # mode 0700, as its sockets have none
         host = self._settings.address.rpartition(":")[0]
         told = {
             "DASHBOARD_METRIC_PORT": str(self._settings.port + PORTS - 1),

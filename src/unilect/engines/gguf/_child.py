@@ -4,7 +4,6 @@ The child that runs llama.cpp's server through xllamacpp. The only file that kno
 Source: https://github.com/xorbitsai/xllamacpp
 """
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -76,17 +75,19 @@ def try_templates(templates: Sequence[str], model: str, folder: Path) -> None:
 
 def _converse(template: str, model: str, within: Path) -> None:
     """Hold the conversations of the trial with a small model."""
-    with tempfile.TemporaryDirectory(prefix="trial-", dir=within) as folder:  # nobody calls it
-        p = xllamacpp.CommonParams()
-        p.model.path = model
-        p.hostnames = [f"{folder}/trial.sock"]
-        p.verbosity = 1
-        p.ui = p.warmup = False
-        p.use_jinja = True
-        p.chat_template = template
-        p.n_ctx, p.n_parallel, p.n_gpu_layers, p.cache_ram_mib = 256, 1, 0, 0
-        p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
-        server = xllamacpp.Server(p)
+    socket = within / "trial.sock"  # nobody calls it
+    p = xllamacpp.CommonParams()
+    p.model.path = model
+    p.hostnames = [str(socket)]
+    p.verbosity = 1
+    p.ui = p.warmup = False
+    p.use_jinja = True
+    p.chat_template = template
+    p.fit_params = False
+    p.n_ctx, p.n_parallel, p.n_gpu_layers, p.cache_ram_mib = 256, 1, 0, 0
+    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
+    server = xllamacpp.Server(p)
+    socket.unlink(missing_ok=True)
     for conversation in trial.conversations():
         with suppress(RuntimeError, ValueError):  # a template may refuse what is not for it
             server.handle_chat_completions(conversation | {"max_tokens": 1})

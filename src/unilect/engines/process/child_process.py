@@ -21,7 +21,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -35,6 +34,7 @@ from unilect.child_environment import child_environment
 from unilect.engines.process._last_words import LastWords
 from unilect.engines.process.memory import resident_bytes
 from unilect.errors import BackendUnavailable
+from unilect.socket_folders import make_folder
 from unilect.tasks import apart, shared
 
 log = logging.getLogger("unilect")
@@ -47,6 +47,7 @@ MAX_PAUSE_S = 30.0
 _LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
 _DYING_S = 0.2  # from a broken connection to the first sign that the process ends
 _REAPED_S = 30.0  # from that sign to its end: a large process is taken apart first
+_SOCKET = "engine.sock"
 _PF_EXITING = 0x4  # of the flags in /proc/PID/stat: the process ends, and closes what it has open
 
 #: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
@@ -151,7 +152,7 @@ class ChildProcess:
     @property
     def socket_path(self) -> str:
         """Where the child listens; another path after every start."""
-        return str(self._folder / "engine.sock") if self._folder is not None else ""
+        return str(self._folder / _SOCKET) if self._folder is not None else ""
 
     async def start(self) -> dict[str, Any]:
         """
@@ -278,7 +279,7 @@ class ChildProcess:
             raise
 
     def _make_folder(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="unilect-"))  # mode 0700
+        self._folder = make_folder(_SOCKET)
         self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._folder_lock, fcntl.LOCK_SH)  # systemd-tmpfiles spares what is locked
 
