@@ -1,35 +1,37 @@
-"""Tests of unilect.engines.gguf._lora: what needs no model; dialects/llamacpp/test_adapters.py has the others."""
+"""Tests of unilect.engines.gguf._lora beside dialects/llamacpp/test_adapters.py."""
 
 import asyncio
-from typing import Any, cast
 
-from unilect.engines.gguf._lora import emptied
-from unilect.engines.gguf._slots import Slots
-from unilect.tasks import Tasks
+import pytest
 
+from engine import engine
+from unilect.demo import FOLDER
+from unilect.requests import ChatRequest, LoraScale, Message
 
-class Child:
-    """A child that serves, and its server, which never answers."""
-
-    pid = 1
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-
-    async def post(self, path: str, body: bytes) -> bytes:
-        """Wait for ever."""
-        self.asked.set()
-        await asyncio.Event().wait()
-        return body
+PIRATE = str(FOLDER / "lora-pirate.gguf")
+HELLO = [Message("user", "Hello!")]
 
 
-async def test_a_model_that_is_stopped_meanwhile() -> None:
-    """A slot that is being emptied when its model is stopped is there again when the model is started anew."""
-    slots, tasks, child = Slots(1), Tasks(), cast(Any, Child())
-    tasks.start("emptying a slot", emptied(slots, await slots.take(b""), child, child))
-    await child.asked.wait()
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_model_that_is_stopped_as_a_client_leaves(times: int) -> None:
+    """The slot of a request with other scales is there for the next life of a model, however often the client's task is cancelled."""
+    scaled = ChatRequest(messages=HELLO, max_tokens=400, lora=[LoraScale(id=0, scale=0.5)])
+    async with engine(parallel=1, lora=[PIRATE]) as model:
+        began = asyncio.Event()
 
-    await tasks.aclose()
+        async def ask() -> None:
+            async for _ in model.generate(scaled):
+                began.set()
 
-    async with asyncio.timeout(60):
-        assert 0 == await slots.take(b"")
+        asked = asyncio.create_task(ask())
+        await began.wait()
+        for _ in range(times):
+            asked.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(asked, return_exceptions=True)
+        await model.aclose()  # before what empties the slot has begun
+
+        await model.start()
+        async with asyncio.timeout(60):
+            slot = await model._slots.take(b"")
+        model._slots.give_back(slot)

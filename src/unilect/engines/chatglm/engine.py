@@ -19,11 +19,11 @@ from unilect.engines import text_bounds as bounds
 from unilect.engines.chatglm import _request as wire
 from unilect.engines.chatglm._file import read_head
 from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import checked, context_of
 from unilect.errors import ConfigError
 from unilect.extras import install
-from unilect.http.client import HttpServer
 from unilect.http.error_bodies import unknown_token
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.tools.chatglm import AnswerReader
@@ -57,7 +57,6 @@ class ChatglmEngine:
         self._config = config
         self._context = context_of(self._head.context, config)
         self._key = secrets.token_urlsafe(24)
-        self._server: tuple[int | None, HttpServer] | None = None
         threads = config.threads or threads
 
         def settings(socket_path: str) -> dict[str, Any]:
@@ -76,6 +75,7 @@ class ChatglmEngine:
             start_timeout_s=config.start_timeout_s,
             environment={"OMP_NUM_THREADS": str(threads)},  # the only way to tell the library
         )
+        self._server = ChildServer(self._child, self._key, config.timeout_s)
         self._supervisor = Supervisor(self._child)
         self.children = (self._child,)
         parameters = dict(wire.PARAMETERS)
@@ -143,14 +143,12 @@ class ChatglmEngine:
 
     async def aclose(self) -> None:
         """Stop the child; see `Backend`."""
-        if self._server is not None:
-            await self._server[1].aclose()
-            self._server = None
+        await self._server.aclose()
         await self._supervisor.aclose()
 
     async def _batches(self, request: ChatRequest | CompletionRequest, body: bytes) -> Batches:
         """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
-        server = await self._connected()
+        server = await self._server.connect()
         reader = None
         if isinstance(request, ChatRequest):
             reader = AnswerReader(wire.tool_names(request))
@@ -166,23 +164,9 @@ class ChatglmEngine:
 
     async def _post(self, path: str, body: dict[str, Any]) -> bytes:
         async def function() -> bytes:
-            return await (await self._connected()).post(path, msgspec.json.encode(body))
+            return await (await self._server.connect()).post(path, msgspec.json.encode(body))
 
         return await self._supervisor.call(body, function)
-
-    async def _connected(self) -> HttpServer:
-        """The connection to the started child; a new one after every start."""
-        if self._server is None or self._server[0] != self._child.pid:
-            if self._server is not None:
-                await self._server[1].aclose()
-            server = HttpServer(
-                "http://engine",
-                headers={"Authorization": f"Bearer {self._key}"},
-                socket_path=self._child.socket_path,
-                timeout_s=self._config.timeout_s,
-            )
-            self._server = (self._child.pid, server)
-        return self._server[1]
 
 
 def backend(spec: BackendSpec) -> ChatglmEngine:

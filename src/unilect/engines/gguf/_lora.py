@@ -13,11 +13,10 @@ from typing import Any
 from unilect.backend import Adapter
 from unilect.config.paths import adapter_of
 from unilect.engines.gguf._file import check_adapter
-from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.process.child_server import ChildServer
 from unilect.engines.settings import checked
 from unilect.errors import UnilectError
-from unilect.http.client import HttpServer
 from unilect.parameters.rules import lora_scales, refusal
 from unilect.requests import ChatRequest, CompletionRequest
 
@@ -77,16 +76,13 @@ class Adapters:
         return lora_scales(request.lora, len(self.files), "lora")
 
 
-async def emptied(slots: Slots, slot: int, child: ChildProcess, server: HttpServer) -> None:
-    """Give a slot back once nothing is left in it of a prompt: it was erased, or its child has ended."""
-    pid = child.pid
-    try:
-        while child.pid == pid is not None:
-            try:
-                await server.post(f"/slots/{slot}?action=erase", b"{}")
-                break
-            except UnilectError as error:
-                log.warning("a slot could not be emptied, and is held back: %s", error.for_operator)
-                await asyncio.sleep(_AGAIN_S)
-    finally:  # who is cancelled is so since the child is stopped, whose next life has empty slots
-        slots.give_back(slot)
+async def erase(slot: int, child: ChildProcess, server: ChildServer) -> None:
+    """Return once nothing is left in a slot of a prompt: it was erased, or its child has ended, whose next life has empty slots."""
+    life = child.starts
+    while child.starts == life and child.pid is not None:
+        try:
+            await (await server.connect()).post(f"/slots/{slot}?action=erase", b"{}")
+            break
+        except UnilectError as error:
+            log.warning("a slot could not be emptied, and is held back: %s", error.for_operator)
+            await asyncio.sleep(_AGAIN_S)

@@ -43,7 +43,7 @@ from unilect.engines.gguf._constraint import constrained
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
-from unilect.engines.gguf._lora import emptied
+from unilect.engines.gguf._lora import erase
 from unilect.engines.gguf._memory import needs, where
 from unilect.engines.gguf._memory import told as sizes_of
 from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
@@ -63,6 +63,7 @@ from unilect.engines.gguf._tokens import (
 )
 from unilect.engines.gguf._turns import Turns
 from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import checked, context_of
@@ -145,7 +146,10 @@ class GgufEngine:
         self._loaded: Loaded | None = None
         self._told = self._is_known = False
         self.device = ""
-        self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
+        self._servers = {
+            self._generator: self._connection(self._generator, self._slots.forget),
+            self._embedder: self._connection(self._embedder, self._tell_of_embedder),
+        }
         self._chat_template = self._template or self._head.template
         self._style = call_style(self._chat_template)
         self._known = self.capabilities = known(
@@ -159,7 +163,7 @@ class GgufEngine:
         with unknown_architecture(self._path, self._head):
             self._tell(await self._main.start())
         if self._writes:
-            server = await self._server(self._generator)
+            server = await self._servers[self._generator].connect()
             self._learn(await loaded(server, self._template))
         self._is_known = True
 
@@ -185,11 +189,10 @@ class GgufEngine:
         except InvalidRequest as error:
             raise attribute_error(error, request) from error
         finally:
-            if apart:
-                server = await self._server(self._generator)
-                self._emptying.start(
-                    "emptying a slot", emptied(self._slots, slot, self._generator, server)
-                )
+            if apart:  # nothing is waited for here: who leaves may be cancelled again
+                erasing = erase(slot, self._generator, self._servers[self._generator])
+                task = self._emptying.start("emptying a slot", erasing)
+                task.add_done_callback(lambda _: self._slots.give_back(slot))
             else:
                 self._slots.give_back(slot)
 
@@ -198,7 +201,7 @@ class GgufEngine:
         bounds.check_request(request, self._longest)
 
         async def one(text: Prompt) -> Embeddings:
-            server = await self._server(self._embedder)
+            server = await self._servers[self._embedder].connect()
             await check_length(server, text, self._context)
             body = msgspec.json.encode({"input": text, "encoding_format": "float"})
             try:
@@ -257,7 +260,9 @@ class GgufEngine:
         """Save a slot of the caller's, fill it again, or empty it; see `ChangesSlots`."""
         if not self._writes:
             raise UnsupportedOperation("This model writes no text, and has no slots to change.")
-        await self._server(self._generator)  # slots of one that was started anew are nobody's
+        await self._servers[
+            self._generator
+        ].connect()  # slots of one that was started anew are nobody's
         with self._slots.held(slot, fills=action == "restore"):
             return await self._call(
                 None, lambda server: self._saved.act(server, slot, action, name)
@@ -281,9 +286,7 @@ class GgufEngine:
         """Stop both children; see `Backend`."""
         self._slots.dismiss()
         await self._emptying.aclose()
-        servers = [server for _, server in self._servers.values()]
-        self._servers.clear()
-        await asyncio.gather(*(server.aclose() for server in servers))
+        await asyncio.gather(*(server.aclose() for server in self._servers.values()))
         await asyncio.gather(*(one.aclose() for one in self._supervisors.values()))
         if self._has_own_checker:
             await self._checker.aclose()
@@ -291,7 +294,7 @@ class GgufEngine:
 
     async def _ask(self) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
-        await (await self._server(self._generator)).get("/metrics")
+        await (await self._servers[self._generator].connect()).get("/metrics")
 
     async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = self._adapters.fields(request)
@@ -330,7 +333,7 @@ class GgufEngine:
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
         """What the child is to make of a body, from its first event on."""
-        server = await self._server(self._generator)
+        server = await self._servers[self._generator].connect()
         batches = await self._asked(server, request, body)
         if wire.wants_no_alternatives(request):
             batches = without_alternatives(batches)
@@ -416,25 +419,12 @@ class GgufEngine:
         if self._on_progress is not None:
             self._on_progress(min(1.0, resident_bytes(pid) / max(1, self._head.size_bytes)))
 
-    async def _server(self, child: ChildProcess) -> HttpServer:
-        """The connection to a started child; a new one after every start."""
-        pid, server = self._servers.get(child, (None, None))
-        if server is None or pid != child.pid:
-            if server is not None:
-                await server.aclose()
-            server = HttpServer(
-                "http://engine",
-                headers={"Authorization": f"Bearer {self._key}"},
-                socket_path=child.socket_path,
-                timeout_s=self._config.timeout_s,
-                raise_for=raise_for_child,
-            )
-            self._servers[child] = (child.pid, server)
-            if child is self._generator:
-                self._slots.forget()
-            elif self._writes and pid is None:
-                log.info("%s: embeddings are made by a second engine of the model", self._name)
-        return server
+    def _connection(self, child: ChildProcess, on_new_life: Callable[[], None]) -> ChildServer:
+        return ChildServer(child, self._key, self._config.timeout_s, raise_for_child, on_new_life)
+
+    def _tell_of_embedder(self) -> None:
+        if self._writes and self._embedder.starts == 1:
+            log.info("%s: embeddings are made by a second engine of the model", self._name)
 
     @property
     def _vocabulary(self) -> int | None:
@@ -456,7 +446,7 @@ class GgufEngine:
         """What the main child says to a call of one answer."""
 
         async def function() -> _Value:
-            return await ask(await self._server(self._main))
+            return await ask(await self._servers[self._main].connect())
 
         return await self._supervisors[self._main].call(request, function)
 
