@@ -360,7 +360,7 @@ class _Download:
         Put the file into the cache unless it is there.
 
         Raises:
-            ConfigError: What came is not the file; it is thrown away.
+            ConfigError: What came is not the file.
         """
         from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
         from rich.filesize import decimal
@@ -377,16 +377,25 @@ class _Download:
             self._partial.replace(self._blob)
 
     def _fetch_all(self) -> None:
-        """Fetch what is missing, again after each break, until nothing more comes."""
+        """
+        Fetch what is missing, again after each break, until nothing more comes.
+
+        A server that ends in order before the end of the file is one more break.
+        """
         fruitless = 0
-        while (have := self._have()) != self._size:
+        while (have := self._have()) < self._size:
+            ended: Exception | None = None
             try:
-                self._fetch_rest(have if have < self._size else 0)
-                return
+                self._fetch_rest(have)
             except _hub_errors() as error:
-                fruitless = 0 if self._have() > have else fruitless + 1
-                if fruitless == MAX_FRUITLESS_TRIES or not _may_pass(error):
-                    raise
+                ended = error
+            now = self._have()
+            fruitless = 0 if now > have else fruitless + 1
+            if ended is not None and (fruitless == MAX_FRUITLESS_TRIES or not _may_pass(ended)):
+                raise ended
+            if fruitless == MAX_FRUITLESS_TRIES:
+                return
+            if now < self._size:
                 time.sleep(PAUSE_S)
 
     def _fetch_rest(self, have: int) -> None:
@@ -415,11 +424,16 @@ class _Download:
         Compare size and hash with the hub's.
 
         Raises:
-            ConfigError: They differ.
+            ConfigError: They differ; what is not the beginning of the file is thrown away.
         """
         have = self._have()
-        if have != self._size:
-            self._partial.unlink(missing_ok=True)
+        if have < self._size:
+            raise ConfigError(
+                f"{self._url}: {have} bytes came, and the file has {self._size}. What has come is kept; start again to go on "
+                "from there."
+            )
+        if have > self._size:
+            self._partial.unlink()
             raise ConfigError(
                 f"{self._url}: {have} bytes came, and the file has {self._size}. Try again."
             )

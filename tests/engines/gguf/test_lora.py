@@ -1,37 +1,43 @@
-"""Tests of unilect.engines.gguf._lora beside dialects/llamacpp/test_adapters.py."""
+"""Tests of unilect.engines.gguf._lora: what needs no model; dialects/llamacpp/test_adapters.py has the others."""
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
-from engine import engine
-from unilect.demo import FOLDER
-from unilect.requests import ChatRequest, LoraScale, Message
-
-PIRATE = str(FOLDER / "lora-pirate.gguf")
-HELLO = [Message("user", "Hello!")]
+from unilect.engines.gguf._lora import empty
+from unilect.engines.gguf._slots import Slots
+from unilect.tasks import Tasks
 
 
-@pytest.mark.parametrize("times", [1, 2])
-async def test_a_model_that_is_stopped_as_a_client_leaves(times: int) -> None:
-    """The slot of a request with other scales is there for the next life of a model, however often the client's task is cancelled."""
-    scaled = ChatRequest(messages=HELLO, max_tokens=400, lora=[LoraScale(id=0, scale=0.5)])
-    async with engine(parallel=1, lora=[PIRATE]) as model:
-        began = asyncio.Event()
+class Child:
+    """A child that serves, and its connection, over which nothing is ever answered."""
 
-        async def ask() -> None:
-            async for _ in model.generate(scaled):
-                began.set()
+    pid, starts = 1, 1
 
-        asked = asyncio.create_task(ask())
-        await began.wait()
-        for _ in range(times):
-            asked.cancel()
-            await asyncio.sleep(0)
-        await asyncio.gather(asked, return_exceptions=True)
-        await model.aclose()  # before what empties the slot has begun
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
 
-        await model.start()
-        async with asyncio.timeout(60):
-            slot = await model._slots.take(b"")
-        model._slots.give_back(slot)
+    async def connect(self) -> "Child":
+        """The connection."""
+        return self
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Wait for ever."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        return body
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_model_that_is_stopped_meanwhile(begun: bool) -> None:
+    """A slot that is being emptied, or is about to be, when its model is stopped is there again when the model is started anew."""
+    slots, tasks, child = Slots(1), Tasks(), cast(Any, Child())
+    empty(tasks, slots, await slots.take(b""), child, child)
+    if begun:
+        await child.asked.wait()
+
+    await tasks.aclose()
+
+    async with asyncio.timeout(60):
+        assert 0 == await slots.take(b"")

@@ -13,12 +13,14 @@ from typing import Any
 from unilect.backend import Adapter
 from unilect.config.paths import adapter_of
 from unilect.engines.gguf._file import check_adapter
+from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.settings import checked
 from unilect.errors import UnilectError
 from unilect.parameters.rules import lora_scales, refusal
 from unilect.requests import ChatRequest, CompletionRequest
+from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
 _AGAIN_S = 1.0
@@ -76,7 +78,14 @@ class Adapters:
         return lora_scales(request.lora, len(self.files), "lora")
 
 
-async def erase(slot: int, child: ChildProcess, server: ChildServer) -> None:
+def empty(tasks: Tasks, slots: Slots, slot: int, child: ChildProcess, server: ChildServer) -> None:
+    """Begin to empty a slot, and give it back when nothing is left in it of a prompt, also where that is cancelled before its first step."""
+    task = tasks.start("emptying a slot", _erase(slot, child, server))
+    # who cancels it stops the child, whose next life has empty slots
+    task.add_done_callback(lambda _: slots.give_back(slot))
+
+
+async def _erase(slot: int, child: ChildProcess, server: ChildServer) -> None:
     """Return once nothing is left in a slot of a prompt: it was erased, or its child has ended, whose next life has empty slots."""
     life = child.starts
     while child.starts == life and child.pid is not None:

@@ -43,7 +43,7 @@ from unilect.engines.gguf._constraint import constrained
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
-from unilect.engines.gguf._lora import erase
+from unilect.engines.gguf._lora import empty
 from unilect.engines.gguf._memory import needs, where
 from unilect.engines.gguf._memory import told as sizes_of
 from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
@@ -190,9 +190,8 @@ class GgufEngine:
             raise attribute_error(error, request) from error
         finally:
             if apart:  # nothing is waited for here: who leaves may be cancelled again
-                erasing = erase(slot, self._generator, self._servers[self._generator])
-                task = self._emptying.start("emptying a slot", erasing)
-                task.add_done_callback(lambda _: self._slots.give_back(slot))
+                server = self._servers[self._generator]
+                empty(self._emptying, self._slots, slot, self._generator, server)
             else:
                 self._slots.give_back(slot)
 
