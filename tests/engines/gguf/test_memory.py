@@ -151,7 +151,7 @@ async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
     ("gpus", "layers", "expected"),
     [
         ([], None, "the CPU, 3 threads"),
-        (["H200"], None, "H200, 13 of 13 layers"),
+        (["H200"], None, "H200, as many of 13 layers as fit"),
         (["H200", "H200"], -1, "H200, H200, 13 of 13 layers"),
         (["H200"], 5, "H200, 5 of 13 layers"),
         (["H200"], 99, "H200, 13 of 13 layers"),

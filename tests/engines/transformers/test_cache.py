@@ -69,3 +69,27 @@ def test_what_is_no_number_goes_with_its_row(after: int) -> None:
     keys, values = cache.layers[0].update(*(torch.ones(2, 2, 1, 4) for _ in range(2)))
     assert not keys.isnan().any()
     assert not values.isnan().any()
+
+
+def test_no_memory_to_move_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that cannot join for want of memory leaves what the others hold as it was, and may join later."""
+    cache = BatchKVCache()
+    layers = [*states(10), *states(10, 2.0)]
+    cache.join(layers)
+
+    def fails(*args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_empty", fails)
+        with pytest.raises(MemoryError):
+            cache.join([*states(20), *states(20, 2.0)])
+    assert (1, 10) == (cache.rows, cache.length(0))
+    for (keys, values), (before, _) in zip(cache.states(0), layers, strict=True):
+        assert torch.equal(keys, before)
+        assert torch.equal(values, before)
+    cache.join([*states(20), *states(20, 2.0)])
+
+    for row in range(2):
+        sums = [float(keys.mean()) for keys, _ in cache.states(row)]
+        assert [1.0, 2.0] == sums

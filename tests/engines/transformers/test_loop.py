@@ -12,7 +12,7 @@ need("torch", "transformers")
 
 import torch
 
-from unilect.engines.transformers import _loop
+from unilect.engines.transformers import _cache, _loop
 from unilect.engines.transformers._cache import BatchKVCache
 from unilect.engines.transformers._job import Failed, PromptRead, Sampling, Step
 from unilect.engines.transformers._load import LoadedModel
@@ -409,6 +409,75 @@ def test_a_failure_of_the_model_ends_what_ran_and_nothing_else(
 
         assert isinstance(first.outputs[-1], Failed)
         assert generated(model, second.job.prompt) == second.answer(loop)
+
+
+class Small(Fragile):
+    """The model with memory for no more than some columns of prompts in one step."""
+
+    def __init__(self, model: LoadedModel, most: int) -> None:
+        super().__init__(model)
+        self.most = most
+
+    def forward(self, ids: Any, *args: Any, **named: Any) -> Any:
+        """As the model does, where there is memory for it."""
+        if len(ids[0]) > 1 and ids.numel() > self.most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return super().forward(ids, *args, **named)
+
+
+def test_a_prompt_for_which_there_is_no_memory(model: LoadedModel) -> None:
+    """It is refused alone: what runs goes on, and those that were read together with it are answered, all with the same text."""
+    most = max(map(len, prompts(model)))
+    with running(BatchLoop(Small(model, most), parallel=8, context=512, chunk=500, remember=2048)) as loop:  # fmt: skip
+        runs = Asked(prompts(model)[3])
+        loop.submit(runs.job)
+        assert runs.first.wait(60)
+        together = [Asked(prompts(model)[place]) for place in (1, 2, 5)]
+        too_long = Asked([*prompts(model)[5], *prompts(model)[3]][::-1])
+        for one in (*together, too_long):
+            loop.submit(one.job)
+
+        for one in (runs, *together):
+            assert generated(model, one.job.prompt) == one.wait()
+        too_long.wait()
+        again = Asked(prompts(model)[1])
+        assert generated(model, again.job.prompt) == again.answer(loop)
+    refused = too_long.outputs[-1]
+    assert isinstance(refused, Failed)
+    assert refused.of_memory
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_no_memory_for_one_answer_more(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, beams: int
+) -> None:
+    """An answer for whose states there is no room ends alone, though some of the room was made, and the others go on with the same text."""
+    larger, grown = _cache._larger, []
+
+    def fails(*args: Any) -> Any:
+        grown.append(args)
+        if len(grown) > 2:
+            raise MemoryError
+        return larger(*args)
+
+    with running(BatchLoop(model, parallel=8, context=512, chunk=500, remember=0)) as loop:
+        runs = [Asked(prompts(model)[place], 120, ignore_eos=True) for place in (0, 3)]
+        alone = [Asked(one.job.prompt, 120, ignore_eos=True).answer(loop) for one in runs]
+        for one in runs:
+            loop.submit(one.job)
+        assert all(one.first.wait(60) for one in runs)
+        loop.call(lambda: None).result()  # by now they run
+        late = Asked(prompts(model)[5], sampling=Sampling(temperature=0.0, num_beams=beams))
+        monkeypatch.setattr(_cache, "_larger", fails)
+        loop.submit(late.job)
+        late.wait()
+        monkeypatch.setattr(_cache, "_larger", larger)
+        next_one = Asked(prompts(model)[5])
+
+        assert generated(model, next_one.job.prompt) == next_one.answer(loop)
+        assert alone == [one.wait() for one in runs]
+    assert 3 == len(grown)
+    assert isinstance(late.outputs[-1], Failed)
 
 
 @pytest.mark.parametrize("where", ["_prefill.Prefill", "_cache.BatchKVCache.join"])

@@ -138,6 +138,8 @@ def parameters(settings: dict[str, Any]) -> Any:
     p.n_batch = settings["batch"] or (_GPU_BATCH if has_gpu() else _CPU_BATCH)
     p.n_batch = max(p.n_batch, p.n_parallel)  # a step makes a token for each
     p.n_ubatch = min(p.n_batch, 512)
+    # it reads the file once more, and changes nothing but the layers that are nobody's choice
+    p.fit_params = settings["gpu_layers"] is None and has_gpu()
     if settings["gpu_layers"] is not None:
         p.n_gpu_layers = 10_000 if settings["gpu_layers"] == -1 else settings["gpu_layers"]
     if settings["mmproj"]:

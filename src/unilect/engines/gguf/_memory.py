@@ -119,7 +119,9 @@ def where(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -
         unused = f" ({', '.join(gpus)} not used: `gpu_layers` is 0)" if gpus else ""
         return f"the CPU, {threads} thread{'s' if threads > 1 else ''}{unused}"
     every = _number(head, "block_count") + 1  # the output counts as one
-    part = every if layers in (None, -1) else min(every, layers or 0)
+    if layers is None:
+        return f"{', '.join(gpus)}, as many of {every} layers as fit"
+    part = every if layers == -1 else min(every, layers)
     return f"{', '.join(gpus)}, {part} of {every} layers"
 
 

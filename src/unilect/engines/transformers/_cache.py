@@ -65,7 +65,7 @@ class BatchKVCache(Cache):
             self.layers = [_BatchKVLayer(self, keys, values) for keys, values in states]
         if self.rows == 0:
             self.end = length
-        if max(length, self.end) + 1 > self.layers[0].keys.shape[2] and self.first > 0:
+        if max(length, self.end) + 1 > self.layers[-1].values.shape[2] and self.first > 0:
             self._shift(-self.first)
         self._make_room(self.rows + 1, max(length, self.end) + 1)
         if length > self.end:
@@ -110,12 +110,13 @@ class BatchKVCache(Cache):
         """Have a column for the next token."""
         if not self.layers:
             return
-        if self.end + 1 > self.layers[0].keys.shape[2] and self.first > 0:
+        if self.end + 1 > self.layers[-1].values.shape[2] and self.first > 0:
             self._shift(-self.first)
         self._make_room(self.rows, self.end + 1)
 
     def _make_room(self, rows: int, columns: int) -> None:
-        have_rows, _, have_columns, _ = self.layers[0].keys.shape
+        """Grow what is too small; where memory runs out midway some is larger than the rest, and nothing is lost."""
+        have_rows, _, have_columns, _ = self.layers[-1].values.shape  # the last to grow
         if rows <= have_rows and columns <= have_columns:
             return
         new_rows = have_rows
@@ -129,9 +130,14 @@ class BatchKVCache(Cache):
     def _shift(self, columns: int) -> None:
         """Move all rows to the right, or to the left where it is negative."""
         old, new = slice(self.first, self.end), slice(self.first + columns, self.end + columns)
-        for layer in self.layers:
-            layer.keys[: self.rows, :, new] = layer.keys[: self.rows, :, old].clone()
-            layer.values[: self.rows, :, new] = layer.values[: self.rows, :, old].clone()
+        moved = [each for layer in self.layers for each in (layer.keys, layer.values)]
+        # what has to be in memory twice is so before anything moves: where there is none, all is as it was
+        spare = moved[0].new_empty(max(each[: self.rows, :, old].numel() for each in moved))
+        for each in moved:
+            held = each[: self.rows, :, old]
+            copy = spare[: held.numel()].view(held.shape)
+            copy.copy_(held)
+            each[: self.rows, :, new] = copy
         self.starts = [start + columns for start in self.starts]
         self.end += columns
 
@@ -174,6 +180,9 @@ class _BatchKVLayer(CacheLayerMixin):
 
 
 def _larger(old: Tensor, rows: int, columns: int) -> Tensor:
+    if old.shape[0] >= rows and old.shape[2] >= columns:
+        return old
+    rows, columns = max(rows, old.shape[0]), max(columns, old.shape[2])
     new = _zeros(old, rows, old.shape[1], columns, old.shape[3])
     new[: old.shape[0], :, : old.shape[2]] = old
     return new

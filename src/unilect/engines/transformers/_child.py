@@ -33,6 +33,7 @@ from unilect.errors import (
     BackendError,
     BackendUnavailable,
     InvalidRequest,
+    OutOfMemory,
     UnilectError,
     UnsupportedOperation,
 )
@@ -346,7 +347,7 @@ class Child:
         except (ValueError, OSError) as error:
             raise BackendUnavailable(str(error)) from error
         except (RuntimeError, MemoryError) as error:
-            raise BackendUnavailable(failure(error)) from error
+            raise BackendUnavailable(failure(error).message) from error
 
     def _change(self, blend: AdapterParts) -> bool:
         """Add a LoRA blend, or take it away, in the batch's thread."""
@@ -389,7 +390,8 @@ def meaning(error: Exception) -> UnilectError:
     if isinstance(error, UnilectError):
         return error
     traceback.print_exception(error)
-    return BackendError(failure(error))
+    said = failure(error)
+    return OutOfMemory(said.message) if said.of_memory else BackendError(said.message)
 
 
 def _template(tokenizer: Any) -> str:

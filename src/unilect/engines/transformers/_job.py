@@ -112,18 +112,27 @@ class PromptRead(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame, or who reads it."""
+    """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame, who reads it, or too little memory."""
 
     message: str
     of_request: bool = False
     of_reader: bool = False
+    of_memory: bool = False
 
 
-def failure(error: BaseException) -> str:
+def lacks_memory(error: BaseException) -> bool:
+    """Return True for an error of torch or Python that says that there is too little memory."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
+def failure(error: BaseException) -> Failed:
     """What went wrong in the model, for whoever asked: most often there was too little memory."""
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-        return "Out of memory during the answer. Send a shorter request, or lower the model's `parallel` or `context`."
-    return f"The model failed during the answer: {str(error)[:200]}"
+    if lacks_memory(error):
+        return Failed(
+            "Out of memory during the answer. Send a shorter request, or lower the model's `parallel` or `context`.",
+            of_memory=True,
+        )
+    return Failed(f"The model failed during the answer: {str(error)[:200]}")
 
 
 Output: TypeAlias = Step | PromptRead | Failed

@@ -20,33 +20,28 @@ from torch import Tensor
 
 from unilect.engines.transformers._beams import Beams
 from unilect.engines.transformers._cache import BatchKVCache, RowStates
-from unilect.engines.transformers._job import Failed, Job, Output, PromptRead, Reason, Step, failure
+from unilect.engines.transformers._job import (
+    Failed,
+    Job,
+    Output,
+    PromptRead,
+    Reason,
+    Step,
+    failure,
+    lacks_memory,
+)
 from unilect.engines.transformers._prefill import Found, Model, Prefill, alike, prefills
 from unilect.engines.transformers._prefixes import Prefixes
-from unilect.engines.transformers._sampling import RowSampler, Sampler, logprobs
+from unilect.engines.transformers._rows import RAN_OVER, Chooser, Row
+from unilect.engines.transformers._sampling import RowSampler, Sampler
 
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most, of all prompts and of one
-_NOTHING_LEFT = "No valid next token: the grammar and `logit_bias` exclude the whole vocabulary."
-_RAN_OVER = "The model produced NaN logits for this request."
 _CALLS_S = 0.05  # after which a step comes before the next call
 _TOO_SLOW = "Aborted: the client reads too slowly and no buffer is left."
 _IDLE_S = 20.0  # after which the memory of answers is given back
 _GATHER_S = 0.02  # to read two prompts after each other costs more than to wait for the second
 Value = TypeVar("Value")
-
-
-class _Row:
-    """One running answer."""
-
-    def __init__(
-        self, job: Job, sampler: RowSampler, beams: Beams | None = None, number: int = 0
-    ) -> None:
-        self.job = job
-        self.sampler = sampler
-        self.beams = beams
-        self.number = number  # among the beams; rows change their places when others leave
-        self.last = 0
 
 
 class BatchLoop:
@@ -73,7 +68,7 @@ class BatchLoop:
     ) -> None:
         self._model = model
         self._parallel = parallel
-        self._context = context
+        self._chooser = Chooser(model, context)
         self._chunk = chunk
         self._prefixes = Prefixes(remember)
         self._after_step = after_step
@@ -85,8 +80,8 @@ class BatchLoop:
         self._stopping = False
         self._admitting: list[Job] = []
         self._prefills: deque[Prefill] = deque()
-        self._rows: list[_Row] = []
-        self._parked: list[tuple[_Row, RowStates]] = []
+        self._rows: list[Row] = []
+        self._parked: list[tuple[Row, RowStates]] = []
         self._cache = BatchKVCache()
         self._sampler: Sampler | None = None
 
@@ -276,7 +271,13 @@ class BatchLoop:
         if not self._prefills:
             return
         prefill = self._prefills[0]
-        logits = prefill.step(self._model.forward, self._chunk)
+        try:
+            logits = prefill.step(self._model.forward, self._chunk)
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+            self._read_apart(prefill, error)
+            return
         if prefill.chunks % _CHUNKS == 0:
             self._prefills.rotate(-1)
         for row, job in enumerate(prefill.jobs):
@@ -287,40 +288,80 @@ class BatchLoop:
         if logits is None:
             return
         self._begin(prefill, logits)
-        self._prefills.remove(prefill)  # not before: a failure above is reported to all of them
+        # not before: a failure above is reported to all of them
+        self._prefills = deque(one for one in self._prefills if one is not prefill)
+
+    def _read_apart(self, prefill: Prefill, error: BaseException) -> None:
+        """
+        Go on without prompts for which there is no memory: those that were read together are begun again one by one, and one that was
+        alone is refused. What other answers hold is not touched by reading.
+        """
+        apart: list[Prefill] = []
+        if len(prefill.jobs) == 1:
+            self._refuse(prefill.jobs[0], error)
+        else:
+            self._free_memory()
+            jobs = (job for job in prefill.jobs if not job.cancelled)
+            apart = [Prefill([job], [None], self._model.device) for job in jobs]
+        self._prefills = deque([*apart, *(one for one in self._prefills if one is not prefill)])
+
+    def _refuse(self, job: Job, error: BaseException) -> None:
+        """End one answer for want of memory."""
+        job.emit(job, failure(error))
+        job.cancelled = True
+        self._drop_cancelled()
+        self._free_memory()
+
+    def _free_memory(self) -> None:
+        """Free what nobody needs: the prompts that are remembered, and what torch holds in reserve."""
+        self._prefixes.clear()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _begin(self, prefill: Prefill, logits: Tensor) -> None:
         """Choose the first tokens of answers, and let those join the batch for the others; all are told before anything is copied."""
         wanted = [place for place, job in enumerate(prefill.jobs) if not job.cancelled]
         single = [place for place in wanted if _is_single(prefill.jobs[place])]
         rows = {
-            place: _Row(prefill.jobs[place], self._row_sampler(prefill.jobs[place]))
+            place: Row(prefill.jobs[place], self._row_sampler(prefill.jobs[place]))
             for place in single
         }
         ended: dict[int, Reason | None] = {}
         if rows:
             sampler = Sampler([row.sampler for row in rows.values()], self._model.device)
-            reasons = self._choose([*rows.values()], sampler, logits[single])
+            reasons = self._chooser.choose([*rows.values()], sampler, logits[single])
             ended = dict(zip(single, reasons, strict=True))
             self._after_step()
         self._cache.expected_rows = self.running
         for place in wanted:
-            job, states = prefill.jobs[place], prefill.states(place)
-            if job.reuse:
-                self._prefixes.keep(job.owner, job.adapter, job.prompt, states)
-            if place in rows:
-                if ended[place] is None:
-                    self._cache.join(states)
-                    self._rows.append(rows[place])
-                    self._sampler = None
-            elif job.max_tokens < 1:
-                for choice in range(job.choices):
-                    job.emit(job, Step(finish="length", choice=choice))
-            else:
-                self._begin_beams(job, states, logits[place])
+            job, row = prefill.jobs[place], rows.get(place)
+            over = row is not None and ended[place] is not None
+            try:
+                states = prefill.states(place)
+                if job.reuse:
+                    self._prefixes.keep(job.owner, job.adapter, job.prompt, states)
+                if not over:
+                    self._join(job, row, states, logits[place])
+            except Exception as error:
+                if not lacks_memory(error):
+                    raise
+                if not over:
+                    self._refuse(job, error)
+
+    def _join(self, job: Job, row: Row | None, states: RowStates, logits: Tensor) -> None:
+        """Have an answer whose prompt has been read run with the others; without a row it is no answer of one token after the other."""
+        if row is not None:
+            self._cache.join(states)
+            self._rows.append(row)
+            self._sampler = None
+        elif job.max_tokens < 1:
+            for choice in range(job.choices):
+                job.emit(job, Step(finish="length", choice=choice))
+        else:
+            self._begin_beams(job, states, logits)
 
     def _begin_beams(self, job: Job, states: RowStates, logits: Tensor) -> None:
-        beams = Beams(job, self._model.stop_ids | job.stop_ids, self._limit(job))
+        beams = Beams(job, self._model.stop_ids | job.stop_ids, self._chooser.limit(job))
         sampler = self._row_sampler(job)
         moves = beams.begin(logits)
         if moves is None:
@@ -328,7 +369,7 @@ class BatchLoop:
             return
         for number, move in enumerate(moves):
             self._cache.join(states)
-            row = _Row(job, sampler, beams, number)
+            row = Row(job, sampler, beams, number)
             row.last = move.token
             self._rows.append(row)
         self._sampler = None
@@ -336,10 +377,6 @@ class BatchLoop:
     def _row_sampler(self, job: Job) -> RowSampler:
         banned = self._model.stop_ids | job.stop_ids if job.ignore_eos else ()
         return RowSampler(job.sampling, job.prompt, list(banned))
-
-    def _limit(self, job: Job) -> int:
-        """The most tokens that the answer may have."""
-        return min(job.max_tokens, self._context - len(job.prompt))
 
     def _decode(self) -> None:
         """One more token for every row."""
@@ -364,65 +401,11 @@ class BatchLoop:
             self._sampler = Sampler([row.sampler for row in rows], device)
         if len(single) < len(logits):
             logits = logits[torch.tensor(single, device=device)]
-        reasons = self._choose(rows, self._sampler, logits)
+        reasons = self._chooser.choose(rows, self._sampler, logits)
         for place, reason in sorted(zip(single, reasons, strict=True), reverse=True):
             if reason is not None:
                 self._remember(place)
                 self._remove(place)
-
-    def _choose(self, rows: list[_Row], sampler: Sampler, logits: Tensor) -> list[Reason | None]:
-        """
-        Choose and deliver the next token of each row.
-
-        Returns:
-            For each row why it has ended, or None.
-        """
-        wanted = [row.job.logprobs for row in rows]
-        before = logits.clone() if any(count is not None for count in wanted) else None
-        failed: dict[int, Failed] = {}
-        for place, broken in enumerate(logits[:, 0].isnan().tolist()):
-            if broken:  # one number of a state that is none makes all logits so, and the choice fail for all rows
-                failed[place] = Failed(_RAN_OVER)
-                logits[place] = 0.0
-        for place, row in enumerate(rows):
-            if row.job.constraint is not None:
-                try:
-                    row.job.constraint.mask(logits[place])
-                except ValueError as error:
-                    failed[place] = Failed(str(error), of_request=True)
-        tokens = sampler.choose(logits)
-        told = logprobs(before, wanted, tokens) if before is not None else None
-        reasons: list[Reason | None] = []
-        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            reason: Reason | None = "stop"
-            bound = row.job.constraint is not None or row.sampler.edits
-            if bound and logits[place, token] == float("-inf"):
-                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
-            if place not in failed:
-                try:
-                    reason = self._take(row, token)
-                except ValueError as error:
-                    failed[place] = Failed(str(error), of_request=True)
-            reasons.append(reason)
-            if place in failed:
-                row.job.emit(row.job, failed[place])
-                continue
-            ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
-            shown = [told[place]] if told is not None and wanted[place] is not None else []
-            scores = row.job.prompt_logprobs  # who scores a text counts on one more token
-            row.job.emit(row.job, Step([] if ends else [token], shown if scores or not ends else [], reason))  # fmt: skip
-        return reasons
-
-    def _take(self, row: _Row, token: int) -> Reason | None:
-        """Note a token; why the answer ends with it, if it does."""
-        row.last = token
-        row.sampler.made.append(token)
-        ends = token in row.job.stop_ids or token in self._model.stop_ids
-        if row.job.constraint is not None:
-            ends = row.job.constraint.accept(token, ends)
-        if ends:
-            return "stop"
-        return "length" if len(row.sampler.made) >= self._limit(row.job) else None
 
     def _step_beams(self, logits: Tensor) -> None:
         """Each search decides which of its rows go on, and with what."""
@@ -444,7 +427,7 @@ class BatchLoop:
 
     def _end_beams(self, job: Job, beams: Beams) -> None:
         if beams.broken:
-            job.emit(job, Failed(_RAN_OVER))
+            job.emit(job, Failed(RAN_OVER))
             return
         for choice, (tokens, reason) in enumerate(beams.best(job.choices)):
             job.emit(job, Step(tokens, [], reason, choice))
@@ -473,7 +456,7 @@ class BatchLoop:
             RuntimeError: The device itself is of no use any longer.
         """
         traceback.print_exception(error)
-        output: Output = Failed(failure(error))
+        output: Output = failure(error)
         jobs = [*self._admitting, *self._begun()]
         for job in {id(job): job for job in jobs}.values():
             job.emit(job, output)

@@ -23,7 +23,7 @@ from unilect.engines.transformers._job import (
 )
 from unilect.engines.transformers._reader import Reader
 from unilect.engines.transformers._text import Detokenizer
-from unilect.errors import BackendError, InvalidRequest
+from unilect.errors import BackendError, InvalidRequest, OutOfMemory
 from unilect.events import (
     Event,
     Finish,
@@ -245,10 +245,10 @@ class Answer:
             UnilectError: The job has failed.
         """
         match output:
-            case Failed(message, of_request, of_reader):
+            case Failed(message, of_request, of_reader, of_memory):
                 if of_request or of_reader:
                     raise InvalidRequest(message, param=self._blamed if of_request else None)
-                raise BackendError(message)
+                raise OutOfMemory(message) if of_memory else BackendError(message)
             case PromptRead():
                 return self._prompt(output, bytes_of)
             case Step():
