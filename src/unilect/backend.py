@@ -289,6 +289,9 @@ class Life(Protocol):
     def resident_memory_bytes(self) -> int:
         """What it has in memory while it serves, with the files that it maps; 0 where the system does not tell."""
 
+    def forgive(self) -> None:
+        """Forget how often it has died, so that it may be started at once."""
+
 
 class HasChildren(Protocol):
     """A backend that runs processes of its own."""

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,10 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted import Exchange, answer, scripted
+from unilect.backend import children
 from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
+from unilect.demo import MODEL
+from unilect.engines.process.child_process import MAX_DEATHS, ChildProcess
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.routing import sources
 from unilect.routing.discovery import Discovery
@@ -42,6 +48,7 @@ class Operated:
         file: Its configuration.
         socket: Where its admin API is.
         listener: Its addresses.
+        registry: Its models.
     """
 
     def __init__(
@@ -51,9 +58,11 @@ class Operated:
         client: aiohttp.ClientSession,
         admin: Any,
         listener: Listener,
+        registry: Registry,
     ) -> None:
         self.file, self.url, self.client, self._admin = file, url, client, admin
         self.listener = listener
+        self.registry = registry
         self.socket = file.parent / "admin.sock"
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -108,7 +117,7 @@ async def operated(tmp_path: Path, text: str = MODELS) -> AsyncIterator[Operated
             aiohttp.ClientSession() as client,
             aiohttp.ClientSession(connector=connector) as admin,
         ):
-            yield Operated(file, url, client, admin, listener)
+            yield Operated(file, url, client, admin, listener, registry)
     finally:
         await reloader.aclose()
         await listener.aclose()
@@ -368,6 +377,28 @@ async def test_a_stopped_model(tmp_path: Path) -> None:
     assert "ready" == after["models"][0]["state"]
     assert (503, 404) == (told[0], unknown[0])
     assert "failing_starts" in told[1]["error"]["message"]
+
+
+@pytest.mark.heavy
+async def test_an_engine_that_was_given_up(tmp_path: Path) -> None:
+    """An operator brings back an engine that died too often, by loading its model; nobody else does."""
+    async with operated(tmp_path, f"[models.gguf]\nsource = '{MODEL}'\n") as server:
+        model = server.registry.get("gguf")
+        (child, _) = children(model.pool.members[0].backend)
+        assert isinstance(child, ChildProcess)
+        child._deaths.extend([time.monotonic()] * (MAX_DEATHS - 1))
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while child.state != "failed":
+                await asyncio.sleep(0.001)
+        refused = await server.chat("gguf")
+        await server.ask("POST", "/reload")
+        still = await server.chat("gguf")
+        loaded = await server.ask("POST", "/models/gguf/load")
+        answered = await server.chat("gguf", timeout=aiohttp.ClientTimeout(60))
+
+    assert (503, 503, 200, 200) == (refused[0], still[0], loaded[0], answered[0])
 
 
 async def test_requests(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gpu_layers: Annotated[
         Annotated[int, Meta(ge=-1, le=10_000)] | None,
         described(
-            "Number of layers to offload to the GPU; -1 for all. Default: all if llama.cpp has a GPU. Refused without one; "
+            "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
             "docs/backends/gguf.md says how to install a build for your GPU."
         ),
     ] = None

@@ -23,8 +23,11 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
         return json_of({"models": [_describe(model, metrics) for model in models]})
 
     async def load_model(request: web.Request) -> web.StreamResponse:
-        """Start a model, and wait until it has; one that was drained takes requests again."""
+        """Start a model, and wait until it has; one that was drained takes requests again, and one that was given up is tried at once."""
         model = await _named(request, registry)
+        for member in model.pool.members:
+            for child in children(member.backend):
+                child.forgive()
         try:
             await model.start()
         except UnilectError as error:  # an operator is told why

@@ -134,7 +134,7 @@ async def test_five_requests_that_kill() -> None:
 
 
 async def test_deaths_of_which_nobody_is_to_blame() -> None:
-    """A child that dies again and again for no request's fault is given up for a while."""
+    """A child that dies again and again for no request's fault is given up for a while, or until an operator has it forgiven."""
     async with tiny() as child:
         await child.process.start()
         for _ in range(MAX_DEATHS):
@@ -146,6 +146,8 @@ async def test_deaths_of_which_nobody_is_to_blame() -> None:
         with pytest.raises(BackendUnavailable, match="not restarted") as told:
             await child.ask("say hello")
         assert told.value.retry_after_s
+        child.process.forgive()
+        assert ["hello"] == await child.ask("say hello")
 
 
 async def test_a_hang() -> None:

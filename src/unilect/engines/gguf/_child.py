@@ -106,13 +106,13 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
             f"{name}: gpu_layers: {layers} was set, and this llama.cpp has no GPU: it was built for the CPU alone, or sees "
             "none. Leave `gpu_layers` out, or install a build for your GPU: docs/backends/gguf.md says how."
         )
-    free, total = free_bytes(), total_bytes()
+    free, total, reserved = free_bytes(), total_bytes(), settings["reserved_bytes"]
     if free is not None and total is not None and layers != 0:
         free += sum(int(device["memory_free"]) for device in gpus)
         total += sum(int(device["memory_total"]) for device in gpus)
-    if reason := complaint(name, needs, free, total):
+    if reason := complaint(name, needs, free, total, reserved):
         raise ValueError(reason)
-    return doubt(name, needs, free)
+    return doubt(name, needs, None if free is None else free - reserved)
 
 
 def parameters(settings: dict[str, Any]) -> Any:

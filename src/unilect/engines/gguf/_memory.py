@@ -61,13 +61,16 @@ def needs(
     return Needs(_size(path, head.size_bytes), int(per_token * context), parallel, context)
 
 
-def complaint(name: str, need: Needs, free: int | None, total: int | None) -> str:
+def complaint(
+    name: str, need: Needs, free: int | None, total: int | None, reserved: int = 0
+) -> str:
     """
     Why a model cannot be loaded, with what to change; empty where it can.
 
     Args:
         free: Bytes that are free, of GPUs too; None where nobody knows.
         total: Bytes that there are.
+        reserved: Bytes of those that are free which other models take that are being loaded.
     """
     tokens = need.context * need.parallel
     if tokens > MAX_CELLS:
@@ -76,9 +79,10 @@ def complaint(name: str, need: Needs, free: int | None, total: int | None) -> st
             f"{MAX_CELLS} that llama.cpp can hold. Lower `context` or `parallel`."
         )
     sizes = told(need)
-    if free is not None and need.cache > free:
+    if free is not None and need.cache > free - reserved:
+        others = f", of which other models that start now take {_gigabytes(reserved)}"
         return (
-            f"{name} does not fit into memory: {sizes}, and {_gigabytes(free)} are free. Lower `context` or `parallel`, "
+            f"{name} does not fit into memory: {sizes}, and {_gigabytes(free)} are free{others if reserved else ''}. Lower `context` or `parallel`, "
             'or set `cache_type_k` and `cache_type_v` to "q8_0".'
         )
     if total is not None and need.cache + need.weights > total:
@@ -91,6 +95,7 @@ def complaint(name: str, need: Needs, free: int | None, total: int | None) -> st
 
 def doubt(name: str, need: Needs, free: int | None) -> str:
     """What the operator should know of a model that can be loaded; empty where there is nothing."""
+    free = None if free is None else max(0, free)
     if free is None or need.cache + need.weights <= free:
         return ""
     return (

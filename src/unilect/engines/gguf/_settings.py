@@ -30,11 +30,13 @@ def child_settings(
     embedding: bool,
 ) -> dict[str, Any]:
     """What a child is told, but for its socket and its key."""
+    takes = needs(head, path, config, context, embedding)
     pooling = "rank" if head.ranks else None if head.pooling else "mean"
     return {
         "name": name,
         "path": str(path),
-        "needs": msgspec.to_builtins(needs(head, path, config, context, embedding)),
+        "needs": msgspec.to_builtins(takes),
+        "takes_bytes": takes.cache,
         "context": context,
         "parallel": 1 if embedding else config.parallel,
         "threads": threads,

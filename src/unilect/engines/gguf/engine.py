@@ -399,6 +399,7 @@ class GgufEngine:
             start_timeout_s=self._config.start_timeout_s,
             # else it calls gdb when it ends, which takes seconds
             environment={"GGML_NO_BACKTRACE": "1"},
+            takes_bytes=fixed["takes_bytes"],
             on_progress=self._report if self._on_progress is not None else None,
         )
 

@@ -9,7 +9,7 @@ are the reason when it dies without a word.
 2. A start belongs to the engine and not to the request that caused it: it is one task, whose result all who wait share, also
    its failure. Only `aclose` cancels it.
 3. A child that dies is started again at once, and from the second death in `FORGIVEN_AFTER_S` on after a pause that doubles with every
-   one; after `MAX_DEATHS` of them it is given up until that time has passed. Deaths for which one request is
+   one; after `MAX_DEATHS` of them it is given up until that time has passed, or until it is forgiven. Deaths for which one request is
    known to be to blame do not count (`engines/process/_suspects.py`). A start that fails is repeated after a pause that doubles, too.
 4. A child whose socket somebody has removed cannot be reached any more, and is started again.
 """
@@ -33,6 +33,7 @@ import msgspec
 from unilect.child_environment import child_environment
 from unilect.engines.process._last_words import LastWords
 from unilect.engines.process.memory import resident_bytes
+from unilect.engines.process.reservations import RESERVATIONS
 from unilect.errors import BackendUnavailable
 from unilect.socket_folders import make_folder
 from unilect.tasks import apart, shared
@@ -64,6 +65,7 @@ class ChildProcess:
         settings: Given the path of the socket to listen on, the child's settings.
         start_timeout_s: The longest time until it is ready.
         on_progress: Called several times a second while it starts, with its pid.
+        takes_bytes: What it takes of memory while it starts, beside files that it maps, as far as that is known.
         environment: Variables for it, beside ours.
 
     Attributes:
@@ -84,12 +86,14 @@ class ChildProcess:
         start_timeout_s: float,
         on_progress: Callable[[int], None] | None = None,
         environment: Mapping[str, str] | None = None,
+        takes_bytes: int = 0,
     ) -> None:
         self.name = name
         self._environment = dict(environment or {})
         self._command = list(command)
         self._settings = settings
         self._start_timeout_s = start_timeout_s
+        self._takes_bytes = takes_bytes
         self._on_progress = on_progress
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -122,6 +126,11 @@ class ChildProcess:
         process = self._process
         serves = self.state == "ready" and process is not None and process.returncode is None
         return process.pid if process is not None and serves else None
+
+    @property
+    def starting_pid(self) -> int | None:
+        """The child's process id while it starts or serves."""
+        return None if self._process is None else self._process.pid
 
     @property
     def processes(self) -> int:
@@ -172,6 +181,11 @@ class ChildProcess:
             self._starting = apart(self._bring_up())
         return await shared(self._starting)
 
+    def forgive(self) -> None:
+        """Forget its deaths and the starts that failed: somebody who has looked into them wants it to be tried at once."""
+        self._deaths.clear()
+        self._failures, self._ended_at = 0, 0.0
+
     async def has_ended(self, life: int) -> bool:
         """True when this life of the child is over, or ends just now (its broken connections are seen first)."""
         process = self._process
@@ -216,7 +230,8 @@ class ChildProcess:
                 self.state = "loading"
             await self._pause()
             self.state = "loading"
-            self._ready = await self._launch()
+            with RESERVATIONS.held(self, self._takes_bytes):
+                self._ready = await self._launch()
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried
                 self._failures += 1
@@ -303,7 +318,10 @@ class ChildProcess:
         """
         assert process.stdin is not None
         assert process.stdout is not None
-        settings = self._settings(self.socket_path) | {"parent": os.getpid()}
+        settings = self._settings(self.socket_path) | {
+            "parent": os.getpid(),
+            "reserved_bytes": RESERVATIONS.of_others(self),
+        }
         try:
             process.stdin.write(msgspec.json.encode(settings) + b"\n")
             await process.stdin.drain()

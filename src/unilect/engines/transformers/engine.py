@@ -99,6 +99,7 @@ class HfServer:
             start_timeout_s=config.start_timeout_s,
             on_progress=self._report if on_progress is not None else None,
             environment=_ENVIRONMENT,
+            takes_bytes=settings["size_bytes"] if settings["device"] in ("auto", "cpu") else 0,
         )
         self.supervisor = Supervisor(self.child, self._ask, config.hang_timeout_s)
         self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
