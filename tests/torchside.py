@@ -24,6 +24,7 @@ SETTINGS: dict[str, Any] = {
     "cache_values": 1280,
     "cache_ram_mib": None,
     "engines": 1,
+    "reserved_bytes": 0,
     "context": 2048,
     "parallel": 4,
     "threads": 1,

@@ -56,7 +56,7 @@ async def asked(engine: GgufEngine, caller: str, text: str) -> tuple[int, int]:
 
 async def tokens_read(engine: GgufEngine, child: ChildProcess | None = None) -> int:
     """All tokens of prompts that a child has read, the one that generates or another; 0 in one that has just started."""
-    server = await engine._server(child or engine._generator)
+    server = await engine._servers[child or engine._generator].connect()
     told = (await server.get("/metrics")).decode()
     [count] = re.findall(r"^llamacpp:prompt_tokens_total (\S+)$", told, re.MULTILINE)
     return int(float(count))

@@ -323,8 +323,10 @@ class LoadedModel:
             begin = self._settings["size_bytes"] / self._settings["stored_bytes"] * width
             needed = max(kept, begin)
         free, name = _devices.free(self._devices), Path(self._path).name
+        reserved = self._settings["reserved_bytes"] if self._devices[0].type == "cpu" else 0
+        free -= reserved
         if needed > free:
-            raise ValueError(_too_large(name, needed, free))
+            raise ValueError(_too_large(name, needed, max(0, free), reserved))
         context, parallel = self._settings["context"], self._settings["parallel"]
         answer = self._settings["cache_values"] * width * context
         left = free - kept
@@ -433,6 +435,7 @@ def _bits_and_bytes(quantize: str) -> Any:
     return BitsAndBytesConfig(load_in_8bit=quantize == "8bit", load_in_4bit=quantize == "4bit")
 
 
-def _too_large(name: str, needed: float, free: float) -> str:
-    sizes = f" It needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free."
+def _too_large(name: str, needed: float, free: float, reserved: int) -> str:
+    beside = f" beside {reserved / 1e9:.1f} GB of other models that start now" if reserved else ""
+    sizes = f" It needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free{beside}."
     return f'{name} does not fit into memory.{sizes} Use `dtype = "bfloat16"`, `quantize`, or a smaller model.'
