@@ -45,6 +45,42 @@ def test_what_is_no_digest(tmp_path: Path, wrong: str, which: str) -> None:
     assert wrong not in str(raised.value) or wrong == "sha256:"
 
 
+def test_two_keys_that_would_be_one_caller(tmp_path: Path) -> None:
+    """Two keys with the same first 16 digits of their digests are a mistake; a key beside its own digest is not."""
+    alike = [f"sha256:{'5' * 16}{digit * 48}" for digit in "ab"]
+    (tmp_path / "c.toml").write_text(TEXT.format(keys=alike, admin="[]"))
+    with pytest.raises(ConfigError, match="api_keys: two keys have the same identity, key-5555555555555555"):  # fmt: skip
+        config_load.load(tmp_path / "c.toml", environment={})
+
+    (tmp_path / "c.toml").write_text(TEXT.format(keys=["sk-a", DIGEST], admin="[]"))
+    assert ["sk-a", DIGEST] == config_load.load(tmp_path / "c.toml", environment={}).api_keys
+
+
+@pytest.mark.parametrize(
+    ("keys", "admin", "whose"), [([DIGEST], [], "api_keys"), ([], ["sk-a"], "[admin]")]
+)
+def test_keys_for_metrics(tmp_path: Path, keys: list[str], admin: list[str], whose: str) -> None:
+    """A key for metrics opens nothing else, and comes out of the environment, or as its digest, as others do."""
+    file = tmp_path / "c.toml"
+    file.write_text('metrics_keys = ["sk-a"]\n' + TEXT.format(keys=keys, admin=admin))
+    with pytest.raises(ConfigError) as raised:
+        config_load.load(file, environment={})
+    assert f"metrics_keys: one of them is a key of {whose}, too." in str(raised.value)
+
+    without = TEXT.format(keys="[]", admin="[]")
+    file.write_text(f'metrics_keys = ["$A", "{DIGEST}"]\n{without}')
+    read = config_load.load(file, environment={"A": "sk-of-prometheus"})
+    assert ["sk-of-prometheus", DIGEST] == read.metrics_keys
+    file.write_text(without)
+    assert ["sk-b"] == config_load.load(
+        file, environment={"UNILECT_METRICS_KEYS": "sk-b"}
+    ).metrics_keys
+    for wrong, why in (("a b", "has spaces"), ("sha256:1", "not followed by 64")):
+        file.write_text(f'metrics_keys = ["{wrong}"]\n{without}')
+        with pytest.raises(ConfigError, match=f"metrics_keys: .*{why}"):
+            config_load.load(file, environment={})
+
+
 def test_a_key_of_both(tmp_path: Path) -> None:
     """A key of clients does not administer the server, also where one of the two is a digest."""
     (tmp_path / "c.toml").write_text(TEXT.format(keys='["sk-a"]', admin=f'["{DIGEST}"]'))
@@ -62,6 +98,7 @@ def test_a_key_of_both(tmp_path: Path) -> None:
         ({"api_keys": "sk-a", "admin": {"api_keys": ["sk-b"]}}, ["api_keys", "admin.api_keys"]),
         ({"models": {"m": {"api_key": "a"}, "n": {"api_key": "$A"}}}, ["models.m.api_key"]),
         ({"fastchat_token": "a"}, ["fastchat_token"]),
+        ({"metrics_keys": [DIGEST, "sk-m"]}, ["metrics_keys"]),
         ({"api_keys": 7, "admin": "x", "models": [1], "fastchat_token": ""}, []),
     ],
 )

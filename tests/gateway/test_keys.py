@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.errors import AuthenticationError
-from unilect.gateway.keys import ANONYMOUS, Keys
+from unilect.errors import AuthenticationError, MissingKey, PermissionDenied
+from unilect.gateway.keys import ANONYMOUS, Keys, MetricsKeys
 from watched import WatchedText
 
 SECRET = "sk-" + "k" * 61
@@ -92,7 +92,44 @@ async def test_a_name_is_no_key(key: str) -> None:
     """The name for logs is made of the key's digest alone."""
     digest = hashlib.sha256(key.encode()).hexdigest()
 
-    assert f"key-{digest[:8]}" == (await Keys([key]).caller({"api-key": key})).name
+    assert f"key-{digest[:16]}" == (await Keys([key]).caller({"api-key": key})).name
+
+
+async def test_a_digest_that_begins_as_another() -> None:
+    """Two keys whose digests have the first 8 digits in common are two callers."""
+    alike = [f"sha256:{'5' * 8}{digit * 56}" for digit in "ab"]
+
+    assert 2 == len(Keys(alike).callers)
+
+
+@pytest.mark.parametrize("clients", [["sk-client"], []])
+@pytest.mark.parametrize("sent", ["sk-metrics", "sk-admin"])
+async def test_keys_for_metrics(clients: list[str], sent: str) -> None:
+    """Metrics are read with a key for them or for the admin API, whether clients need one or not."""
+    keys = MetricsKeys(Keys(clients), ["sk-metrics"], ["sk-admin"])
+    found = await keys.caller({"Authorization": f"Bearer {sent}"})
+    assert found == await Keys([sent]).caller({"X-API-Key": sent})
+
+
+async def test_no_key_for_metrics() -> None:
+    """A client's key cannot read the metrics, nor can another one or none where clients need one; where nobody needs any everybody can."""
+    keys = MetricsKeys(Keys(["sk-client"]), [], [])
+    with pytest.raises(PermissionDenied, match="Send one of `metrics_keys`"):
+        await keys.caller({"X-API-Key": "sk-client"})
+    for own in ([], ["sk-metrics"]):
+        keys.change(own, [])
+        with pytest.raises(MissingKey):
+            await keys.caller({})
+        with pytest.raises(AuthenticationError):
+            await keys.caller({"X-API-Key": "sk-other"})
+
+    alone = MetricsKeys(Keys(), ["sk-metrics"], [])
+    with pytest.raises(MissingKey):
+        await alone.caller({})
+    with pytest.raises(AuthenticationError):
+        await alone.caller({"X-API-Key": "sk-client"})
+    alone.change([], ["sk-admin"])
+    assert ANONYMOUS == await alone.caller({}) == await alone.caller({"X-API-Key": "x"})
 
 
 async def test_keys_that_begin_alike() -> None:

@@ -13,7 +13,7 @@ from unilect.gateway import known_keys
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.secret import _checksum, digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import Key, StoredKeys
+from unilect.store.keys import Changes, Key, StoredKeys
 from watched import WatchedBytes, WatchedText
 
 NOW = 1_800_000_000.0
@@ -43,7 +43,7 @@ class Counting(StoredKeys):
         finally:
             self.at_once -= 1
 
-    async def changed(self, since: int) -> tuple[int, list[str]]:
+    async def changed(self, since: int) -> Changes | None:
         """As given, counted."""
         self.looked += 1
         if self.away:
@@ -93,9 +93,14 @@ async def rig(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     made = Rig(url)
     await made.known.open()
     yield made
-    await made.known.aclose()
-    await made.database.aclose()
-    await made.other.aclose()
+    await close(made)
+
+
+async def close(rig: Rig) -> None:
+    """End a rig."""
+    await rig.known.aclose()
+    await rig.database.aclose()
+    await rig.other.aclose()
 
 
 async def why(rig: Rig, secret: str) -> str:
@@ -107,19 +112,98 @@ async def why(rig: Rig, secret: str) -> str:
     return raised.value.message.removeprefix("Incorrect API key provided: ")
 
 
-async def test_the_first_key(rig: Rig, tmp_path: Path) -> None:
-    """Without a file no key is required, and none is made; from the first key on that any process makes one is required, for ever."""
+async def test_the_first_key(rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a file no key is required, and none is made; a server that has found none goes on so when keys are created, and says so once."""
     assert not rig.known.required
     assert [] == list(tmp_path.iterdir())  # also where the store is a server's
 
-    secret = await rig.create("ann")
-    await rig.until(lambda: rig.known.required)
-    assert "ann" == (await rig.known.key(secret)).name
+    await rig.create("ann")
+    await rig.until(lambda: rig.known.has_keys)
+    await rig.create("bob")
+    await rig.looked()
+    assert not rig.known.required
+    (told,) = [line for line in caplog.messages if "goes on without asking for them" in line]
+    assert "restart it, reload it, or run `unilect keys create NAME --require`" in told
 
-    await rig.theirs.revoke("ann")
+
+async def test_told_to_require(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that goes on without keys asks for them once it is told so in its store, also after all are revoked, and says so once."""
+    await rig.create("ann")
+    await rig.until(lambda: rig.known.has_keys)
+    secret = await rig.create("bob", require=True)
+    await rig.until(lambda: rig.known.required)
+    assert "bob" == (await rig.known.key(secret)).name
+    for name in ("ann", "bob"):
+        await rig.theirs.revoke(name)
+    await rig.create("eve", require=True)
     await rig.looked()
     assert rig.known.required
     assert "it has been revoked." == await why(rig, secret)
+    assert 1 == len([line for line in caplog.messages if "needs an API key from now on" in line])
+
+
+async def test_keys_at_the_start(url: str) -> None:
+    """A server that finds keys at its start asks for them, also where all are revoked, and until it stops; one that starts once all are deleted does not, whatever others were told."""
+    first = Rig(url)
+    await first.create("ann", require=True)
+    await first.theirs.revoke("ann")
+    await first.known.open()
+    assert first.known.required
+    assert 0 == await first.known.count()
+
+    await first.theirs.delete("ann")
+    await first.known.refresh()
+    assert first.known.required
+    assert not first.known.has_keys
+    second = KnownKeys(first.theirs)
+    await second.open()
+    assert not second.required
+    await second.aclose()
+    await close(first)
+
+
+async def test_a_reload(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """At a reload a server begins to ask for keys where its store has any."""
+    rig.known.require_if_any("a reload")
+    assert not rig.known.required
+    await rig.create("ann")
+    await rig.known.refresh()
+    rig.known.require_if_any("a reload")
+    assert rig.known.required
+    assert "every request needs an API key from now on: a reload" in caplog.messages
+
+
+async def test_keys_of_the_configuration(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the configuration has keys nothing changes with those of the store, and nothing is said of it."""
+    rig.known.configured = True
+    await rig.create("ann", require=True)
+    await rig.until(lambda: rig.known.has_keys)
+    assert [] == [line for line in caplog.messages if "API key" in line]
+
+
+async def test_open_while_the_store_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that asks for no keys goes on so while its store cannot be read."""
+    monkeypatch.setattr(known_keys, "STALE_S", -1.0)
+    assert not rig.known.required
+    with pytest.raises(StoreUnavailable):
+        assert rig.known.has_keys
+
+
+async def test_what_the_server_changes_itself(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a refresh a change holds: a revoked or deleted key is none, and what ran with it is ended."""
+    monkeypatch.setattr(known_keys, "LOOK_S", 60.0)
+    secrets = [await rig.create(name) for name in ("ann", "bob", "eve")]
+    await rig.known.refresh()
+    tasks = [await running(rig, secret) for secret in secrets]
+    await rig.stored.revoke("ann")
+    await rig.stored.delete("bob")
+    await rig.known.refresh()
+    assert "it has been revoked." == await why(rig, secrets[0])
+    assert "this server does not know it." == await why(rig, secrets[1])
+    assert "eve" == (await rig.known.key(secrets[2])).name
+    told = [rig.requests[name].ended for name in ("ann", "bob", "eve")]
+    assert [True, True, False] == ["it has been revoked." in str(one) for one in told]
+    tasks[2].cancel()
 
 
 async def test_looked_up_once(rig: Rig) -> None:
@@ -250,7 +334,7 @@ async def test_an_unknown_key_that_is_made(rig: Rig) -> None:
 
 async def test_a_store_that_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known is used on while the store is away, for a while; what is not known is an error of the store, and then everything is."""
-    ann, bob = await rig.create("ann"), await rig.create("bob")
+    ann, bob = await rig.create("ann", require=True), await rig.create("bob")
     await rig.looked()
     await rig.known.key(ann)
     rig.stored.away = True
@@ -330,12 +414,12 @@ async def test_a_backup_without_a_key(rig: Rig, monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_backup_in_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an older database comes into the place of this one, every key is looked up again, and one is still required."""
-    secret = await rig.create("ann")
+    secret = await rig.create("ann", require=True)
     await rig.looked()
     await rig.known.key(secret)
 
-    async def older(since: int) -> tuple[int, list[str]]:
-        return 0, []
+    async def older(since: int) -> Changes:
+        return Changes(0, [], deleted=False, required=0, has_keys=False)
 
     monkeypatch.setattr(rig.stored, "changed", older)
     monkeypatch.setattr(rig.stored, "mark", lambda: None)

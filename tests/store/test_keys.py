@@ -10,7 +10,7 @@ from clock import Clock
 from unilect.errors import ConfigError
 from unilect.store._tables import key_changes
 from unilect.store.database import ABSENT, Database
-from unilect.store.keys import Key, StoredKeys, is_usable
+from unilect.store.keys import Changes, Key, StoredKeys, is_usable
 
 NOW = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -20,6 +20,13 @@ DAY_S = 86_400.0
 def keys(database: Database, clock: Clock) -> StoredKeys:
     """The keys of a new database."""
     return StoredKeys(database, clock)
+
+
+async def changes(keys: StoredKeys, since: int) -> Changes:
+    """What has changed since a number, where something has."""
+    found = await keys.changed(since)
+    assert found is not None
+    return found
 
 
 async def test_create(keys: StoredKeys) -> None:
@@ -50,7 +57,7 @@ async def test_create(keys: StoredKeys) -> None:
 async def test_a_name_once(keys: StoredKeys, clock: Clock) -> None:
     """A name belongs to one key that can be used; the name of a revoked or expired one can be given again."""
     await keys.create("ann", "AAAA", b"1", lasts_s=DAY_S)
-    with pytest.raises(ConfigError, match="ann: a key of this name exists"):
+    with pytest.raises(ConfigError, match="a key named ann exists"):
         await keys.create("ann", "BBBB", b"2")
     assert await keys.find("BBBB") is None
 
@@ -92,11 +99,21 @@ async def test_a_name_that_is_an_id(keys: StoredKeys, clock: Clock) -> None:
     assert is_usable(await keys.get("key_BBBB"), clock.now)
 
 
-@pytest.mark.parametrize("name", ["key_3GqS0bZx", "key-0f8d12ab", "anonymous"])
-async def test_names_that_mean_something_else(keys: StoredKeys, name: str) -> None:
-    """No new key is called like an id of a key, nor as requests without a key are."""
-    with pytest.raises(ConfigError, match=rf"{name}: a NAME may not have the form of a key's id"):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("key_3GqS0bZx", "has the form of a key's id"),
+        ("key-0f8d12ab0f8d12ab", "has the form of a key's id"),
+        ("anonymous", "stands for requests without a key"),
+        ("Anonymous", "stands for requests without a key"),
+        ("ＡＮＯＮＹＭＯＵＳ", "stands for requests without a key"),
+    ],
+)
+async def test_names_that_mean_something_else(keys: StoredKeys, name: str, why: str) -> None:
+    """No new key is called like an id of a key, nor as requests without a key are, in any case and width."""
+    with pytest.raises(ConfigError, match=f"{name} {why}") as raised:
         await keys.create(name, "AAAA", b"1")
+    assert ("name",) == raised.value.path
     for other in (f"{name}x", f"x{name}", "key_3GqS0bZ", "key-3GqS0bZx"):
         await keys.create(other, f"A{other}", b"1")
     assert f"{name}x" in [key.name for key in await keys.all()]
@@ -122,10 +139,10 @@ async def test_limit(keys: StoredKeys) -> None:
     """Limits of a key are set, replaced and taken away; the others stay, and servers see that the key has changed."""
     await keys.create("ann", "AAAA", b"1", limits={"parallel": 2.0, "tokens_per_day": 1000.0})
     await keys.create("bob", "BBBB", b"2")
-    number, _ = await keys.changed(0)
+    number = (await changes(keys, 0)).number
     made = await keys.limit("ann", {"tokens_per_day": 5.0, "money_per_day": 1.5, "parallel": None})
     assert {"tokens_per_day": 5.0, "money_per_day": 1.5} == made.limits
-    assert ["key_AAAA"] == (await keys.changed(number))[1]
+    assert ["key_AAAA"] == (await changes(keys, number)).ids
     assert made == await keys.limit("key_AAAA", {"requests_per_minute": None})
     found = await keys.find("AAAA")
     assert found is not None
@@ -153,31 +170,121 @@ async def test_two_change_limits(url: str) -> None:
 
 async def test_changes(keys: StoredKeys) -> None:
     """A server sees which keys have changed since it looked, and nothing where none has."""
-    assert (0, []) == await keys.changed(0)
+    assert await keys.changed(0) is None
     await keys.create("ann", "AAAA", b"1")
     await keys.create("bob", "BBBB", b"2")
-    number, ids = await keys.changed(0)
-    assert ["key_AAAA", "key_BBBB"] == sorted(ids)
-    assert (number, []) == await keys.changed(number)
+    first = await changes(keys, 0)
+    assert ["key_AAAA", "key_BBBB"] == sorted(first.ids)
+    assert (False, 0, True) == (first.deleted, first.required, first.has_keys)
+    assert await keys.changed(first.number) is None
 
     await keys.rotate("ann", "CCCC", b"3", overlap_s=0)
-    later, ids = await keys.changed(number)
-    assert later > number
-    assert ["key_AAAA"] == ids
+    later = await changes(keys, first.number)
+    assert later.number > first.number
+    assert ["key_AAAA"] == later.ids
     await keys.revoke("bob")
-    assert ["key_BBBB"] == (await keys.changed(later))[1]
+    assert ["key_BBBB"] == (await changes(keys, later.number)).ids
+
+
+async def test_delete(keys: StoredKeys) -> None:
+    """A key is deleted with its secrets, also one that has ended, and servers see that one is gone; the last one leaves none."""
+    await keys.create("ann", "AAAA", b"1")
+    await keys.create("bob", "BBBB", b"2")
+    await keys.revoke("ann")
+    before = (await changes(keys, 0)).number
+    ann, left = await keys.delete("ann")
+    assert ("key_AAAA", 1) == (ann.id, left)
+    assert [None, None] == [await keys.find("AAAA"), await keys.named("key_AAAA")]
+    seen = await changes(keys, before)
+    assert ([], True, True) == (seen.ids, seen.deleted, seen.has_keys)
+    with pytest.raises(ConfigError, match="ann: there is no key of this name. The keys are: bob"):
+        await keys.delete("ann")
+
+    assert 0 == (await keys.delete("key_BBBB"))[1]
+    assert not (await changes(keys, seen.number)).has_keys
+    assert [] == await keys.all()
+    await keys.create("ann", "CCCC", b"3")
+    assert not (await changes(keys, seen.number + 1)).deleted
+
+
+async def test_delete_one_of_several(keys: StoredKeys) -> None:
+    """Of several keys of a name none is deleted by it: their ids are told."""
+    for id in ("AAAA", "BBBB"):
+        await keys.create("ann", id, b"1")
+        await keys.revoke("ann")
+    why = r"ann: 2 keys have this name: key_AAAA \(revoked\), key_BBBB \(revoked\)\. Name one by its id"
+    with pytest.raises(ConfigError, match=why):
+        await keys.delete("ann")
+    await keys.delete("key_AAAA")
+    assert ["key_BBBB"] == [key.id for key in await keys.all()]
+
+
+async def test_required(keys: StoredKeys) -> None:
+    """The key that is created to be required tells servers so, each time with a later number; others do not."""
+    await keys.create("ann", "AAAA", b"1")
+    await keys.create("bob", "BBBB", b"2", require=True)
+    first = await changes(keys, 0)
+    assert first.number == first.required
+    await keys.create("eve", "CCCC", b"3")
+    later = await changes(keys, first.number)
+    assert first.required == later.required
+    await keys.create("joe", "DDDD", b"4", require=True)
+    last = await changes(keys, later.number)
+    assert last.number == last.required > first.required
+
+
+async def test_two_create_one_name(url: str) -> None:
+    """Of two processes that create a key of one name at once one is refused."""
+    first, second = Database(url), Database(url)
+    every = [StoredKeys(first), StoredKeys(second)]
+    for round in range(5):
+        name = f"ann{round}"
+        creating = [keys.create(name, f"{round}{n}", b"1") for n, keys in enumerate(every * 2)]
+        done = await asyncio.gather(*creating, return_exceptions=True)
+        assert 1 == len([one for one in done if isinstance(one, Key)])
+        refused = [one for one in done if isinstance(one, ConfigError)]
+        assert 3 == len(refused)
+        assert all("exists" in str(one) for one in refused)
+    await first.aclose()
+    await second.aclose()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "", "a b", "a\u00a0b", "a\u202eb", "a\U000e0041b", "a\u200bb", "a\x1b[31m", "a\ufe0fb", "a\u3164b", "a\u2028b", "a\ud800b",
+        "x" * 101,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("what", ["name", "owner"])
+async def test_words_that_do_not_show(keys: StoredKeys, word: str, what: str) -> None:
+    """Neither a name nor an owner has blanks, or characters that show nothing, turn the others around or mean something to a terminal."""
+    if what == "owner" and not word:
+        return
+    given = {"name": "ann", "owner": "lab"} | {what: word}
+    with pytest.raises(ConfigError, match="expected 1 to 100 visible characters") as raised:
+        await keys.create(given["name"], "AAAA", b"1", owner=given["owner"])
+    assert (what,) == raised.value.path
+    assert str(raised.value).isprintable()
+
+
+async def test_words_of_any_language(keys: StoredKeys) -> None:
+    """Names and owners have letters of any language, and signs."""
+    for number, word in enumerate(("Zoë", "анна", "小明", "team/a@b.example", "नमस्ते", "🦊")):
+        made = await keys.create(word, f"A{number}", b"1", owner=word)
+        assert (word, word) == (made.name, made.owner)
 
 
 async def test_a_change_while_a_server_looks(keys: StoredKeys, database: Database) -> None:
     """What another process commits between the two questions of a look is told by the next one, and once."""
     await keys.create("ann", "AAAA", b"1")
-    number, _ = await keys.changed(0)
+    number = (await changes(keys, 0)).number
     await keys.create("bob", "BBBB", b"2")
     await database.write(lambda of: of.execute(update(key_changes).values(number=number)))
-    assert (number, ["key_AAAA"]) == await keys.changed(0)  # as before bob was there
+    assert (number, ["key_AAAA"]) == (await changes(keys, 0))[:2]  # as before bob was there
 
     await database.write(lambda of: of.execute(update(key_changes).values(number=number + 1)))
-    assert (number + 1, ["key_BBBB"]) == await keys.changed(number)
+    assert (number + 1, ["key_BBBB"]) == (await changes(keys, number))[:2]
 
 
 async def test_two_processes(url: str) -> None:
@@ -185,12 +292,12 @@ async def test_two_processes(url: str) -> None:
     first, second = Database(url), Database(url)
     ours, theirs = StoredKeys(first), StoredKeys(second)
     await ours.create("ann", "AAAA", b"1")
-    number, _ = await theirs.changed(0)
+    number = (await changes(theirs, 0)).number
     mark = theirs.mark()
     assert mark == theirs.mark()
     await ours.revoke("ann")
 
-    assert ["key_AAAA"] == (await theirs.changed(number))[1]
+    assert ["key_AAAA"] == (await changes(theirs, number)).ids
     assert (mark is None) == url.startswith("postgresql")
     assert mark is None or mark != theirs.mark()
     await first.aclose()

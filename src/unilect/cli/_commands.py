@@ -87,12 +87,12 @@ def _serve(
     def run() -> None:
         registry = _registry(settings, progress.show)
 
-        def started(urls: list[str]) -> None:
+        def started(urls: list[str], asks_for_keys: bool) -> None:
             progress.stop()
             models = registry.models
             facts = {name: line(one, settings.models.get(name)) for name, one in models.items()}
-            call, env = example_call(models.values()), configuration.process_environment()
-            screen = start_screen(urls[0], settings, call, urls[1:], facts, env)
+            call = example_call(models.values())
+            screen = start_screen(urls[0], settings, call, urls[1:], facts, asks_for_keys)
             if settings.log_format == "json":
                 fields = {"urls": urls, "models": list(models)}
                 screen = json_line(screen.partition("\n")[0], "info", time.time(), fields)
@@ -207,7 +207,7 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
 
     source = Source(given.origin, single)
 
-    def started(urls: list[str]) -> None:
+    def started(urls: list[str], asks_for_keys: bool) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         tell(json.dumps({"ready": ready}), flush=True)
 

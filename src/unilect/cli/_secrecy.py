@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from unilect.config.digests import hashed, plain_keys
+from unilect.config.digests import KEY_LISTS, hashed, plain_keys
 from unilect.config.file import read_file
 from unilect.config.server import Config
 from unilect.errors import ConfigError
@@ -15,7 +15,8 @@ from unilect.errors import ConfigError
 def with_digests(settings: Config) -> Config:
     """A configuration as a server keeps it: its keys by their digests."""
     admin = structs.replace(settings.admin, api_keys=hashed(settings.admin.api_keys))
-    return structs.replace(settings, api_keys=hashed(settings.api_keys), admin=admin)
+    lists = {name: hashed(getattr(settings, name)) for name in KEY_LISTS}
+    return structs.replace(settings, **lists, admin=admin)
 
 
 def open_keys(file: Path | None) -> Iterator[str]:

@@ -28,7 +28,7 @@ class Server(NamedTuple):
         urls: Of its addresses, its own first.
         config: The path of its configuration file, where it has one.
         store: The location of its store, as `config.store.location` names it.
-        keys: It asks clients for keys; None where its store does not tell.
+        keys: It asks clients for keys.
         started_at: In seconds since 1970.
     """
 
@@ -37,7 +37,7 @@ class Server(NamedTuple):
     urls: Sequence[str]
     config: str | None
     store: str
-    keys: bool | None
+    keys: bool
     started_at: float
 
     def __str__(self) -> str:

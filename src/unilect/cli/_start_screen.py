@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from unilect.config import server as configuration
 from unilect.config.server import Config
-from unilect.config.store import may_have_keys
 from unilect.redact import redacted
 from unilect.routing.registry import Model
 from unilect.routing.sources import ALL
@@ -62,7 +61,7 @@ def start_screen(
     call: Call,
     further: Sequence[str] = (),
     facts: Mapping[str, str] = {},
-    environment: Mapping[str, str] = {},
+    asks_for_keys: bool = False,
 ) -> str:
     """
     Return one screen: where it listens, what it serves, and how to call it.
@@ -72,13 +71,13 @@ def start_screen(
         call: The example.
         further: The other addresses.
         facts: By the name of each model what there is to say of it.
-        environment: Says where a user's data is.
+        asks_for_keys: Clients need a key.
     """
     every = [redacted(one.sources[0]) for one in config.models.values() if one.model == ALL]
     every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
-    has_keys = bool(config.api_keys) or may_have_keys(config.store, environment)
-    header = ' -H "Authorization: Bearer $UNILECT_API_KEY"' if has_keys else ""
+    has_metrics = bool(config.metrics_keys) or not asks_for_keys
+    header = ' -H "Authorization: Bearer $UNILECT_API_KEY"' if asks_for_keys else ""
     body = json.dumps(call.body, ensure_ascii=False)
     lines = [
         f"unilect answers at {base}/v1",
@@ -89,8 +88,9 @@ def start_screen(
         "",
         f"  curl {base}/v1/{call.path}{header} -d {shlex.quote(body)}",
         "",
-        *_python(call, base, has_keys),
-        f"in a browser: {base}/   endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
+        *_python(call, base, asks_for_keys),
+        f"in a browser: {base}/   endpoints: {base}/docs"
+        f"{f'   metrics: {base}/metrics' if has_metrics else ''}   stop: Ctrl-C",
     ]
     return "\n".join(lines)
 
@@ -106,11 +106,11 @@ def _addresses(url: str, base: str, config: Config, further: Sequence[str]) -> l
     return lines
 
 
-def _python(call: Call, base: str, has_keys: bool) -> list[str]:
+def _python(call: Call, base: str, asks_for_keys: bool) -> list[str]:
     if not call.python:
         return []
-    key = "os.environ['UNILECT_API_KEY']" if has_keys else "'none'"
-    imports = "import os, openai" if has_keys else "import openai"
+    key = "os.environ['UNILECT_API_KEY']" if asks_for_keys else "'none'"
+    imports = "import os, openai" if asks_for_keys else "import openai"
     client = f"openai.OpenAI(base_url='{base}/v1', api_key={key})"
     return [f'  python -c "{imports}; print({client}.{call.python})"', ""]
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Struct
 
-from unilect.config.digests import check_digests, hashed
+from unilect.config.digests import check_secrets, hashed
 from unilect.config.model import described
 from unilect.config.store import data_folder
 from unilect.errors import ConfigError
@@ -107,9 +107,7 @@ def check_admin(
     """
     found, path = Mistakes(), ("admin", "api_keys")
     keys = config.api_keys
-    if any(not key.strip() or not key.isascii() or " " in key for key in keys):
-        found.add("admin.api_keys: a key is empty, or has spaces or non-ASCII characters.", path)
-    check_digests(keys, path, found)
+    check_secrets(keys, path, found)
     if set(hashed(keys)) & set(hashed(user_keys)):
         found.add(
             "admin.api_keys: one of them is in api_keys, too, so that a client could administer the server. Choose another key.",

@@ -7,11 +7,13 @@ more, as `unilect keys create` and `openssl rand -hex 32` make them; a short wor
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from unilect.mistakes import Mistakes
 
+#: The options of a server that are lists of keys; [admin] has one more.
+KEY_LISTS = ("api_keys", "metrics_keys")
 _MARK = "sha256:"
 _FORM = re.compile(r"sha256:[0-9a-f]{64}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
@@ -34,8 +36,29 @@ def key_digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
-def check_digests(keys: Iterable[str], path: tuple[str, ...], found: Mistakes) -> None:
-    """Keys that are meant as digests are digests."""
+def identity(digest: bytes) -> str:
+    """
+    What a key of a configuration is called in logs, and what it has used and stored is kept under: a quarter of its digest, 64 bits.
+
+    >>> identity(bytes(32))
+    'key-0000000000000000'
+    """
+    return f"key-{digest.hex()[:16]}"
+
+
+def check_secrets(keys: Collection[str], path: tuple[str, ...], found: Mistakes) -> None:
+    """Note keys that cannot be sent, digests that are none, and two keys that would be one caller."""
+    name = ".".join(path)
+    if any(not key.strip() or not key.isascii() or " " in key for key in keys):
+        found.add(f"{name}: a key is empty, or has spaces or non-ASCII characters.", path)
+    known = dict[str, bytes]()
+    for digest in map(key_digest, keys):
+        if known.setdefault(identity(digest), digest) != digest:
+            found.add(
+                f"{name}: two keys have the same identity, {identity(digest)}, the first 16 digits of their digests, and would be "
+                "one caller. Replace one of them.",
+                path,
+            )
     if any(map(is_no_digest, keys)):
         found.add(
             f"{'.'.join(path)}: `sha256:` is not followed by 64 hexadecimal digits. `unilect keys digest` prints the digest of a key.",
@@ -61,12 +84,11 @@ def plain_keys(values: Mapping[str, Any]) -> Iterator[str]:
         values: The file's, whatever is wrong with them.
     """
     admin = values.get("admin")
-    for name, table in (("", values), ("admin.", admin if isinstance(admin, dict) else {})):
-        keys = table.get("api_keys")
-        for key in [keys] if isinstance(keys, str) else keys if isinstance(keys, list) else []:
-            if _is_plain(key):
-                yield f"{name}api_keys"
-                break
+    of_admin = admin.get("api_keys") if isinstance(admin, dict) else None
+    lists = {name: values.get(name) for name in KEY_LISTS} | {"admin.api_keys": of_admin}
+    for name, keys in lists.items():
+        if any(map(_is_plain, keys if isinstance(keys, list) else [keys])):
+            yield name
     if _is_plain(values.get("fastchat_token")):
         yield "fastchat_token"
     models = values.get("models")

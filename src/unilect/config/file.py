@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from unilect.config.digests import KEY_LISTS
 from unilect.config.document import MAX_BYTES, OutOfBounds, statements
 from unilect.config.plain_file import read_plain
 from unilect.config.values import OptionPath
@@ -156,9 +157,10 @@ def with_secrets(
     values = dict(values)
     if "fastchat_token" in values:
         values["fastchat_token"] = secret(values["fastchat_token"], ("fastchat_token",))
-    if isinstance(keys := values.get("api_keys"), list | str):
-        keys = [keys] if isinstance(keys, str) else keys
-        values["api_keys"] = [secret(key, ("api_keys",)) for key in keys]
+    for name in KEY_LISTS:
+        if isinstance(keys := values.get(name), list | str):
+            keys = [keys] if isinstance(keys, str) else keys
+            values[name] = [secret(key, (name,)) for key in keys]
     for name in ("store", "limits"):
         if isinstance(table := values.get(name), dict) and "url" in table:
             values[name] = table | {"url": secret(table["url"], (name, "url"))}

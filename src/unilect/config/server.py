@@ -8,7 +8,7 @@ unilect.example.toml are made from it or compared with it. The only reader of th
 import os
 import re
 from collections.abc import Container, Mapping
-from ipaddress import IPv6Address, ip_network
+from ipaddress import IPv6Address
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 
 from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.cors import check_cors
-from unilect.config.digests import check_digests
+from unilect.config.digests import check_secrets, hashed
+from unilect.config.fastchat import check_fastchat
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
@@ -57,6 +58,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "API keys. Clients send one as `Authorization: Bearer KEY`. Required on every address that is not loopback. `$NAME` "
             "takes a key from the environment; `sha256:DIGITS` stands for a key that the file does not hold (`unilect keys digest` "
             "prints it). `unilect chat` and `unilect models` read `UNILECT_API_KEY` too."
+        ),
+    ] = []
+    metrics_keys: Annotated[
+        list[str],
+        described(
+            "Keys that may read `/metrics`, and nothing else, written as those of `api_keys`; none may be in `api_keys` or `[admin]`. "
+            "Where clients need a key, `/metrics` needs one of these or of the admin API; clients' keys cannot read it."
         ),
     ] = []
     insecure_no_auth: Annotated[
@@ -310,9 +318,8 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         ConfigError: Fields contradict each other.
     """
     found = Mistakes()
-    if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
-        found.add("api_keys: a key is empty, or has spaces or non-ASCII characters.", ("api_keys",))
-    check_digests(config.api_keys, ("api_keys",), found)
+    check_secrets(config.api_keys, ("api_keys",), found)
+    _check_metrics_keys(config, found)
     addresses: dict[tuple[str, int], str] = {}
     for number, listener in enumerate(each_listener(config)):
         path = ("listeners", number - 1) if number else ()
@@ -337,7 +344,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
                 (option,),
             )
     with found:
-        _check_fastchat(config)
+        check_fastchat(config.fastchat_workers_from, config.fastchat_token)
     with found:
         if "store" not in broken:
             check_store(config.store)
@@ -407,27 +414,13 @@ def _is_ipv6(host: str) -> bool:
         return False
 
 
-def _check_fastchat(config: Config) -> None:
-    """
-    Who may register with the FastChat controller.
-
-    Raises:
-        ConfigError: It is no network, or no token.
-    """
-    for network in config.fastchat_workers_from:
-        try:
-            ip_network(network, strict=False)
-        except ValueError as error:
-            raise ConfigError(
-                f"fastchat_workers_from: {network[:50]!r} is not a network; expected one such as 10.0.0.0/8 or 10.0.0.7.",
-                ("fastchat_workers_from",),
-            ) from error
-    token = config.fastchat_token
-    if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
-        raise ConfigError(
-            "fastchat_token: expected at least 8 ASCII characters without a space or colon. Choose another token.",
-            ("fastchat_token",),
-        )
+def _check_metrics_keys(config: Config, found: Mistakes) -> None:
+    """Note keys for the metrics that open something else."""
+    keys, path = config.metrics_keys, ("metrics_keys",)
+    check_secrets(keys, path, found)
+    for name, others in (("api_keys", config.api_keys), ("[admin]", config.admin.api_keys)):
+        if set(hashed(keys)) & set(hashed(others)):
+            found.add(f"metrics_keys: one of them is a key of {name}, too. Choose another key for the metrics.", path)  # fmt: skip
 
 
 def _check_budgets(config: Config, broken: Container[object], found: Mistakes) -> None:

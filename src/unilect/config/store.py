@@ -42,8 +42,8 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     keys: Annotated[
         bool,
         described(
-            "Accept the API keys that `unilect keys create` made, and require a key from the first one on. With `false` the keys of "
-            "the store let nobody in, and those of `api_keys` alone decide."
+            "Accept the API keys that `unilect keys create` made, and require a key where the store has any when the server starts "
+            "(docs/keys.md). With `false` the keys of the store let nobody in, and those of `api_keys` alone decide."
         ),
     ] = True
     ledger: Annotated[
@@ -137,7 +137,7 @@ def may_have_keys(config: StoreConfig, environment: Mapping[str, str]) -> bool:
             return False
         read_only = f"{Path(path).absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(read_only, uri=True)) as file:
-            return bool(file.execute("SELECT max(number) FROM key_changes").fetchone()[0])
+            return bool(file.execute("SELECT EXISTS (SELECT 1 FROM keys)").fetchone()[0])
     except OSError:  # memory takes the place of a default file that is not ours
         return config.url is not None
     except (

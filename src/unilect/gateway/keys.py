@@ -6,12 +6,12 @@ string only, which reveals nothing about a key; no two strings are compared.
 """
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from unilect import context
-from unilect.config.digests import key_digest
-from unilect.errors import MissingKey
+from unilect.config.digests import identity, key_digest
+from unilect.errors import MissingKey, PermissionDenied
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.secret import digest
 from unilect.store.keys import Key
@@ -60,7 +60,7 @@ class Keys:
 
     def change(self, keys: Iterable[str]) -> None:
         """Take these secrets of the configuration, and no others, from now on."""
-        self._callers = {found: Caller(_name(found)) for found in map(key_digest, keys)}
+        self._callers = {found: Caller(identity(found)) for found in map(key_digest, keys)}
 
     @property
     def callers(self) -> set[str]:
@@ -93,26 +93,20 @@ class Keys:
             AuthenticationError: No key, or a wrong one.
             StoreUnavailable: The keys of the store cannot be read.
         """
-        callers, known = self._callers, self._known
-        if not callers and known is None:
-            return ANONYMOUS
-        secret = (_password(headers) if as_password else None) or self._secret(headers)
-        if secret is not None:
-            hashed = digest(secret)
-            if (caller := callers.get(hashed)) is not None:
-                return caller
-            if known is not None and (key := known.lasting(hashed)) is not None:
-                return _of_store(key)
         if not self.required:
             return ANONYMOUS
+        secret = (_password(headers) if as_password else None) or self._secret(headers)
         if secret is None:
             raise MissingKey(
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
                 "`api-key: KEY`."
             )
+        hashed, known = digest(secret), self._known
+        if (caller := self._callers.get(hashed)) is not None:
+            return caller
         if known is None:
             raise wrong("this server does not know it.")
-        return _of_store(await known.key(secret, hashed))
+        return _of_store(known.lasting(hashed) or await known.key(secret, hashed))
 
     def _secret(self, headers: Mapping[str, str]) -> str | None:
         authorization = headers.get("Authorization")
@@ -123,6 +117,43 @@ class Keys:
                 if secret:
                     return secret
         return headers.get("X-API-Key") or headers.get("api-key")
+
+
+class MetricsKeys:
+    """
+    Who may read the metrics at an address of clients: everybody where it asks for no key, else those with a key for that, or of the admin API.
+
+    Args:
+        clients: The keys of the address.
+        own: The secrets of the configuration for metrics, or their digests.
+        admin: Those of the admin API.
+    """
+
+    def __init__(self, clients: Keys, own: Collection[str], admin: Collection[str]) -> None:
+        self._clients = clients
+        self.change(own, admin)
+
+    def change(self, own: Collection[str], admin: Collection[str]) -> None:
+        """Take these secrets, and no others, from now on."""
+        self._has_own, self._accepted = bool(own), Keys([*own, *admin])
+
+    async def caller(self, headers: Mapping[str, str], as_password: bool = False) -> Caller:
+        """
+        As `Keys.caller`.
+
+        Raises:
+            PermissionDenied: A client's key was sent.
+        """
+        clients_need_key = self._clients.required
+        if not clients_need_key and not self._has_own:
+            return ANONYMOUS
+        if clients_need_key and not self._accepted.knows(headers):
+            await self._clients.caller(headers, as_password)
+            raise PermissionDenied(
+                "A client's API key may not read /metrics, which tells what all clients do. Send one of `metrics_keys` of the "
+                "server's configuration, or ask the admin API."
+            )
+        return await self._accepted.caller(headers, as_password)
 
 
 def _of_store(key: Key) -> Caller:
@@ -141,8 +172,3 @@ def _password(headers: Mapping[str, str]) -> str | None:
     except ValueError:
         return None
     return password or user or None
-
-
-def _name(digest: bytes) -> str:
-    """The name of a key in logs: a part of its digest."""
-    return f"key-{digest.hex()[:8]}"

@@ -2,16 +2,18 @@
 The keys of the store, as a server knows them: looked up once, and again where one has changed.
 
 1. A server looks twice a second whether a key has changed, and so sees what other processes do within a second. Of an SQLite file it
-   looks at the time of its last change first; while there is no file, nothing is opened.
-2. Keys are required from the first one on that was made, also once all are revoked.
-3. A running request ends within a second where its key was revoked or expires.
+   looks at the time of its last change first; while there is no file, nothing is opened. What the server itself changes it knows at once.
+2. A server asks for keys where its store had any at its first look, also where all are revoked. One that found none goes on without, so
+   that nobody who creates a key locks others out, until it is told to ask: by a mark in the store, or by a reload.
+3. A running request ends within a second where its key was revoked or deleted, or expires.
 4. A text that may be a key and is not known is looked up in the store, `_LOOK_UPS` at a time: whoever makes up many waits for himself, and
    holds up nobody whose key is known.
-5. What a server knows it goes on using while the store cannot be read, for `STALE_S`; then it lets nobody in.
+5. What a server knows it goes on using while the store cannot be read, for `STALE_S`; then it lets nobody in, if it asks for keys.
 """
 
 import asyncio
 import hmac
+import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -21,9 +23,10 @@ from unilect.context import Requests
 from unilect.errors import AuthenticationError, StoreUnavailable
 from unilect.gateway.secret import digest, id_of, is_mistyped
 from unilect.store.database import ABSENT
-from unilect.store.keys import Key, Secret, StoredKeys, is_usable
+from unilect.store.keys import Changes, Key, Secret, StoredKeys, is_usable
 from unilect.tasks import Tasks
 
+log = logging.getLogger("unilect")
 _Kept = TypeVar("_Kept")
 
 LOOK_S = 0.4
@@ -45,7 +48,9 @@ class KnownKeys:
         requests: The requests that are being answered: those of a key that ends are ended.
 
     Attributes:
+        stored: As given.
         changed: Called with the ids of keys that have changed since this server has known them.
+        configured: The configuration has keys, so that one is required anyway.
     """
 
     def __init__(
@@ -54,9 +59,10 @@ class KnownKeys:
         clock: Callable[[], float] = time.time,
         requests: Requests | None = None,
     ) -> None:
-        self._stored, self._clock = stored, clock
+        self.stored, self._clock = stored, clock
         self._requests: Requests = {} if requests is None else requests
         self.changed: Callable[[Iterable[str]], None] = _nobody
+        self.configured = False
         self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
         self._doubtful: set[str] = set()  # ids of keys that have changed since
         self._known: dict[bytes, Secret] = {}
@@ -68,20 +74,33 @@ class KnownKeys:
         self._looking = asyncio.Lock()
         self._look_ups = asyncio.Semaphore(_LOOK_UPS)
         self._number = 0
-        self._required = False
+        self._required, self._has_keys = False, False
+        self._told = 0  # the number of the change with which servers were told to ask for keys, as it was seen last
         self._mark: object = None  # of the database, as it was looked at last
         self._looked_at: float | None = None
 
     @property
     def required(self) -> bool:
         """
-        Whether there are, or were, keys.
+        Whether this server asks for keys because of its store.
 
         Raises:
-            StoreUnavailable: Nobody knows: the store has not been read for too long.
+            StoreUnavailable: Nobody knows: the store was never read, or not for too long by a server that asks for keys.
+        """
+        if self._required or self._looked_at is None:
+            self._check_fresh()
+        return self._required
+
+    @property
+    def has_keys(self) -> bool:
+        """
+        Whether the store has keys, also such as cannot be used any more.
+
+        Raises:
+            StoreUnavailable: Nobody knows.
         """
         self._check_fresh()
-        return self._required
+        return self._has_keys
 
     async def open(self) -> None:
         """Look, and go on looking; what fails is told in the log, and tried again."""
@@ -92,6 +111,39 @@ class KnownKeys:
     async def aclose(self) -> None:
         """Look no more. Idempotent."""
         await self._tasks.aclose()
+
+    async def refresh(self) -> None:
+        """Look now: what has changed before this call holds when it returns, for running requests too, unless the store cannot be read."""
+        await self._look(anew=True)
+        await self._end_requests()
+
+    async def count(self) -> int:
+        """
+        Count the keys that can be used.
+
+        Raises:
+            StoreUnavailable: They cannot be read.
+        """
+        if self.stored.mark() == ABSENT:
+            return 0
+        now = self._clock()
+        return sum(is_usable(key, now) for key in await self.stored.all())
+
+    def require_if_any(self, why: str) -> None:
+        """
+        Ask for keys from now on where the store has any.
+
+        Args:
+            why: For the log.
+        """
+        if self._has_keys:
+            self._require(why)
+
+    def _require(self, why: str) -> None:
+        if not self._required:
+            self._required = True
+            if not self.configured:
+                log.warning("every request needs an API key from now on: %s", why)
 
     def lasting(self, hashed: bytes) -> Key | None:
         """
@@ -147,7 +199,7 @@ class KnownKeys:
         if is_mistyped(secret):
             raise wrong("it has a typing error, or a part is missing. Copy it again.")
         secret_id = id_of(secret)
-        if secret_id is None or self._stored.mark() == ABSENT:
+        if secret_id is None or self.stored.mark() == ABSENT:
             return None
         try:
             async with asyncio.timeout(_WAIT_S):
@@ -166,7 +218,7 @@ class KnownKeys:
         for _ in range(_TRIES):
             number = self._number
             try:
-                found = await self._stored.find(secret_id)
+                found = await self.stored.find(secret_id)
             except StoreUnavailable as error:
                 raise _unreadable(error.reason) from error
             if number == self._number:  # else it may have changed meanwhile
@@ -193,7 +245,7 @@ class KnownKeys:
         self._keys = {id: key for id, key in self._keys.items() if id in running}
         try:
             for id in list(self._doubtful):
-                key = self._keys[id] = await self._stored.get(id)
+                key = self._keys[id] = await self.stored.get(id)
                 self._doubtful.discard(id)
                 for context in self._requests.values():
                     if context.caller == id:
@@ -210,31 +262,54 @@ class KnownKeys:
             if context.caller in ended:
                 context.end(ended[context.caller].alone())
 
-    async def _look(self) -> None:
-        """Forget what has changed."""
+    async def _look(self, anew: bool = False) -> None:
+        """
+        Forget what has changed.
+
+        Args:
+            anew: Also where the database looks as it did.
+        """
         async with self._looking:
-            mark = self._stored.mark()
-            if mark == ABSENT or (mark is not None and mark == self._mark):
+            mark = self.stored.mark()
+            if mark == ABSENT or (mark is not None and mark == self._mark and not anew):
                 self._looked_at = time.monotonic()
                 return
             try:
-                number, changed = await self._stored.changed(self._number)
+                changes = await self.stored.changed(self._number)
             except StoreUnavailable:
                 return  # the log tells it already
-            if number < self._number:  # another database stands there, such as a backup
-                self._known, self._unknown = {}, {}
             is_first, self._looked_at = self._looked_at is None, time.monotonic()
-            self._number, self._mark = number, mark
-            self._required = self._required or number > 0
-            if changed:
-                ids = set(changed)
-                self._doubtful |= ids
-                self._unknown = {}
-                self._known = {
-                    hashed: one for hashed, one in self._known.items() if one.key.id not in ids
-                }
-                if not is_first:
-                    self.changed(ids)
+            self._mark = mark
+            if changes is not None:
+                self._forget(changes, is_first)
+                self._decide(changes, is_first)
+
+    def _forget(self, changes: Changes, is_first: bool) -> None:
+        """Forget the keys that have changed, and tell who has to know; what runs with them is looked at again."""
+        is_other = changes.number < self._number  # another database stands there, such as a backup
+        self._number = changes.number
+        ids = set(changes.ids)
+        if is_other or changes.deleted:  # nobody says which are gone
+            ids |= {one.key.id for one in self._known.values()} | self._keys.keys()
+        self._doubtful |= ids
+        self._unknown = {}
+        self._known = {h: one for h, one in self._known.items() if one.key.id not in ids}
+        if changes.ids and not is_first:
+            self.changed(changes.ids)
+
+    def _decide(self, changes: Changes, is_first: bool) -> None:
+        """Decide whether keys are asked for, and say what a person who has created one may not expect."""
+        is_told = changes.required > self._told and not is_first
+        had_keys, self._has_keys, self._told = self._has_keys, changes.has_keys, changes.required
+        if is_first:
+            self._required = changes.has_keys
+        elif is_told:
+            self._require("`unilect keys create --require` has said so")
+        if changes.has_keys and not (had_keys or self._required or self.configured):
+            log.warning(
+                "the store has API keys now, and this server goes on without asking for them, since it was started without any; "
+                "restart it, reload it, or run `unilect keys create NAME --require`"
+            )
 
 
 def _keep(kept: dict[bytes, _Kept], name: bytes, value: _Kept, most: int) -> None:

@@ -213,7 +213,7 @@ class LedgerBook:
             if context.has_budget:
                 return "required"
         try:
-            if self._known is None or not self._known.required:
+            if self._known is None or not self._known.has_keys:
                 return "off"
         except StoreUnavailable:  # whoever is let in now has a key of the configuration
             return "best_effort"

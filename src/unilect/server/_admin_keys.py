@@ -1,5 +1,10 @@
-"""The admin API's routes for keys: list, create, change, rotate and revoke those of the store."""
+"""
+The admin API's routes for keys: list, create, change, rotate, revoke and delete those of the store.
 
+What they change holds on this server before they answer, and on the other servers of the store within a second.
+"""
+
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, TypeVar
@@ -11,6 +16,7 @@ from msgspec import UNSET, Meta, Struct, structs
 from unilect.config.limits import NAMES, LimitChanges, Limits
 from unilect.config.model import NAME
 from unilect.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
+from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.keys import Key, StoredKeys, told
 from unilect.web.decode import no_json, wrong_field
@@ -19,8 +25,9 @@ from unilect.web.route import Route
 _LONGEST_S = 36_500 * 86_400
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`")
 _BodyT = TypeVar("_BodyT", bound=Struct)
-#: What people call a key, and whose it is: without spaces and control characters, as `unilect keys create` takes it.
-_Word = Annotated[str, Meta(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,100}$")]
+_Result = TypeVar("_Result")
+#: What people call a key, and whose it is; the store says which words these can be.
+_Word = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +40,7 @@ class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         models: The names of the models that it may use; None for all.
         limits: Its limits, by name.
         expires_in_s: Seconds until it ends; None for never.
+        require: Servers of the store that ask for no keys do so from now on.
     """
 
     name: _Word
@@ -43,6 +51,7 @@ class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ) = None
     limits: Limits | None = None
     expires_in_s: Annotated[float, Meta(gt=0, le=_LONGEST_S)] | None = None
+    require: bool = False
 
 
 class KeyChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,18 +76,18 @@ class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     overlap_s: Annotated[float, Meta(ge=0, le=_LONGEST_S)] = 86_400.0
 
 
-def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) -> list[Route]:
+def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) -> list[Route]:
     """
     The routes.
 
     Args:
-        stored: The keys; None where those of the store let nobody in, which each route tells.
+        known: The keys; None where those of the store let nobody in, which each route tells.
         aliases: By alias, the name of its model: a key names models, and an alias would match none.
     """
 
     async def list_keys(request: web.Request) -> web.StreamResponse:
         """List all keys, also those that have ended, without their secrets."""
-        keys = _known(stored)
+        keys = _stored(known)
         return json_of({"keys": [told(key, keys.clock()) for key in await keys.all()]})
 
     async def create_key(request: web.Request) -> web.StreamResponse:
@@ -90,7 +99,7 @@ def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) 
                     f"`models`: `{name}` is an alias of `{model}`; name the model.", param="models"
                 )
         secret = new_secret()
-        made = _known(stored).create(
+        made = _stored(known).create(
             body.name,
             id_of(secret) or "",
             digest(secret),
@@ -98,8 +107,9 @@ def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) 
             models=body.models,
             limits=_limits(body.limits),
             lasts_s=body.expires_in_s,
+            require=body.require,
         )
-        return json_of(await _told(stored, made, "name") | {"key": secret}, 201)
+        return json_of(_told(known, await _changed(known, made)) | {"key": secret}, 201)
 
     return [
         Route("GET", "/keys", list_keys, admin=True, summary="List the keys of the store"),
@@ -111,28 +121,37 @@ def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) 
             request=NewKey,
             summary="Make a key; its secret is in the answer only",
         ),
-        *_changing(stored),
+        *_changing(known),
     ]
 
 
-def _changing(stored: StoredKeys | None) -> list[Route]:
+def _changing(known: KnownKeys | None) -> list[Route]:
     async def rotate_key(request: web.Request) -> web.StreamResponse:
         """Give a key another secret, which is in this answer, and nowhere else."""
         body, secret = body_of(Rotation, await request.read()), new_secret()
         name = request.match_info["key"]
-        made = _known(stored).rotate(name, id_of(secret) or "", digest(secret), body.overlap_s)
-        return json_of(await _told(stored, made) | {"key": secret})
+        made = _stored(known).rotate(name, id_of(secret) or "", digest(secret), body.overlap_s)
+        return json_of(_told(known, await _changed(known, made)) | {"key": secret})
 
     async def change_key(request: web.Request) -> web.StreamResponse:
-        """Change the limits of a key, on every server of the store within a second; those that are left out stay."""
+        """Change the limits of a key; those that are left out stay."""
         changes = structs.asdict(body_of(KeyChange, await request.read()).limits)
         limits = {name: most for name, most in changes.items() if most is not UNSET}
-        return json_of(await _told(stored, _known(stored).limit(request.match_info["key"], limits)))
+        made = _stored(known).limit(request.match_info["key"], limits)
+        return json_of(_told(known, await _changed(known, made)))
 
     async def revoke_key(request: web.Request) -> web.StreamResponse:
-        """End a key, on every server of the store within a second."""
+        """End a key: no request is begun with it any more, and those that run end."""
         check_no_body(await request.read())
-        return json_of(await _told(stored, _known(stored).revoke(request.match_info["key"])))
+        made = _stored(known).revoke(request.match_info["key"])
+        return json_of(_told(known, await _changed(known, made)))
+
+    async def delete_key(request: web.Request) -> web.StreamResponse:
+        """Delete a key, also one that has ended; what it has used and stored stays under its id."""
+        check_no_body(await request.read())
+        made = _stored(known).delete(request.match_info["key"])
+        key, left = await _changed(known, made)
+        return json_of(_told(known, key) | {"state": "deleted", "keys_left": left})
 
     return [
         Route(
@@ -152,6 +171,7 @@ def _changing(stored: StoredKeys | None) -> list[Route]:
             summary="Give a key another secret; the old one works for a while",
         ),
         Route("POST", "/keys/{key}/revoke", revoke_key, admin=True, summary="End a key"),
+        Route("DELETE", "/keys/{key}", delete_key, admin=True, summary="Delete a key"),
     ]
 
 
@@ -160,10 +180,14 @@ def body_of(kind: type[_BodyT], body: bytes) -> _BodyT:
     A body as a Struct; none is an empty one.
 
     Raises:
-        InvalidRequest: It is not JSON, or a field is missing, wrong or unknown; the message names it.
+        InvalidRequest: It is not JSON, or a field is missing, wrong, unknown or there twice; the message names it.
     """
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        decoded = msgspec.json.decode(body or b"{}", type=kind)
+        json.loads(
+            body or b"{}", object_pairs_hook=_check_once
+        )  # which the other takes the last of
+        return decoded
     except msgspec.ValidationError as error:
         if (found := _UNKNOWN.match(str(error))) is not None:
             name, of_limits = found[1][:100], str(error).endswith("at `$.limits`")
@@ -173,6 +197,19 @@ def body_of(kind: type[_BodyT], body: bytes) -> _BodyT:
         raise wrong_field(str(error), body, kind) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise no_json(error) from error
+
+
+def _check_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """
+    Raises:
+        InvalidRequest: A field is there twice.
+    """
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(f"`{twice}`: is given twice. Send it once.", param=twice)
+    return fields
 
 
 def check_no_body(body: bytes) -> None:
@@ -195,33 +232,38 @@ def _limits(given: Limits | None) -> dict[str, float]:
     return {name: most for name, most in every.items() if most is not None}
 
 
-def _known(stored: StoredKeys | None) -> StoredKeys:
+def _stored(known: KnownKeys | None) -> StoredKeys:
     """
     Raises:
         UnsupportedOperation: The store lets nobody in.
     """
-    if stored is None:
+    if known is None:
         raise UnsupportedOperation(
             "The keys of the store are turned off (`keys = false` in [store])."
         )
-    return stored
+    return known.stored
 
 
-async def _told(
-    stored: StoredKeys | None, change: Awaitable[Key], param: str | None = None
-) -> dict[str, Any]:
+def _told(known: KnownKeys | None, key: Key) -> dict[str, Any]:
+    """Tell what is known of a key now."""
+    return told(key, _stored(known).clock())
+
+
+async def _changed(known: KnownKeys | None, change: Awaitable[_Result]) -> _Result:
     """
-    Make or change a key, and tell what is known of it then.
-
-    Args:
-        param: The field at fault where it could not be; None where the key was named by the URL.
+    Make a change of the keys, which holds on this server when this returns.
 
     Raises:
-        InvalidRequest, NotStored: As the store says.
+        InvalidRequest: A field of the body is wrong, as the store says.
+        NotStored: The key of the URL is not there, or cannot be changed.
     """
     try:
-        return told(await change, _known(stored).clock())
+        result = await change
     except ConfigError as error:
-        if param is None:
+        if not error.path:
             raise NotStored(str(error)) from error
+        param = str(error.path[0])
         raise InvalidRequest(f"`{param}`: {error}", param=param) from error
+    if known is not None:
+        await known.refresh()
+    return result

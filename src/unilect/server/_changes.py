@@ -31,6 +31,7 @@ LIVE = frozenset(
         "max_connections",
         "max_connections_per_address",
         "max_total_body_bytes",
+        "metrics_keys",
         "models",
         "owners",
         "shutdown_grace_s",

@@ -1,5 +1,5 @@
 """
-The admin API: keys, usage, limits, models, running requests and the reload of the configuration, on an address of its own and with keys of its own.
+The admin API: keys, usage, limits, metrics, models, running requests and the reload of the configuration, on an address of its own and with keys of its own.
 
 It has a guard like any other address: Host, Origin and key are checked for every path, known or not. None of its routes is public, and none
 is on an address of clients.
@@ -8,7 +8,7 @@ is on an address of clients.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from unilect.errors import (
 )
 from unilect.gateway.failures import MOST_FAILURES, Failures
 from unilect.gateway.keys import Keys
+from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
 from unilect.gateway.metrics import Metrics
@@ -33,9 +34,8 @@ from unilect.server import _admin_models as models
 from unilect.server import _admin_usage as usage
 from unilect.server import _openapi as openapi
 from unilect.server._admin_keys import check_no_body, json_of
-from unilect.server.app import GUARD, add_routes
+from unilect.server.app import GUARD, add_routes, metrics_route
 from unilect.server.reload import Reloader
-from unilect.store.keys import StoredKeys
 from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
 from unilect.web.route import Route
@@ -55,7 +55,7 @@ class Operated(NamedTuple):
     Attributes:
         registry: The models.
         requests: The requests of clients that are being answered.
-        keys: The keys of the store; None where those let nobody in.
+        keys: The keys of the store, as the server knows them; None where those let nobody in.
         reloader: Reloads the configuration.
         ledger: Has what was used; None where nothing is recorded.
         limits: Knows the limits of keys, owners and models.
@@ -66,11 +66,11 @@ class Operated(NamedTuple):
 
     registry: Registry
     requests: Requests
-    keys: StoredKeys | None
+    keys: KnownKeys | None
     reloader: Reloader
     ledger: LedgerBook | None = None
     limits: LimitBook | None = None
-    describe: Callable[[], dict[str, Any]] = dict
+    describe: Callable[[], Awaitable[dict[str, Any]]] | None = None
     failures: Failures = Failures(0)
     metrics: Metrics = Metrics()
 
@@ -82,13 +82,15 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
     guard = Guard(_guarded(config), table, bodies=bodies, keys=accepted, admin=True)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[GUARD], app[ADMIN_KEYS], app[ADMIN_BODIES] = guard, accepted, bodies
+    stored = None if operated.keys is None else operated.keys.stored
     routes = [
         *keys.routes(operated.keys, lambda: _aliases(operated.registry)),
-        *usage.routes(operated.ledger, operated.limits, operated.keys, operated.registry),
+        *usage.routes(operated.ledger, operated.limits, stored, operated.registry),
         *models.routes(operated.registry, operated.metrics),
         *_request_routes(operated.requests),
         *_failure_routes(operated.failures),
         *_process_routes(operated),
+        structs.replace(metrics_route(operated.metrics), admin=True),
     ]
     pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
     # who types the address into a browser gets the page, too
@@ -199,7 +201,8 @@ def _process_routes(operated: Operated) -> list[Route]:
 
     async def get_server(request: web.Request) -> web.StreamResponse:
         """Describe the server: its process, addresses, configuration file and store, and whether it asks clients for keys."""
-        return json_of(operated.describe() | {"config": _path(reloader)})
+        described = {} if operated.describe is None else await operated.describe()
+        return json_of(described | {"config": _path(reloader)})
 
     async def get_reload(request: web.Request) -> web.StreamResponse:
         """Say which file the configuration comes from, and whether a reload is under way."""

@@ -253,16 +253,22 @@ def own_routes(site: Site) -> list[Route]:
             return web.Response(text=f"not ready: {error.message}\n", status=503)
         return web.Response(text="ready\n")
 
-    async def metrics(request: web.Request) -> web.StreamResponse:
-        """Tell all metrics, in Prometheus' text format."""
-        return web.Response(
-            body=service.accounts.metrics.exposition(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-        )
-
     return [
         Route("GET", "/", home, page=True, summary="What this server is, for people"),
         Route("GET", "/healthz", healthz, public=True, summary="Say that the process lives"),
         Route("GET", "/readyz", readyz, public=True, summary="Say that requests are taken"),
-        Route("GET", "/metrics", metrics, page=True, summary="Metrics for Prometheus"),
+        structs.replace(metrics_route(service.accounts.metrics), keys=site.metrics_keys),
     ]
+
+
+def metrics_route(told: Metrics) -> Route:
+    """The route of some metrics."""
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        """Tell all metrics, in Prometheus' text format."""
+        return web.Response(
+            body=told.exposition(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    return Route("GET", "/metrics", metrics, page=True, summary="Metrics for Prometheus")

@@ -14,21 +14,27 @@ import gc
 import logging
 import os
 import resource
+import shlex
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from unilect.child_limits import USER_SIGNALS
 from unilect.config.server import Config
-from unilect.errors import ConfigError, UnilectError
+from unilect.errors import ConfigError, StoreUnavailable, UnilectError
 from unilect.routing.discovery import Discovery
 from unilect.routing.registry import Registry
 from unilect.server.reload import Reloader, Source, first_message
 from unilect.tasks import close_each
+
+if TYPE_CHECKING:
+    from unilect.server.listener import Listener
 
 log = logging.getLogger("unilect")
 _NOTHING = "got %s, which does nothing: the log goes to stderr, and whoever reads that rotates it"
@@ -37,14 +43,14 @@ _NOTHING = "got %s, which does nothing: the log goes to stderr, and whoever read
 def run(
     config: Config,
     registry: Registry,
-    on_start: Callable[[list[str]], None] = lambda urls: None,
+    on_start: Callable[[list[str], bool], None] = lambda urls, asks_for_keys: None,
     source: Source | None = None,
 ) -> None:
     """
     Serve until a signal.
 
     Args:
-        on_start: Called with the server's URLs once it answers, one for each address.
+        on_start: Called once it answers, with the server's URLs, one for each address, and with whether clients need a key.
         source: Where the configuration comes from, to reload it.
 
     Raises:
@@ -56,7 +62,7 @@ def run(
 async def serve(
     config: Config,
     registry: Registry,
-    on_start: Callable[[list[str]], None],
+    on_start: Callable[[list[str], bool], None],
     source: Source | None = None,
 ) -> None:
     """As `run`, in a running loop."""
@@ -74,7 +80,8 @@ async def serve(
             urls = await listener.listen()
             if (place := await listener.listen_for_admin(reloader)) is not None:
                 log.info("the admin API is at %s", place)
-            on_start(urls)
+            await _tell_keys(listener, reloader.file)
+            on_start(urls, listener.asks_for_keys)
             _spare_what_stays()
             _spare_generators()
             reloader.begin(stop.hang_up)
@@ -90,6 +97,31 @@ async def serve(
             await close_each(discovery.aclose, registry.aclose)
         finally:
             stop.ignore()
+
+
+async def _tell_keys(listener: "Listener", file: Path | None) -> None:
+    """Log how many API keys work, where clients need one, and where none works how one is made."""
+    if not listener.asks_for_keys:
+        return
+    with suppress(StoreUnavailable):  # the log tells that already
+        stored, configured = await listener.count_keys()
+        parts = [
+            f"{n} {of}" for n, of in ((stored, "in the store"), (configured, "configured")) if n
+        ]
+        if parts:
+            works = (
+                "1 API key works"
+                if stored + configured == 1
+                else f"{stored + configured} API keys work"
+            )
+            log.info("%s (%s)", works, ", ".join(parts))
+        else:
+            of = f" --config {shlex.quote(str(file))}" if file is not None else ""
+            log.warning(
+                "every request needs an API key, and none works: those of the store are revoked or have expired. "
+                "`unilect keys create NAME%s` makes one; to serve without keys, delete the old ones and restart",
+                of,
+            )
 
 
 def _import_listener() -> ModuleType:

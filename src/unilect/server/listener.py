@@ -73,6 +73,8 @@ class Listener:
         keys = self._store.keys
         known = KnownKeys(keys, clock, self._requests) if keys is not None else None
         self._known = known
+        if known is not None:
+            known.configured = bool(config.api_keys)
         self._ledger = self._new_ledger(registry)
         self._limits = LimitBook(
             config,
@@ -172,7 +174,7 @@ class Listener:
         operated = Operated(
             self._registry,
             self._requests,
-            self._store.keys,
+            self._known,
             reloader,
             self._ledger,
             self._limits,
@@ -200,19 +202,16 @@ class Listener:
                 f"admin.listen: cannot listen on {place[0]}:{place[1]} ({told}). Choose another address, or name a unix socket."
             ) from error
 
-    def describe(self) -> dict[str, Any]:
-        """Describe this server to an operator; `keys`: it asks clients for keys, None where the store does not tell."""
-        try:
-            keys = any(door.asks_for_keys for door in self._doors)
-        except StoreUnavailable:
-            keys = None
+    async def describe(self) -> dict[str, Any]:
+        """Describe this server to an operator, as its store has it now; `keys`: it asks clients for keys."""
+        await self.look()
         return {
             "pid": os.getpid(),
             "version": version("unilect"),
             "urls": self._urls,
             "started_at": self._started_at,
             "store": location(self._config.store, process_environment()),
-            "keys": keys,
+            "keys": self.asks_for_keys,
         }
 
     def check(self, config: Config) -> None:
@@ -224,6 +223,11 @@ class Listener:
         """
         for at, each in enumerate(each_listener(config)):
             check_keys(each, self._has_stored_keys(), ("listeners", at - 1) if at else ())
+
+    async def look(self) -> None:
+        """Know the keys that the store has now, by which a configuration is checked."""
+        if self._known is not None:
+            await self._known.refresh()
 
     def change(self, config: Config, tls: ssl.SSLContext | None) -> None:
         """
@@ -239,12 +243,21 @@ class Listener:
         )
         self._bodies.change(config.max_body_bytes, config.max_total_body_bytes)
         self._limits.configure(config)
-        before = self._callers()
+        if self._known is not None:
+            self._known.require_if_any("the configuration was reloaded, and the store has keys")
+            self._known.configured = bool(config.api_keys)
+        asked, before = self.asks_for_keys, self._callers()
         for door, each in zip(self._doors, each_listener(config), strict=True):
             door.change(each, tls)
         if self._admin is not None:
             self._admin.change(config, tls)
         self._config = config
+        if asked != self.asks_for_keys:
+            log.warning(
+                "requests need no API key any more: the configuration and the store have none"
+                if asked
+                else "every request needs an API key from now on: the configuration has keys"
+            )
         gone = before - self._callers()
         for context in self._requests.values() if gone else ():
             if context.caller in gone:
@@ -254,10 +267,28 @@ class Listener:
         """The names of the configuration's keys, of all addresses."""
         return {name for door in self._doors for name in door.callers}
 
-    def _has_stored_keys(self) -> bool:
-        """Whether the store lets nobody in without a key: also where nobody knows whether it has any."""
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether clients need a key: also where nobody knows whether the store has any."""
         try:
-            return self._known is not None and self._known.required
+            return bool(self._config.api_keys) or (self._known is not None and self._known.required)
+        except StoreUnavailable:
+            return True
+
+    async def count_keys(self) -> tuple[int, int]:
+        """
+        Count the keys that work: those of the store, and those of the configuration.
+
+        Raises:
+            StoreUnavailable: Those of the store cannot be read.
+        """
+        stored = 0 if self._known is None else await self._known.count()
+        return stored, len(self._callers())
+
+    def _has_stored_keys(self) -> bool:
+        """Whether the store has keys that will be asked for, or none can be read."""
+        try:
+            return self._known is not None and (self._known.required or self._known.has_keys)
         except StoreUnavailable:
             return True
 
@@ -403,16 +434,6 @@ class _Address:
     def callers(self) -> set[str]:
         """The names of the keys of its configuration."""
         return self._app[SITE].keys.callers if SITE in self._app else set()
-
-    @property
-    def asks_for_keys(self) -> bool:
-        """
-        Return True if a request has to have a key.
-
-        Raises:
-            StoreUnavailable: Nobody knows whether the store has keys.
-        """
-        return SITE in self._app and self._app[SITE].keys.required
 
     def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""

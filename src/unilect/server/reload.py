@@ -51,6 +51,9 @@ class Source(NamedTuple):
 class Changing(Protocol):
     """What goes by the configuration beside the models, such as the addresses."""
 
+    async def look(self) -> None:
+        """Look at what a configuration is checked with, such as the keys of the store."""
+
     def check(self, config: Config) -> None:
         """
         Raises:
@@ -191,6 +194,8 @@ class Reloader:
             ConfigError: The new configuration cannot be used.
         """
         self.state = "checking"
+        for part in self._parts:
+            await part.look()
         plan = await asyncio.to_thread(self._plan)
         swapped = False
         try:

@@ -1,17 +1,20 @@
 """
 The statements about keys. Each change of a key takes the next number of one counter, by which servers see what has changed.
 
-The counter is a row, so that changes wait for one another: a number that can be seen has all smaller ones before it.
+The counter is a row, so that changes wait for one another: a number that can be seen has all smaller ones before it. Two more rows, which
+are made when they are first needed, say with which change running servers were told to ask for keys, and which change last deleted a key.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from unilect.store._tables import key_changes, key_secrets, keys
-from unilect.store.keys import Key, Secret, packed
+from unilect.store.keys import Changes, Key, Secret, packed
+
+_CHANGED, _REQUIRED, _DELETED = 1, 2, 3  # the rows of `key_changes`
 
 
 class KeyRows:
@@ -20,7 +23,24 @@ class KeyRows:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, key: Key) -> None:
+    def begin(self) -> int:
+        """
+        Begin to change keys, before anything is read that the change depends on: others that change keys wait from here on.
+
+        Returns:
+            The number of the change.
+        """
+        number = self._connection.scalar(
+            update(key_changes)
+            .where(key_changes.c.id == _CHANGED)
+            .values(number=key_changes.c.number + 1)
+            .returning(key_changes.c.number)
+        )
+        if number is None:
+            raise LookupError("key_changes has no row")
+        return int(number)
+
+    def add(self, key: Key, number: int) -> None:
         """Insert a key."""
         self._connection.execute(
             insert(keys).values(
@@ -31,7 +51,7 @@ class KeyRows:
                 limits=packed(dict(key.limits)),
                 created_at=key.created_at,
                 expires_at=key.expires_at,
-                changed=self._next(),
+                changed=number,
             )
         )
 
@@ -39,28 +59,30 @@ class KeyRows:
         """Insert a secret of a key."""
         self._connection.execute(insert(key_secrets).values(id=secret_id, key=key, digest=digest))
 
-    def end_secrets(self, key: str, at: float) -> None:
-        """The secrets that a key has end at a time, unless they end before it."""
+    def end_secrets(self, key: str, at: float, number: int) -> None:
+        """Have the secrets of a key end at a time, unless they end before it."""
         sooner = (key_secrets.c.expires_at.is_(None)) | (key_secrets.c.expires_at > at)
         self._connection.execute(
             update(key_secrets).where(key_secrets.c.key == key, sooner).values(expires_at=at)
         )
-        self._connection.execute(update(keys).where(keys.c.id == key).values(changed=self._next()))
+        self._change(key, changed=number)
 
-    def begin(self) -> int:
-        """Begin to change what a key says now: the number of the change. From here on others that change keys wait."""
-        return self._next()
-
-    def limit(self, key: str, limits: Mapping[str, float], changed: int) -> None:
+    def limit(self, key: str, limits: Mapping[str, float], number: int) -> None:
         """Give a key other limits."""
-        values = {"limits": packed(dict(limits)), "changed": changed}
-        self._connection.execute(update(keys).where(keys.c.id == key).values(**values))
+        self._change(key, limits=packed(dict(limits)), changed=number)
 
-    def revoke(self, key: str, at: float) -> None:
+    def revoke(self, key: str, at: float, number: int) -> None:
         """End a key."""
-        self._connection.execute(
-            update(keys).where(keys.c.id == key).values(revoked_at=at, changed=self._next())
-        )
+        self._change(key, revoked_at=at, changed=number)
+
+    def delete(self, key: str, number: int) -> None:
+        """Delete a key and its secrets."""
+        self._connection.execute(delete(keys).where(keys.c.id == key))
+        self._note(_DELETED, number)
+
+    def require(self, number: int) -> None:
+        """Tell running servers to ask for keys."""
+        self._note(_REQUIRED, number)
 
     def all(self) -> list[Key]:
         """Every key, the oldest first."""
@@ -76,7 +98,7 @@ class KeyRows:
         return [_key(row) for row in rows]
 
     def get(self, id: str) -> Key:
-        """The key of an id that was there; where it is not any more, such as in a backup of an earlier time, it is as if revoked."""
+        """The key of an id that was there; where it has been deleted, or a backup of an earlier time has come, it is as if revoked."""
         row = self._connection.execute(select(keys).where(keys.c.id == id)).first()
         return _key(row) if row else Key(id=id, name=id, created_at=0.0, revoked_at=0.0)
 
@@ -91,27 +113,37 @@ class KeyRows:
             return None
         return Secret(key=_key(row), digest=row.digest, expires_at=row.secret_expires_at)
 
-    def changed(self, since: int) -> tuple[int, list[str]]:
-        """The number of the last change, and the keys with later ones than a number."""
-        last = self._connection.scalar(select(key_changes.c.number)) or 0
+    def changed(self, since: int) -> Changes | None:
+        """Read what has changed since a number; None for nothing."""
+        found = self._connection.execute(select(key_changes.c.id, key_changes.c.number))
+        numbers: dict[int, int] = {row.id: row.number for row in found}
+        last = numbers.get(_CHANGED, 0)
         if last == since:
-            return last, []
+            return None
         # what was committed since the last line belongs to the next look
         rows = self._connection.execute(
             select(keys.c.id).where(keys.c.changed > since, keys.c.changed <= last)
         )
-        return last, [row.id for row in rows]
-
-    def _next(self) -> int:
-        """The number of the next change."""
-        number = self._connection.scalar(
-            update(key_changes)
-            .values(number=key_changes.c.number + 1)
-            .returning(key_changes.c.number)
+        ids = [row.id for row in rows]
+        any_key = self._connection.scalar(select(keys.c.id).limit(1))
+        return Changes(
+            number=last,
+            ids=ids,
+            deleted=numbers.get(_DELETED, 0) > since,
+            required=numbers.get(_REQUIRED, 0),
+            has_keys=any_key is not None,
         )
-        if number is None:
-            raise LookupError("key_changes has no row")
-        return int(number)
+
+    def _change(self, key: str, **values: object) -> None:
+        self._connection.execute(update(keys).where(keys.c.id == key).values(**values))
+
+    def _note(self, row: int, number: int) -> None:
+        """Put the number of a change into a row that may not be there yet; `begin` keeps others from making it."""
+        noted = self._connection.execute(
+            update(key_changes).where(key_changes.c.id == row).values(number=number)
+        )
+        if not noted.rowcount:
+            self._connection.execute(insert(key_changes).values(id=row, number=number))
 
 
 def _key(row: Row[Any]) -> Key:

@@ -108,7 +108,7 @@ key_secrets = Table(
     Column("digest", LargeBinary, nullable=False),
     Column("expires_at", Double),
 )
-key_changes = Table(  # one row: the number of the last change
+key_changes = Table(  # numbers of changes: of the last one, and of those that `KeyRows` names
     "key_changes",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),

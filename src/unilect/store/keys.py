@@ -7,10 +7,11 @@ A key has one secret, or two for a while after it was rotated: its id, and all t
 import json
 import re
 import time
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
     from unilect.store._keys import KeyRows
 
 _Result = TypeVar("_Result")
-#: What usage and limits call a key of the store and one of the configuration, and requests without a key.
-_IDS = re.compile(rf"key_[0-9A-Za-z]{{8}}|key-[0-9a-f]{{8}}|{ANONYMOUS}")
+#: What usage and limits call a key of the store and one of the configuration.
+_IDS = re.compile(r"key_[0-9A-Za-z]{8}|key-[0-9a-f]{16}")
+_MOST_CHARACTERS = 100
+#: Characters that show nothing, beside those that `str.isprintable` refuses: fillers, and selectors of variants.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -66,6 +72,25 @@ class Secret(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
+class Changes(NamedTuple):
+    """
+    Changes of keys since a server looked.
+
+    Attributes:
+        number: What to ask with the next time.
+        ids: The ids of the keys that have changed and are still there.
+        deleted: Keys have been deleted.
+        required: The number of the change with which running servers were told to ask for keys; 0 for none.
+        has_keys: There are keys, also such as cannot be used any more.
+    """
+
+    number: int
+    ids: list[str]
+    deleted: bool
+    required: int
+    has_keys: bool
+
+
 class StoredKeys:
     """
     The keys of a database.
@@ -92,6 +117,7 @@ class StoredKeys:
         models: Sequence[str] | None = None,
         limits: Mapping[str, float] | None = None,
         lasts_s: float | None = None,
+        require: bool = False,
     ) -> Key:
         """
         Add a key.
@@ -99,14 +125,15 @@ class StoredKeys:
         Args:
             secret_id: The public part of its secret, which becomes the key's id, too.
             lasts_s: None for ever.
+            require: Running servers that ask for no keys do so from now on.
 
         Raises:
-            ConfigError: Another key that can be used has the name, or could be meant by it.
+            ConfigError: Another key that can be used has the name, or could be meant by it; or the name or the owner, which its path
+                says, is no word.
         """
-        if _IDS.fullmatch(name):
-            raise ConfigError(
-                f"{name}: a NAME may not have the form of a key's id, nor be `{ANONYMOUS}`, which stands for requests without a key. Choose another one."
-            )
+        check_word("name", name)
+        if owner:
+            check_word("owner", owner)
         now = self.clock()
         key = Key(
             id=f"key_{secret_id}",
@@ -119,12 +146,16 @@ class StoredKeys:
         )
 
         def add(rows: "KeyRows") -> Key:
+            number = rows.begin()
             if any(one.name == name and is_usable(one, now) for one in rows.all()):
                 raise ConfigError(
-                    f"{name}: a key of this name exists. Choose another name, or `unilect keys rotate {name}` for a new secret."
+                    f"a key named {name} exists. Choose another name, or `unilect keys rotate {name}` for a new secret.",
+                    ("name",),
                 )
-            rows.add(key)
+            rows.add(key, number)
             rows.add_secret(key.id, secret_id, digest)
+            if require:
+                rows.require(number)
             return key
 
         return await self._write(add)
@@ -146,11 +177,41 @@ class StoredKeys:
         now = self.clock()
 
         def end(rows: "KeyRows") -> Key:
+            number = rows.begin()
             key = _named(rows.all(), name, now)
-            rows.revoke(key.id, now)
+            rows.revoke(key.id, now, number)
             return rows.get(key.id)
 
         return await self._write(end)
+
+    async def delete(self, name: str) -> tuple[Key, int]:
+        """
+        Remove a key, also one that has ended, and its secrets. What it has used and stored stays under its id.
+
+        Args:
+            name: Its name or its id.
+
+        Returns:
+            The key, and how many keys are left.
+
+        Raises:
+            ConfigError: There is none, or several have the name.
+        """
+        now = self.clock()
+
+        def remove(rows: "KeyRows") -> tuple[Key, int]:
+            number = rows.begin()
+            every = rows.all()
+            found = _of(every, name)
+            if not found:
+                raise _unknown(every, name, now)
+            if len(found) > 1:
+                ids = ", ".join(f"{key.id} ({state(key, now)})" for key in found[:20])
+                raise ConfigError(f"{name}: {len(found)} keys have this name: {ids}. Name one by its id.")  # fmt: skip
+            rows.delete(found[0].id, number)
+            return found[0], len(every) - 1
+
+        return await self._write(remove)
 
     async def rotate(self, name: str, secret_id: str, digest: bytes, overlap_s: float) -> Key:
         """
@@ -166,8 +227,9 @@ class StoredKeys:
         now = self.clock()
 
         def replace(rows: "KeyRows") -> Key:
+            number = rows.begin()
             key = _named(rows.all(), name, now)
-            rows.end_secrets(key.id, now + overlap_s)
+            rows.end_secrets(key.id, now + overlap_s, number)
             rows.add_secret(key.id, secret_id, digest)
             return key
 
@@ -187,7 +249,7 @@ class StoredKeys:
         now = self.clock()
 
         def change(rows: "KeyRows") -> Key:
-            number = rows.begin()  # first: of two changes at once none is lost
+            number = rows.begin()
             key = _named(rows.all(), name, now)
             changed = {**key.limits, **limits}
             rows.limit(key.id, {n: most for n, most in changed.items() if most is not None}, number)
@@ -214,15 +276,12 @@ class StoredKeys:
         """The key of an id that was there; where it is not any more, it is as if revoked."""
         return await self._read(lambda rows: rows.get(id))
 
-    async def changed(self, since: int) -> tuple[int, list[str]]:
+    async def changed(self, since: int) -> Changes | None:
         """
-        The keys that have changed.
+        Read what has changed; None for nothing.
 
         Args:
-            since: What the last call returned; 0 at first.
-
-        Returns:
-            What to ask with the next time, and the ids of the keys.
+            since: The number that the last call returned; 0 at first.
         """
         # not by `read`, which does not wait for a transaction that is being committed: the file's `mark` may have it already
         return await self._write(lambda rows: rows.changed(since))
@@ -243,6 +302,32 @@ def _ask(ask: "Callable[[KeyRows], _Result]", connection: "Connection") -> _Resu
     from unilect.store._keys import KeyRows
 
     return ask(KeyRows(connection))
+
+
+def check_word(what: str, text: str) -> None:
+    """
+    Check the name or the owner of a new key: a word whose characters all show, and that means nothing else.
+
+    Args:
+        what: `name` or `owner`, which becomes the error's path.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    if (
+        not 1 <= len(text) <= _MOST_CHARACTERS
+        or " " in text
+        or not text.isprintable()
+        or _INVISIBLE.search(text)
+    ):
+        raise ConfigError(
+            f"{text[:50]!r} is not a word; expected 1 to {_MOST_CHARACTERS} visible characters without spaces.",
+            (what,),
+        )
+    if unicodedata.normalize("NFKC", text).casefold() == ANONYMOUS:
+        raise ConfigError(f"{text} stands for requests without a key. Choose another word.", (what,))  # fmt: skip
+    if what == "name" and _IDS.fullmatch(text):
+        raise ConfigError(f"{text} has the form of a key's id. Choose another name.", (what,))
 
 
 def is_usable(key: Key, now: float) -> bool:
@@ -290,8 +375,13 @@ def _named(keys: Sequence[Key], name: str, now: float) -> Key:
     if of_name:
         why = "revoked" if of_name[-1].revoked_at is not None else "expired"
         raise ConfigError(f"{name}: this key has {'been revoked' if why == 'revoked' else why} already.")  # fmt: skip
+    raise _unknown(keys, name, now)
+
+
+def _unknown(keys: Sequence[Key], name: str, now: float) -> ConfigError:
+    """Make the error for a name that no key has."""
     names = ", ".join([key.name for key in keys if is_usable(key, now)][:20]) or "none"
-    raise ConfigError(f"{name}: there is no key of this name. The keys are: {names}.")
+    return ConfigError(f"{name}: there is no key of this name. The keys are: {names}.")
 
 
 def _of(keys: Sequence[Key], name: str) -> list[Key]:

@@ -217,7 +217,8 @@ class Guard:
         """
         try:
             if not route.public:
-                who = await self._keys.caller(request.headers, route.takes_password)
+                keys = route.keys or self._keys
+                who = await keys.caller(request.headers, route.takes_password)
                 context.caller, context.models, context.owner, context.limits = who
             if request.can_read_body or route.streamed_bytes is not None:
                 await self._read(request, context, route.streamed_bytes)

@@ -1,14 +1,15 @@
 """A route of a dialect: URL, handler and options."""
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
 from unilect.errors import UnilectError
+from unilect.gateway.keys import Caller
 from unilect.web.streaming import JSON, headers_of
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -17,6 +18,13 @@ ErrorForm: TypeAlias = Callable[[UnilectError, int], web.Response]
 _EXPRESSION = re.compile(r":[^{}]*\}")
 #: The body of a request, for a route that reads it as it comes.
 BODY = web.RequestKey("body", AsyncGenerator[bytes, None])
+
+
+class Callers(Protocol):
+    """Keys, each with whom it belongs to."""
+
+    async def caller(self, headers: Mapping[str, str], as_password: bool = False) -> Caller:
+        """Find who has sent a request; raises an `AuthenticationError` or a `PermissionDenied` where nobody who may has."""
 
 
 def openai_error(error: UnilectError, status: int) -> web.Response:
@@ -42,6 +50,7 @@ class Route(Struct, frozen=True):
         error: The form of its errors: of the handler's, and of the guard's.
         streamed_bytes: The most bytes of a body that the handler reads from `BODY` as it comes; None where the guard reads it first.
         needs_header: A header with which a request comes here, and without which to the route of the same URL that needs none.
+        keys: Who may ask it, where that is not who has a key of the address.
         dialect: The dialect that it belongs to; the application sets it, as it does `others`.
         others: The routes of the same URL that need a header.
     """
@@ -58,6 +67,7 @@ class Route(Struct, frozen=True):
     error: ErrorForm = openai_error
     streamed_bytes: int | None = None
     needs_header: str = ""
+    keys: Callers | None = None
     dialect: str = ""
     others: "tuple[Route, ...]" = ()
 

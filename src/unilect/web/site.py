@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from unilect.config.server import Config
 from unilect.context import Requests
-from unilect.gateway.keys import Keys
+from unilect.gateway.keys import Keys, MetricsKeys
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.routing.service import Service
@@ -48,6 +48,7 @@ class Site:
         ledger: As given; None where nothing is recorded.
         requests: As given.
         keys: Who may send requests to this address.
+        metrics_keys: Who may read the metrics there.
         profile: How clients of this address want their answers.
         residents: What goes on while it is open; a dialect's `routes` adds its own.
         background: Work apart from requests, such as of a batch; it is cancelled once no more requests are taken.
@@ -69,6 +70,7 @@ class Site:
         self.config = config or Config()
         self.profile: CompatProfile = profile_of(self.config)
         self.keys = Keys(self.config.api_keys, self.profile.any_key_scheme, known)
+        self.metrics_keys = MetricsKeys(self.keys, *_of_metrics(self.config))
         self.residents: list[Resident] = []
         self.background = Tasks()
 
@@ -76,6 +78,7 @@ class Site:
         """Go by another configuration from now on, as far as it can be changed while the address is open."""
         self.config = config
         self.keys.change(config.api_keys)
+        self.metrics_keys.change(*_of_metrics(config))
 
     async def open(self, url: str) -> None:
         """The address answers, at this URL."""
@@ -102,6 +105,11 @@ async def _leave(resident: Resident) -> None:
     with suppress(TimeoutError):  # the address is closed, whoever still has to hear it
         async with asyncio.timeout(END_TIMEOUT_S):
             await resident.shut()
+
+
+def _of_metrics(config: Config) -> tuple[list[str], list[str]]:
+    """The keys that may read the metrics: their own, and those of the admin API."""
+    return config.metrics_keys, config.admin.api_keys
 
 
 def reachable(url: str) -> str:

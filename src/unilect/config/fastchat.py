@@ -1,0 +1,33 @@
+"""What may register with the FastChat controller: networks and a token."""
+
+import re
+from collections.abc import Iterable
+from ipaddress import ip_network
+
+from unilect.errors import ConfigError
+
+
+def check_fastchat(workers_from: Iterable[str], token: str | None) -> None:
+    """
+    Check who may register.
+
+    Args:
+        workers_from: Networks of workers.
+        token: For workers outside of them.
+
+    Raises:
+        ConfigError: It is no network, or no token.
+    """
+    for network in workers_from:
+        try:
+            ip_network(network, strict=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"fastchat_workers_from: {network[:50]!r} is not a network; expected one such as 10.0.0.0/8 or 10.0.0.7.",
+                ("fastchat_workers_from",),
+            ) from error
+    if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
+        raise ConfigError(
+            "fastchat_token: expected at least 8 ASCII characters without a space or colon. Choose another token.",
+            ("fastchat_token",),
+        )
