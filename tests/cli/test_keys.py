@@ -10,15 +10,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from postgresql import POSTGRESQL
 from serving import Server, serve
-from unilect.cli._keys import create, seconds
+from unilect.cli import main
+from unilect.cli._keys import NewKey, create, delete, list_keys, revoke, seconds
+from unilect.cli.keys import app
+from unilect.config.store import StoreConfig, may_have_keys
 from unilect.errors import ConfigError
 
 SECRET = re.compile(r"ul_[0-9A-Za-z]{8}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}")
@@ -38,6 +43,7 @@ class Keys:
 
     def __init__(self, folder: Path, url: str) -> None:
         self.url, self.config = url, CONFIG.format(url=url)
+        self.notes = ""  # what the last command that succeeded has said on stderr
         self.file = folder / "unilect.toml"
         self.file.write_text(self.config)
 
@@ -50,7 +56,9 @@ class Keys:
             check=False,
             env={k: v for k, v in os.environ.items() if not k.startswith("UNILECT_")},
         )
-        assert (code, "") == (done.returncode, done.stdout if code else done.stderr), done
+        assert code == done.returncode, done
+        assert not (code and done.stdout), done
+        self.notes = done.stderr
         return (done.stderr if code else done.stdout).strip()
 
     def stored(self) -> bytes:
@@ -222,7 +230,8 @@ def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["create", "a b"], "NAME: 'a b' is not a name; expected 1 to 100 characters"),
+        (["create", "a b"], "NAME: 'a b' is not a word; expected 1 to 100 visible characters"),
+        (["create", "a", "--owner", "b\u202e"], "--owner: 'b\\u202e' is not a word; expected 1 to"),
         (["create", "x", "--expires", "soon"], "--expires: 'soon' is not a length of time"),
         (["create", "x", "--expires", "0s"], "--expires: the key would have ended"),
         (
@@ -253,7 +262,7 @@ def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
             ["create", "x", "--limit", "money_per_day=nan"],
             "--limit: money_per_day: expected a number above 0",
         ),
-        (["create", "key_3GqS0bZx"], "key_3GqS0bZx: a NAME may not have the form of a key's id"),
+        (["create", "key_3GqS0bZx"], "NAME: key_3GqS0bZx has the form of a key's id"),
         (["create", "x", "--models", ","], "--models: expected the names of models"),
         (["limit", "nobody"], "--limit: nothing to change; give --limit NAME=NUMBER, or --none"),
         (["limit", "nobody", "--none", "parallel"], "nobody: there is no key of this name"),
@@ -263,41 +272,169 @@ def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
             "--none: parallel is given with --limit, too",
         ),
         (["revoke", "nobody"], "nobody: there is no key of this name. The keys are: "),
+        (["delete", "nobody", "--yes"], "nobody: there is no key of this name. The keys are: "),
+        (["delete", "nobody"], "--yes: is needed where stdin is no terminal"),
         (["rotate", "nobody"], "nobody: there is no key of this name"),
         (["rotate", "nobody", "--overlap", "-1s"], "--overlap: '-1s' is not a length of time"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else "",
 )
 def test_mistakes(keys_of_a_file: Keys, args: list[str], told: str) -> None:
-    """A mistake is one line on stderr, and nothing on stdout."""
-    assert keys_of_a_file.run(*args, code=1).startswith(f"unilect: {told}")
+    """A mistake is one line on stderr, and nothing on stdout; of a key that is not there it says in which store."""
+    said = keys_of_a_file.run(*args, code=1)
+    assert said.startswith(f"unilect: {told}")
+    assert 1 == len(said.splitlines())
+    path = keys_of_a_file.url.removeprefix("sqlite:///")
+    assert said.endswith(f"The store is {path}.") == ("no key of this name" in said)
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("args", "option"),
     [
-        ("", "unilect: --models: no model of this configuration is called `codr`; it has a, b.\n"),
-        ("[models.c]\nsource = 'http://127.0.0.1:1/v1'\nmodel = '*'\n", ""),
+        (["--requests-per-minute", "2"], "requests_per_minute=2"),
+        (["--requests-per-minute=2"], "requests_per_minute=2"),
+        (["--tokens-per-day"], "tokens_per_day=NUMBER"),
     ],
 )
+@pytest.mark.parametrize("command", ["create", "limit"])
+def test_a_limit_as_an_option(command: str, args: list[str], option: str) -> None:
+    """A limit that is written as an option is refused with the words that set it."""
+    done = CliRunner().invoke(app, [command, "ann", *args])
+    assert 2 == done.exit_code
+    assert f"No such option '{args[0].partition('=')[0]}'. Use --limit {option}." in done.output
+
+
+@pytest.mark.parametrize(
+    ("more", "is_told"), [("", True), ("[models.c]\nsource = 'http://127.0.0.1:1/v1'\nmodel = '*'\n", False)]
+)  # fmt: skip
 def test_a_model_that_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, is_told: bool
 ) -> None:
-    """A key for a model that the configuration does not have is made, since the model may come, and the command says so."""
+    """A key for a model that the configuration does not have is made, since the model may come, and a warning says so before it."""
     made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
     made.file.write_text(made.config + more)
-    create(made.file, "x", "", None, "a, codr", (), False)
+    create(made.file, NewKey("x", models="a, codr"), False)
 
     shown = capsys.readouterr()
     assert SECRET.fullmatch(shown.out.strip())
-    assert told == shown.err
+    told = "warning: --models: no model of this configuration is called `codr`; it has a, b."
+    assert is_told == shown.err.startswith(told)
+    assert is_told == ("warning" in shown.err)
+
+
+def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """A command says which store it has changed, and how another is named where none was."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    create(None, NewKey("x"), False)
+    told = capsys.readouterr().err
+    assert (
+        f"is in the store {tmp_path}/unilect/unilect.db. --config FILE names the store of" in told
+    )
+    assert "No running server of this user was found with this store." in told
+    named = Keys(tmp_path, f"sqlite:///{tmp_path / 'other.db'}")
+    create(named.file, NewKey("x"), True)
+    told = capsys.readouterr().err
+    assert f"is in the store {tmp_path}/other.db.\n" in told
+    assert "--config" not in told
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "why"),
+    [
+        ({"XDG_DATA_HOME": "/proc/none"}, None, "/proc/none: cannot be written"),
+        ({"XDG_DATA_HOME": "", "HOME": "/proc/none"}, None, "cannot be written"),
+        ({"XDG_DATA_HOME": "", "HOME": ""}, None, "there is neither HOME nor XDG_DATA_HOME. Name the file"),
+        ({}, "sqlite://", "the store is in memory, and gone when this command ends: `url` in [store]"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [("keys", "create", "zoe"), ("keys", "list"), ("usage",)])
+def test_no_store(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    variables: dict[str, str],
+    url: str | None,
+    why: str,
+) -> None:
+    """Where nothing can be stored no key is printed, and the command fails and says why, and how a store is named."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "unilect.toml"
+    file.write_text("" if url is None else f"[store]\nurl = '{url}'\n")
+    of_file = ["--config", str(file)] if url else []
+    done = CliRunner().invoke(main.app, [*command, *of_file])
+    assert (1, "") == (done.exit_code, done.stdout)
+    assert why in done.stderr
+    assert "--config" in done.stderr or command == ("usage",)
+
+
+def test_a_deleted_key(keys: Keys, servers: tuple[Server, Server]) -> None:
+    """A deleted key lets nobody in on any running server, and is not listed any more; the command says what stays."""
+    secret = keys.run("create", "gone")
+    id = f"key_{secret[3:11]}"
+    seen(lambda: [200, 200] == [ask(one, secret)[0] for one in servers])
+    told = keys.run("delete", "gone", "--yes")
+    assert told.startswith(f"gone ({id}) is deleted from the store ")
+    assert f"What it used stays in the ledger under {id};" in keys.notes
+    seen(lambda: [401, 401] == [ask(one, secret)[0] for one in servers])
+    assert "gone" not in keys.run("list")
+    assert secret[3:11].encode() not in keys.stored() or keys.url.startswith("sqlite")
+
+
+def test_the_last_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who deletes the last key, also a revoked one, is told that servers that start from now on ask for none."""
+    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
+    for name in ("ann", "bob"):
+        create(made.file, NewKey(name), False)
+        revoke(made.file, name, False)
+        assert may_have_keys(StoreConfig(url=made.url), {})
+        delete(made.file, name, True, False)
+    first, last = capsys.readouterr().err.split("bob (key_")
+    assert "the last key" not in first
+    assert (
+        "It was the last key: servers that start with this store from now on ask for none." in last
+    )
+    assert not may_have_keys(StoreConfig(url=made.url), {})
+    delete_again = CliRunner().invoke(app, ["delete", "bob", "--yes", "--config", str(made.file)])
+    assert 1 == delete_again.exit_code
+
+
+def test_asked_before_a_key_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """At a terminal a key is deleted once a person has said yes, and `no` leaves it."""
+    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
+    create(made.file, NewKey("ann"), False)
+    monkeypatch.setattr("unilect.cli._keys.sys.stdin.isatty", lambda: True, raising=False)
+    for answer, left in (("n", 1), ("y", 0)):
+        monkeypatch.setattr("click.termui.visible_prompt_func", lambda text, answer=answer: answer)
+        with suppress(click.Abort):
+            delete(made.file, "ann", False, False)
+        capsys.readouterr()
+        list_keys(made.file, True)
+        assert left == len(json.loads(capsys.readouterr().out))
+
+
+def test_names_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """Names that stand in a store all the same are listed with what does not show escaped."""
+    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
+    create(made.file, NewKey("ann", owner="lab"), False)
+    with closing(sqlite3.connect(tmp_path / "unilect.db")) as file:
+        file.execute("UPDATE keys SET name = ?, owner = ?", ("a\x1b[2J\u202e", "b\U000e0041"))
+        file.commit()
+    capsys.readouterr()
+    list_keys(made.file, False)
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").isprintable()
+    assert r"a\x1b[2J\u202e" in shown
+    with pytest.raises(SystemExit):
+        revoke(made.file, "nobody", False)
+    assert capsys.readouterr().err.replace("\n", "").isprintable()
 
 
 def test_twice(keys: Keys) -> None:
     """A name is given once."""
     keys.run("create", "twice")
     told = keys.run("create", "twice", code=1)
-    assert "twice: a key of this name exists" in told
+    assert "NAME: a key named twice exists" in told
 
 
 def test_turned_off(keys: Keys, tmp_path: Path) -> None:
@@ -309,26 +446,6 @@ def test_turned_off(keys: Keys, tmp_path: Path) -> None:
     assert "turned off" in off.run("list", code=1)
     with serve(config=off.config) as server:
         assert [401, 200] == [ask(server, key)[0] for key in (secret, "sk-of-the-file")]
-
-
-def test_without_other_keys(tmp_path: Path) -> None:
-    """A server without keys lets everybody in until the first key is made, and nobody without one from then on, nor after a restart."""
-    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
-    made.config = made.config.replace('api_keys = ["sk-of-the-file"]', "")
-    made.file.write_text(made.config)
-    with serve(config=made.config) as server:
-        assert 200 == ask(server, None)[0]
-        assert not (tmp_path / "unilect.db").exists()
-        secret = made.run("create", "ann")
-        seen(lambda: 401 == ask(server, None)[0])
-        assert 200 == ask(server, secret)[0]
-        made.run("revoke", "ann")
-    with serve(config=made.config) as server:
-        assert 401 == ask(server, None)[0]
-    secret = made.run("create", "bob")
-    with serve(config=f'host = "0.0.0.0"\n{made.config}') as server:
-        local = Server(server.url.replace("0.0.0.0", "127.0.0.1"), server.pid, server.log)
-        assert [401, 200] == [ask(local, key)[0] for key in (None, secret)]
 
 
 def test_the_store(keys: Keys, tmp_path: Path) -> None:
@@ -395,11 +512,11 @@ def test_a_closed_stdout(keys_of_a_file: Keys) -> None:
     for words in ("create closed", "rotate there"):
         before = secrets()
         command = f"exec {sys.executable} -m unilect keys {words} --config {keys_of_a_file.file}"
-        for to, code, told in ((">&-", 1, "stdout is closed"), (">/dev/null", 0, "")):
+        for to, code, told in ((">&-", 1, "stdout is closed"), (">/dev/null", 0, "the store")):
             done = subprocess.run(
                 ["/bin/sh", "-c", f"{command} {to}"], stderr=subprocess.PIPE, text=True, check=False,
                 env={k: v for k, v in os.environ.items() if not k.startswith("UNILECT_")},
             )  # fmt: skip
-            assert (code, code) == (done.returncode, len(done.stderr.splitlines())), done
+            assert code == done.returncode, done
             assert told in done.stderr
             assert before + (code == 0) == secrets()

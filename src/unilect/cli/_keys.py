@@ -3,95 +3,160 @@
 import asyncio
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from getpass import getpass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import click
 
 from unilect.cli._commands import fail, or_exit
 from unilect.cli._options import flush
 from unilect.cli._screen import tell, tell_table
+from unilect.cli._servers import of_store
 from unilect.config import load as config_load
 from unilect.config.digests import hashed
 from unilect.config.durations import seconds
 from unilect.config.limits import limit_names, parsed
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
-from unilect.errors import ConfigError, StoreUnavailable
+from unilect.config.store import location
+from unilect.errors import ConfigError, StoreUnavailable, listed
 from unilect.gateway.secret import digest, id_of, is_mistyped, new_secret
+from unilect.logs import escaped
 from unilect.routing import sources
 from unilect.store.keys import Key, StoredKeys, state, told
 from unilect.store.store import Store
 
 _Result = TypeVar("_Result")
-_NAME = re.compile(r"[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,100}")
+#: Of errors of the store, what the command line calls the fields.
+_WORDS = {"name": "NAME", "owner": "--owner"}
 
 
-def create(
-    config: Path | None,
-    name: str,
-    owner: str,
-    expires: str | None,
-    models: str | None,
-    limits: Sequence[str],
-    as_json: bool,
-) -> None:
-    """Make a key; its text alone is printed on stdout, or it and what is known of it as JSON."""
+class NewKey(NamedTuple):
+    """
+    A key to create, as the command line has it.
 
-    def checked(settings: Config) -> tuple[float | None, list[str] | None, dict[str, float]]:
-        _check_name(name, "NAME")
-        if owner:
-            _check_name(owner, "--owner")
-        lasts_s = None if expires is None else seconds(expires, "--expires")
+    Attributes:
+        name, owner: Words.
+        expires: After which time; None for never.
+        models: Names with commas between them; None for all.
+        limits: Each NAME=NUMBER.
+        require: Running servers that ask for no keys do so from now on.
+    """
+
+    name: str
+    owner: str = ""
+    expires: str | None = None
+    models: str | None = None
+    limits: Sequence[str] = ()
+    require: bool = False
+
+
+class _Place:
+    """
+    The store that a command is about.
+
+    Raises:
+        ConfigError: The configuration is wrong, or lets no keys of a store in.
+
+    Attributes:
+        settings: The configuration.
+        store: Where the store is, for people.
+    """
+
+    def __init__(self, config: Path | None) -> None:
+        self.settings = config_load.load(config)
+        if not self.settings.store.keys:
+            raise ConfigError(
+                "store.keys: the keys of the store are turned off in this configuration."
+            )
+        self.store = location(self.settings.store, process_environment())
+        self._is_named = config_load.origin_of(config).file is not None
+
+    @property
+    def hint(self) -> str:
+        """How another store is named, where none was."""
+        return "" if self._is_named else " --config FILE names the store of a server with a configuration file."  # fmt: skip
+
+    def ask(self, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Result]]) -> _Result:
+        """
+        Return what the keys of the store say.
+
+        Raises:
+            ConfigError: The store cannot be used, or what the keys raise.
+        """
+
+        async def run() -> _Result:
+            store = Store(self.settings.store, process_environment(), is_lasting=True)
+            try:
+                assert store.keys is not None
+                return await ask(store.keys)
+            except StoreUnavailable as error:
+                raise ConfigError(f"{error.for_operator}{self.hint}") from error
+            except ConfigError as error:
+                if error.path:
+                    raise ConfigError(f"{_WORDS[str(error.path[0])]}: {error}") from error
+                raise ConfigError(
+                    f"{escaped(str(error))} The store is {self.store}.{self.hint}"
+                ) from error
+            finally:
+                await store.aclose()
+
+        return asyncio.run(run())
+
+
+def create(config: Path | None, new: NewKey, as_json: bool) -> None:
+    """Create a key; its text alone is printed on stdout, or it and what is known of it as JSON, and what follows on stderr."""
+
+    def run() -> tuple[_Place, Key, str]:
+        _check_stdout()
+        place = _Place(config)
+        lasts_s = None if new.expires is None else seconds(new.expires, "--expires")
         if lasts_s == 0:
             raise ConfigError("--expires: the key would have ended before it is used; give a time above 0, such as 30d.")  # fmt: skip
-        allowed = None if models is None else _models(models, settings)
-        return lasts_s, allowed, parsed(limits)
-
-    def run() -> tuple[Key, str, str]:
-        _check_stdout()
-        settings = config_load.load(config)
-        lasts_s, allowed, limited = checked(settings)
-        secret = new_secret()
+        allowed = None if new.models is None else _models(new.models, place.settings)
+        limited, secret = parsed(new.limits), new_secret()
+        _warn_of_unknown(allowed or (), place.settings)
 
         async def add(keys: StoredKeys) -> Key:
             return await keys.create(
-                name,
+                new.name,
                 id_of(secret) or "",
                 digest(secret),
-                owner=owner,
+                owner=new.owner,
                 models=allowed,
                 limits=limited,
                 lasts_s=lasts_s,
+                require=new.require,
             )
 
-        return _asked(settings, add), secret, _unknown(allowed or (), settings)
+        return place, place.ask(add), secret
 
-    key, secret, notice = or_exit(run)
+    place, key, secret = or_exit(run)
     _tell_secret(key, secret, as_json)
-    if notice:
-        tell(f"unilect: {notice}", on_stderr=True)
+    _note(f"{_called(key)} is in the store {place.store}.{place.hint}")
+    _tell_servers(place)
 
 
 def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
     """Give a key another secret, and print that."""
 
-    def run() -> tuple[Key, str]:
+    def run() -> tuple[_Place, Key, str]:
         _check_stdout()
         overlap_s = seconds(overlap, "--overlap")
-        secret = new_secret()
-        key = _asked(
-            config_load.load(config),
-            lambda keys: keys.rotate(name, id_of(secret) or "", digest(secret), overlap_s),
+        place, secret = _Place(config), new_secret()
+        key = place.ask(
+            lambda keys: keys.rotate(name, id_of(secret) or "", digest(secret), overlap_s)
         )
-        return key, secret
+        return place, key, secret
 
-    key, made = or_exit(run)
+    place, key, made = or_exit(run)
     _tell_secret(key, made, as_json)
+    _note(f"{_called(key)} of the store {place.store} has a new secret; the old one works for {overlap} more.")  # fmt: skip
 
 
 def limit(
@@ -106,17 +171,42 @@ def limit(
             raise ConfigError(f"--none: {twice[0]} is given with --limit, too; leave one of them out.")  # fmt: skip
         if not changes:
             raise ConfigError("--limit: nothing to change; give --limit NAME=NUMBER, or --none NAME.")  # fmt: skip
-        return _asked(config_load.load(config), lambda keys: keys.limit(name, changes))
+        return _Place(config).ask(lambda keys: keys.limit(name, changes))
 
     key = or_exit(run)
     shown = _shown(key.limits) or "no limits of its own"
-    tell(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) has {shown}.")
+    tell(json.dumps(told(key, time.time())) if as_json else f"{_called(key)} has {shown}.")
 
 
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
-    key = or_exit(lambda: _asked(config_load.load(config), lambda keys: keys.revoke(name)))
-    tell(json.dumps(told(key, time.time())) if as_json else f"{key.name} ({key.id}) is revoked.")
+    key = or_exit(lambda: _Place(config).ask(lambda keys: keys.revoke(name)))
+    tell(json.dumps(told(key, time.time())) if as_json else f"{_called(key)} is revoked.")
+
+
+def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
+    """Delete a key, once a person at the terminal or `--yes` has confirmed it, and say what follows."""
+
+    def run() -> tuple[_Place, Key, int]:
+        place = _Place(config)
+        if not yes:
+            if not sys.stdin.isatty():
+                raise ConfigError("--yes: is needed where stdin is no terminal, since nobody can be asked. Nothing was deleted.")  # fmt: skip
+            key = place.ask(lambda keys: keys.named(name))
+            if key is not None:
+                about = f"Delete {_called(key)}, {state(key, time.time())}, from the store {place.store}?"
+                click.confirm(about, abort=True, err=True)
+        return place, *place.ask(lambda keys: keys.delete(name))
+
+    place, key, left = or_exit(run)
+    if as_json:
+        tell(json.dumps(told(key, time.time()) | {"state": "deleted", "keys_left": left}))
+    else:
+        tell(f"{_called(key)} is deleted from the store {place.store}.")
+    _note(f"What it used stays in the ledger under {key.id}; what it stored is deleted when it is old enough.")  # fmt: skip
+    if not left:
+        _note("It was the last key: servers that start with this store from now on ask for none. Those that ask for keys now do so until they are restarted.")  # fmt: skip
+        _tell_servers(place)
 
 
 def print_digest() -> None:
@@ -131,7 +221,14 @@ def print_digest() -> None:
 
 def list_keys(config: Path | None, as_json: bool) -> None:
     """Print all keys, as a table or as a JSON list."""
-    keys = or_exit(lambda: _asked(config_load.load(config), lambda stored: stored.all()))
+
+    def run() -> tuple[_Place, list[Key]]:
+        place = _Place(config)
+        return place, place.ask(lambda stored: stored.all())
+
+    place, keys = or_exit(run)
+    if not keys:
+        _note(f"There are no keys in the store {place.store}.{place.hint}")
     if as_json:
         tell(json.dumps([told(key, time.time()) for key in keys]))
         return
@@ -149,13 +246,6 @@ def list_keys(config: Path | None, as_json: bool) -> None:
         for key in keys
     ]
     tell_table(("NAME", "ID", "OWNER", "MODELS", "LIMITS", "CREATED", "EXPIRES", "STATE"), rows)
-
-
-def _check_name(name: str, where: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"{where}: {name[:50]!r} is not a name; expected 1 to 100 characters without spaces and control characters."
-        )
 
 
 def _models(text: str, settings: Config) -> list[str]:
@@ -177,39 +267,38 @@ def _models(text: str, settings: Config) -> list[str]:
     return names
 
 
-def _unknown(names: Iterable[str], settings: Config) -> str:
-    """What to say of names that no model has; nothing where models may come that the configuration does not name."""
-    models = sources.served(settings)
+def _warn_of_unknown(names: Iterable[str], settings: Config) -> None:
+    """Say that no model of a configuration has a name, unless models may come that it does not name."""
+    models = settings.models
     if settings.fastchat_controller or any(one.model == sources.ALL for one in models.values()):
-        return ""
+        return
     unknown = ", ".join(f"`{name}`" for name in names if name not in models)
-    return (
-        unknown
-        and f"--models: no model of this configuration is called {unknown}; it has {', '.join([*models][:20])}."
-    )
+    if unknown and models:
+        _note(
+            f"warning: --models: no model of this configuration is called {unknown}; it has {listed(models)}. The key is created all "
+            "the same, since the model may come."
+        )
 
 
-def _asked(settings: Config, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Result]]) -> _Result:
-    """
-    What the keys of a configuration's store say.
+def _tell_servers(place: _Place) -> None:
+    """Say of each running server of the store whether it asks for keys, and what to do where it does not."""
+    servers, silent = of_store(place.settings, process_environment())
+    for server in servers:
+        does = (
+            "asks for keys"
+            if server.keys
+            else "was started without keys and goes on without; restart it, reload it, or pass --require"
+        )
+        _note(f"{server.urls[0]} (pid {server.pid}) {does}.")
+    for why in silent:
+        _note(why)
+    if not servers:
+        _note("No running server of this user was found with this store.")
 
-    Raises:
-        ConfigError: The store cannot be used, or what the keys raise.
-    """
-    if not settings.store.keys:
-        raise ConfigError("store.keys: the keys of the store are turned off in this configuration.")
 
-    async def run() -> _Result:
-        store = Store(settings.store, process_environment())
-        try:
-            assert store.keys is not None
-            return await ask(store.keys)
-        except StoreUnavailable as error:
-            raise ConfigError(error.for_operator) from error
-        finally:
-            await store.aclose()
-
-    return asyncio.run(run())
+def _note(text: str) -> None:
+    """Say something beside what a command was asked for."""
+    tell(text, on_stderr=True)
 
 
 def _check_stdout() -> None:
@@ -228,7 +317,12 @@ def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
         tell(json.dumps(told(key, time.time()) | {"key": secret}) if as_json else secret)
         flush()
     except OSError as error:
-        fail(f"{key.name} ({key.id}) has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip
+        fail(f"{_called(key)} has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip
+
+
+def _called(key: Key) -> str:
+    """A key by its name and its id."""
+    return f"{escaped(key.name)} ({key.id})"
 
 
 def _shown(limits: Mapping[str, float]) -> str:

@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from getpass import getpass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from unilect.config import load as config_load
 from unilect.config.admin import socket_folders
 from unilect.config.digests import is_digest
 from unilect.config.server import Config, process_environment
+from unilect.config.store import location
 from unilect.errors import ConfigError
 
 _TIMEOUT_S = 5.0  # for a server that was stopped by a signal, or does something else for long
@@ -65,6 +67,22 @@ def running(environment: Mapping[str, str]) -> tuple[list[Server], list[str]]:
                 if not isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError):
                     silent.append(str(error))
     return sorted(found, key=lambda one: one.ports[0] or 0), silent
+
+
+def of_store(settings: Config, environment: Mapping[str, str]) -> tuple[list[Server], list[str]]:
+    """
+    Find the running servers of this user that have the store of a configuration.
+
+    Returns:
+        As `running`. A server whose admin API has another place is found by the configuration that names it.
+    """
+    found, silent = running(environment)
+    place, keys = settings.admin.place, _plain(settings)
+    if place is not None and (keys or isinstance(place, Path)):
+        with suppress(ConfigError):  # it may not run
+            found.append(describe(AdminClient(place, keys, settings.tls_cert)))
+    where = location(settings.store, environment)
+    return [one for one in found if one.store == where], silent
 
 
 def describe(client: AdminClient) -> Server:
@@ -160,9 +178,13 @@ def _named(server: str) -> AdminClient:
 
 def _keys(settings: Config) -> list[str]:
     """The keys of the admin API; one is asked for where the configuration has digests only."""
-    keys = settings.admin.api_keys
-    plain = [key for key in keys if not is_digest(key)]
-    return plain or ([getpass("A key of the admin API: ")] if keys else [])
+    asks = settings.admin.api_keys
+    return _plain(settings) or ([getpass("A key of the admin API: ")] if asks else [])
+
+
+def _plain(settings: Config) -> list[str]:
+    """The keys of the admin API that the configuration itself has."""
+    return [key for key in settings.admin.api_keys if not is_digest(key)]
 
 
 def _is_own(folder: Path) -> bool:

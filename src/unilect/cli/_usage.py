@@ -52,7 +52,7 @@ async def _sums(config: StoreConfig, asked: usage.Asked) -> list[Sum]:
     Raises:
         ConfigError: It cannot be read.
     """
-    store = Store(config, process_environment())
+    store = Store(config, process_environment(), is_lasting=True)
     try:
         return await store.ledger.sums(asked.by, asked.since)
     except StoreUnavailable as error:

@@ -1,4 +1,4 @@
-"""The commands for API keys of the store: `unilect keys create|limit|digest|list|revoke|rotate`."""
+"""The commands for API keys of the store: `unilect keys create|limit|digest|list|revoke|delete|rotate`."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def app() -> None:
         "unilect keys create alice",
         "unilect keys create bob --expires 30d --models small,big",
         "unilect keys create eve --limit requests_per_minute=20",
-    )
+    ),
 )
 @click.argument("name", help="What to call the key.")
 @_config
@@ -36,6 +36,11 @@ def app() -> None:
     metavar="NAME=NUMBER",
     help="A limit of the key, such as tokens_per_day=1000; may be given several times (docs/limits.md).",
 )
+@click.option(
+    "--require",
+    is_flag=True,
+    help="Have running servers of the store that ask for no keys ask for them from now on.",
+)
 @as_json
 def create(
     name: str,
@@ -44,19 +49,21 @@ def create(
     expires: str | None,
     models: str | None,
     limit: tuple[str, ...],
+    require: bool,
     as_json: bool,
 ) -> None:
-    """Make a key, and print it. It is not shown again."""
+    """Create a key, and print it once."""
     from unilect.cli import _keys
 
-    _keys.create(config, name, owner, expires, models, limit, as_json)
+    new = _keys.NewKey(name, owner, expires, models, limit, require)
+    _keys.create(config, new, as_json)
 
 
 @app.command(
     examples=(
         "unilect keys limit alice --limit tokens_per_day=100000",
         "unilect keys limit alice --none tokens_per_day",
-    )
+    ),
 )
 @_name
 @_config
@@ -121,6 +128,18 @@ def revoke(name: str, config: Path | None, as_json: bool) -> None:
     from unilect.cli import _keys
 
     _keys.revoke(config, name, as_json)
+
+
+@app.command(examples=("unilect keys delete alice",))
+@_name
+@_config
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+@as_json
+def delete(name: str, config: Path | None, yes: bool, as_json: bool) -> None:
+    """Delete a key from the store, also a revoked one."""
+    from unilect.cli import _keys
+
+    _keys.delete(config, name, yes, as_json)
 
 
 @app.command(examples=("unilect keys rotate alice --overlap 1h",))

@@ -18,6 +18,7 @@ from unilect.errors import ConfigError
 from unilect.redact import redacted
 
 SQLITE = "sqlite://"
+MEMORY = "memory"
 _POSTGRESQL = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://[^\s/]*(/\S*)?")
 
 
@@ -96,15 +97,15 @@ def default_url(environment: Mapping[str, str]) -> str | None:
 
 def location(config: StoreConfig, environment: Mapping[str, str]) -> str:
     """
-    Return where the database is: the absolute path of a file, a URL without credentials, or `memory`.
+    Return where the database is: the absolute path of a file, a URL without credentials, or `MEMORY`.
 
-    Two processes with the same location, but for `memory`, use the same database.
+    Two processes with the same location, but for `MEMORY`, use the same database.
     """
     url = config.url or default_url(environment) or SQLITE
     path = sqlite_path(url)
     if path is None:
         return redacted(url)
-    return str(Path(path).resolve()) if path else "memory"
+    return str(Path(path).resolve()) if path else MEMORY
 
 
 def data_folder(environment: Mapping[str, str]) -> Path | None:

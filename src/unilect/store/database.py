@@ -51,18 +51,26 @@ class Database:
         timeout_s: How long another's lock, or the server, is waited for.
         is_default: Nobody has asked for this SQLite file: its folder is made, for this user only, and where that fails, there is a
             database in memory instead, and a warning in the log.
+        is_lasting: There is no database in memory in its place: it is unavailable.
 
     Raises:
         ConfigError: It is no such URL, or what it needs is not installed. The password is not told.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0, is_default: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 5.0,
+        is_default: bool = False,
+        is_lasting: bool = False,
+    ) -> None:
         check_url(url)
         self._url, self._timeout_s = url, timeout_s
         self._secrets = Secrets(secrets_of(url))
         path = sqlite_path(url)
         self._file = SqliteFile(Path(path), timeout_s) if path else None
-        self._is_default = is_default
+        self._is_default, self._is_lasting = is_default, is_lasting
         self._is_sqlite = path is not None
         # SQLite has one writer, and then one connection is the fastest; memory is one connection's
         writers = 1 if self._is_sqlite else _POSTGRESQL_WRITERS
@@ -300,12 +308,14 @@ class Database:
     def _prepare(self) -> None:
         """Make the folder of the default file; where it cannot be used, memory has to do."""
         if self._is_default and self._file is not None:
-            self._is_default = False
             try:
                 self._file.create_with_folder()
             except StoreUnavailable as error:
+                if self._is_lasting:
+                    raise
                 log.warning("%s Responses are stored in memory instead.", error.for_operator)
                 self._file = None
+            self._is_default = False
 
     def _alone(self) -> AbstractContextManager[None]:
         return self._file.alone() if self._file else nullcontext()

@@ -6,7 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from unilect.config.store import SQLITE, StoreConfig, check_place, default_url, sqlite_path
+from unilect.config.store import (
+    MEMORY,
+    SQLITE,
+    StoreConfig,
+    check_place,
+    default_url,
+    location,
+    sqlite_path,
+)
+from unilect.errors import ConfigError
 from unilect.store.answers import Answers
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
@@ -25,6 +34,7 @@ class Store:
         config: The table `[store]`.
         environment: Says where a user's data is; without a folder for it the database is in memory, and the log tells so.
         clock: Seconds since 1970, for all that is kept.
+        is_lasting: What is kept has to outlive this process: there is no database in memory.
 
     Attributes:
         database: For all that is kept.
@@ -33,7 +43,7 @@ class Store:
         ledger: What was used.
 
     Raises:
-        ConfigError: The URL is not that of a database that can be used, or there is no such folder.
+        ConfigError: The URL is not that of a database that can be used, or there is no such folder, or it is in memory and has to last.
     """
 
     def __init__(
@@ -41,15 +51,31 @@ class Store:
         config: StoreConfig,
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
+        *,
+        is_lasting: bool = False,
     ) -> None:
         check_place(config)
         default = default_url(environment)
+        if is_lasting and location(config, environment) == MEMORY:
+            raise ConfigError(
+                "the store is in memory, and gone when this command ends: "
+                + (
+                    "`url` in [store] is sqlite://."
+                    if config.url is not None
+                    else "there is neither HOME nor XDG_DATA_HOME."
+                )
+                + " Name the file of a server's configuration with --config, whose [store] has a `url` that lasts."
+            )
         if config.url is None and default is None and config.responses:
             log.warning(
                 "Responses are stored in memory, and are gone when the server stops: there is neither HOME nor XDG_DATA_HOME. "
                 "Set `url` in [store]."
             )
-        self.database = Database(config.url or default or SQLITE, is_default=config.url is None)
+        self.database = Database(
+            config.url or default or SQLITE,
+            is_default=config.url is None,
+            is_lasting=is_lasting,
+        )
         self._data = Path(sqlite_path(default) or "").parent if default is not None else None
         self.keys = StoredKeys(self.database, clock) if config.keys else None
         self.ledger = Ledger(self.database, max_age_s=config.ledger_days * _DAY_S, clock=clock)
