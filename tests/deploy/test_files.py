@@ -8,9 +8,12 @@ import stat
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -20,7 +23,14 @@ from serving import serve
 from unilect.config.admin import socket_folders
 from unilect.config.load import load
 
-SECRETS = ("first_api_key", "database_url", "redis_url", "postgres_password", "redis_conf")
+SECRETS = (
+    "first_api_key",
+    "metrics_key",
+    "database_url",
+    "redis_url",
+    "postgres_password",
+    "redis_conf",
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +83,8 @@ def test_secrets(secrets: Path) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", made["postgres_password"])
     assert f"postgresql://unilect:{made['postgres_password']}@postgres/unilect" == made["database_url"]  # fmt: skip
     assert re.fullmatch(r"sk-[0-9a-f]{64}", made["first_api_key"])
+    assert re.fullmatch(r"sk-[0-9a-f]{64}", made["metrics_key"])
+    assert made["first_api_key"] != made["metrics_key"]
     password = re.fullmatch(r"redis://:([0-9a-f]{64})@redis:6379/0", made["redis_url"])
     assert password is not None
     assert f"requirepass {password[1]}" in made["redis_conf"].splitlines()
@@ -96,12 +108,14 @@ def test_the_configuration(secrets: Path) -> None:
     config = load(DEPLOY / "unilect.toml", environment=env)
     assert (secrets / "database_url").read_text().strip() == config.store.url
     assert [(secrets / "first_api_key").read_text().strip()] == config.api_keys
+    assert [(secrets / "metrics_key").read_text().strip()] == config.metrics_keys
 
 
 def test_a_server_with_the_configuration(secrets: Path, tmp_path: Path) -> None:
-    """A server starts with the configuration, and the image's health check says that it is ready."""
+    """A server starts with the configuration, the image's health check says that it is ready, and the metrics are for the key that is made for them."""
     env = {
         "FIRST_API_KEY_FILE": str(secrets / "first_api_key"),
+        "METRICS_KEY_FILE": str(secrets / "metrics_key"),
         "DATABASE_URL": f"sqlite:///{tmp_path}/unilect.db",
     }
     (at,) = [n for n, words in enumerate(dockerfile()) if words[0] == "HEALTHCHECK"]
@@ -113,6 +127,15 @@ def test_a_server_with_the_configuration(secrets: Path, tmp_path: Path) -> None:
         here = command[2].replace(":8000/", f":{server.port}/")
         healthy = [sys.executable, command[1], here]
         assert 0 == subprocess.run(healthy, timeout=30).returncode
+        statuses = []
+        for name in ("metrics_key", "first_api_key"):
+            sent = {"Authorization": f"Bearer {(secrets / name).read_text().strip()}"}
+            with (
+                suppress(HTTPError),
+                urlopen(Request(f"{server.root}/metrics", headers=sent)) as answer,
+            ):
+                statuses.append(answer.status)
+        assert [200] == statuses
     assert 0 != subprocess.run(healthy, capture_output=True, timeout=30).returncode
 
 
@@ -130,7 +153,7 @@ def test_the_dockerfile() -> None:
     last = max(n for n, words in enumerate(lines) if words[0] == "FROM")
     assert "10001:10001" == [words[1] for words in lines[last:] if words[0] == "USER"][-1]
     assert not re.search(r"gcc|build-essential|pip install", " ".join(map(" ".join, lines[last:])))
-    assert used() <= {"DATABASE_URL", "FIRST_API_KEY", "REDIS_URL"}
+    assert used() <= {"DATABASE_URL", "FIRST_API_KEY", "METRICS_KEY", "REDIS_URL"}
 
 
 def test_the_versions_of_the_image() -> None:

@@ -114,6 +114,7 @@ def test_the_configuration(objects: dict[str, Any], groups: dict[str, Any], tmp_
     gateway = container(groups["gateway"], "unilect")
     values = {
         "first_api_key": "sk-0123456789abcdef0123456789abcdef",
+        "metrics_key": "sk-abcdef0123456789abcdef0123456789",
         "database_url": "postgresql://unilect:x@postgres/unilect",
         "redis_url": "redis://:x@redis:6379/0",
     }

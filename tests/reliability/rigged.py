@@ -15,7 +15,7 @@ from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
 from unilect.routing.registry import Model
 
-TOP = "port = 0\napi_keys = ['one', 'two']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"
+TOP = "port = 0\napi_keys = ['one', 'two']\nmetrics_keys = ['three']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"
 
 
 class Rig(Reloadable):
@@ -89,7 +89,7 @@ class Rig(Reloadable):
 
     async def metric(self, line: str) -> float:
         """The sum of the lines of the metrics that begin so."""
-        async with self.client.get(f"{self.url}/metrics", headers={"X-API-Key": "one"}) as answer:
+        async with self.client.get(f"{self.url}/metrics", headers={"X-API-Key": "three"}) as answer:
             found = [one for one in (await answer.text()).splitlines() if one.startswith(line)]
         return sum(float(one.split()[-1]) for one in found)
 

@@ -39,7 +39,7 @@ FASTCHAT = {
 }
 #: The answer is for who has a client's key.
 KEY = {
-    "GET": "/ /metrics /v1/usage /openapi.json /docs /props /lora-adapters /slots /v1/models /models /v1/models/{model:.+} /models/{model:.+} "
+    "GET": "/ /v1/usage /openapi.json /docs /props /lora-adapters /slots /v1/models /models /v1/models/{model:.+} /models/{model:.+} "
     "/api /api/version /api/tags /api/ps /v1/responses/{response_id} /v1/responses/{response_id}/input_items "
     "/responses/{response_id} /responses/{response_id}/input_items /v1/conversations/{conversation_id} "
     "/v1/conversations/{conversation_id}/items /v1/conversations/{conversation_id}/items/{item_id}",
@@ -54,15 +54,20 @@ KEY = {
     "DELETE": "/api/delete /v1/responses/{response_id} /responses/{response_id} /v1/conversations/{conversation_id} "
     "/v1/conversations/{conversation_id}/items/{item_id}",
 }
+#: The answer is for who has a key for metrics or of the admin API; a client's key is refused.
+OWN = {"GET": "/metrics"}
 #: The answer is for who has a key of the admin API, on its own listener.
 ADMIN = {
-    "GET": "/ /keys /usage /limits /models /requests /failures /failures/{request} /server /reload /debug/tasks /openapi.json /docs",
+    "GET": "/ /keys /usage /limits /models /requests /failures /failures/{request} /server /reload /debug/tasks /metrics /openapi.json /docs",
     "POST": "/keys /keys/{key}/rotate /keys/{key}/revoke /models/{model:.+}/load /models/{model:.+}/stop /models/{model:.+}/drain "
     "/requests/{request}/cancel /reload",
     "PATCH": "/keys/{key}",
+    "DELETE": "/keys/{key}",
 }
-USER_KEY, ADMIN_KEY = "sk-user-key", "sk-admin-key"
-KEYS = {"": None, "user": USER_KEY, "admin": ADMIN_KEY}
+USER_KEY, ADMIN_KEY, METRICS_KEY = "sk-user-key", "sk-admin-key", "sk-metrics-key"
+KEYS = {"": None, "user": USER_KEY, "admin": ADMIN_KEY, "metrics": METRICS_KEY}
+#: What each of them gets from a route of `OWN`.
+OF_OWN = {"": 401, "user": 403, "admin": 200, "metrics": 200}
 
 
 def routes(table: dict[str, str]) -> set[tuple[str, str]]:
@@ -78,7 +83,7 @@ def data_routes(config: Config) -> dict[tuple[str, str], str]:
 
 def admin_routes(config: Config, registry: Registry, reloader: Reloader) -> dict[Any, str]:
     """The class of each route of the admin API."""
-    app = create_admin(config, Operated(registry, {}, None, reloader))
+    app = create_admin(config, Operated(registry, {}, None, reloader, metrics=Metrics()))
     return {(route.method, route.path): route.access for route in app[GUARD]._routes.values()}
 
 
@@ -88,6 +93,7 @@ async def both_listeners(**options: Any) -> AsyncIterator[tuple[str, str, dict[A
     config = Config(
         port=0,
         api_keys=[USER_KEY],
+        metrics_keys=[METRICS_KEY],
         store=StoreConfig(url="sqlite://"),
         admin=AdminConfig(listen="127.0.0.1:0", api_keys=[ADMIN_KEY]),
         models=dict.fromkeys(["m"], sources.ModelConfig(source="echo:")),
@@ -124,7 +130,8 @@ async def statuses(url: str, paths: set[str]) -> dict[tuple[str, str, str], int]
 
 def test_every_route_has_a_class() -> None:
     """A route for clients is in one of the tables above, and has the class of that."""
-    expected = dict.fromkeys(routes(PUBLIC), "public") | dict.fromkeys(routes(KEY), "key")
+    tables = {"public": PUBLIC, "key": KEY, "own": OWN}
+    expected = {route: access for access, table in tables.items() for route in routes(table)}
     fastchat = Config(fastchat_controller=True, fastchat_register="http://127.0.0.1:1")
 
     assert expected == data_routes(Config())
@@ -134,7 +141,7 @@ def test_every_route_has_a_class() -> None:
 async def test_the_walk() -> None:
     """Each route answers those of its class alone, on its own listener; whatever is no route answers nobody without that listener's key."""
     public, key, admin = routes(PUBLIC), routes(KEY), routes(ADMIN)
-    paths = {path for _, path in public | key | admin}
+    paths = {path for _, path in public | key | routes(OWN) | admin}
     wrong = []
     async with both_listeners() as (data_url, admin_url, of_admin):
         walks = {
@@ -145,7 +152,9 @@ async def test_the_walk() -> None:
         concrete = {(method, path) for method, path in own | open_routes}
         for (method, path, kind), status in found.items():
             route = ("GET" if method == "HEAD" else method, path)
-            if route in open_routes:
+            if listener == "data" and route in routes(OWN):
+                fine = status == OF_OWN[kind]
+            elif route in open_routes:
                 fine = status == 200
             elif kind != let_in:
                 fine = status == 401

@@ -25,7 +25,17 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra 
 #: What nobody but who sent it may see again; the base64 of the image is such a text, too.
 KEYS = {
     name: f"canary-{name}-5f1d0c9e7b3a"
-    for name in ("caller", "admin", "upstream", "redis", "hub", "collector", "header", "wrong")
+    for name in (
+        "caller",
+        "metrics",
+        "admin",
+        "upstream",
+        "redis",
+        "hub",
+        "collector",
+        "header",
+        "wrong",
+    )
 }
 WORDS = {name: f"canary-{name}-8a2e4b6d1f07" for name in ("prompt", "system", "tool", "answer")}
 IMAGE = base64.b64encode(b"canary-image-0b5c7d9e1a3f").decode()
@@ -127,6 +137,7 @@ def running(form: str, store: str, redis: RedisServer, folder: Path, far: int) -
     admin = free_port()
     config = f"""
         api_keys = ["$CALLER"]
+        metrics_keys = ["$METRICS"]
         log_format = "{form}"
         log_level = "debug"
         metrics_per_key = true
@@ -155,6 +166,7 @@ def running(form: str, store: str, redis: RedisServer, folder: Path, far: int) -
     """
     env = {
         "CALLER": KEYS["caller"],
+        "METRICS": KEYS["metrics"],
         "ADMIN": KEYS["admin"],
         "FAR": KEYS["upstream"],
         "STORE": store,
@@ -244,6 +256,7 @@ async def attack(server: Server, admin: int, told: Told) -> None:
         await ask("POST", f"{server.url}/chat/completions", BEARER, asked()[0][1])
         for path in ("/metrics", "/healthz", "/readyz", "/health", "/v1/models", "/openapi.json", "/docs", "/nothing"):  # fmt: skip
             await ask("GET", server.root + path, BEARER)
+        await ask("GET", f"{server.root}/metrics", {"Authorization": f"Bearer {KEYS['metrics']}"})
         base, key = f"http://127.0.0.1:{admin}/admin", {"Authorization": f"Bearer {KEYS['admin']}"}
         for path in ("models", "requests", "keys", "usage", "limits", "reload", "debug/tasks"):
             for headers in (key, BEARER, wrong):

@@ -77,15 +77,6 @@ class Operated:
             while (await self.ask("GET", "/requests"))[1]["requests"]:
                 await asyncio.sleep(0.02)
 
-    async def until_required(self) -> None:
-        """Wait until the server has seen that there is a key."""
-        async with asyncio.timeout(20):
-            while True:
-                async with self.client.get(f"{self.url}/v1/models") as answer:
-                    if answer.status == 401:
-                        return
-                await asyncio.sleep(0.02)
-
     async def chat(self, model: str, **more: Any) -> tuple[int, Any]:
         """The status and the JSON of an answer to a client."""
         body = {"model": model, "messages": HI}
@@ -94,11 +85,13 @@ class Operated:
 
 
 @asynccontextmanager
-async def operated(tmp_path: Path, text: str = MODELS) -> AsyncIterator[Operated]:
-    """A server with an admin API at a unix socket."""
+async def operated(
+    tmp_path: Path, text: str = MODELS, options: str = ""
+) -> AsyncIterator[Operated]:
+    """A server with an admin API at a unix socket; its file has some options before the tables."""
     file = tmp_path / "unilect.toml"
     store = "" if "[store]" in text else "[store]\nurl = 'sqlite:///keys.db'\n"
-    file.write_text(f"port = 0\n{store}[admin]\nlisten = './admin.sock'\n{text}")
+    file.write_text(f"port = 0\n{options}{store}[admin]\nlisten = './admin.sock'\n{text}")
 
     def read() -> Any:
         return config_load.load(file, environment={})
@@ -166,12 +159,11 @@ async def test_a_socket_that_was_left_behind(tmp_path: Path) -> None:
 async def test_keys(tmp_path: Path) -> None:
     """A key that is created lets its holder in until it is revoked, and only the answer that created it holds its secret."""
     async with operated(tmp_path) as server:
-        made = await server.ask("POST", "/keys", {"name": "ann", "models": ["a"], "owner": "team"})
+        made = await server.ask("POST", "/keys", {"name": "ann", "models": ["a"], "owner": "team", "require": True})  # fmt: skip
         again = await server.ask("POST", "/keys", {"name": "ann"})
         secret = made[1]["key"]
         turned = await server.ask("POST", "/keys/ann/rotate", {"overlap_s": 3600})
         header = {"headers": {"Authorization": f"Bearer {turned[1]['key']}"}}
-        await server.until_required()
         allowed = [(await server.chat(name, **header))[0] for name in ("a", "org/slow")]
         listed = await server.ask("GET", "/keys")
         ended = await server.ask("POST", f"/keys/{made[1]['id']}/revoke")
@@ -194,6 +186,13 @@ async def test_keys(tmp_path: Path) -> None:
         ("/keys", {"name": 5}, "name"),
         ("/keys", {"name": "key_3GqS0bZx"}, "name"),
         ("/keys", {"name": "anonymous"}, "name"),
+        ("/keys", {"name": "ANONYMOUS"}, "name"),
+        ("/keys", {"name": "a\u202e"}, "name"),
+        ("/keys", {"name": "a", "owner": "b\u00a0c"}, "owner"),
+        ("/keys", {"name": "a", "owner": "b\U000e0041"}, "owner"),
+        ("/keys", {"name": "a", "owner": "Anonymous"}, "owner"),
+        ("/keys", b'{"name": "a", "name": "b"}', "name"),
+        ("/keys", b'{"name": "a", "limits": {"parallel": 1, "parallel": 2}}', "parallel"),
         ("/keys", {"name": "n", "model": ["a"]}, "model"),
         ("/keys", {"name": "n", "models": []}, "models"),
         ("/keys", {"name": "n", "models": ["x"]}, "models"),
@@ -220,6 +219,7 @@ async def test_keys(tmp_path: Path) -> None:
         ("/keys/n/rotate", {"overlap_s": -1}, "overlap_s"),
         ("/keys/n/rotate", {"overlap": 1}, "overlap"),
         ("/keys/n/revoke", {"now": True}, None),
+        ("DELETE /keys/n", {"now": True}, None),
         ("/models/a/stop", {"now": True}, None),
         ("/reload", {"file": "/etc/passwd"}, None),
     ],
@@ -228,8 +228,7 @@ async def test_wrong_bodies(tmp_path: Path, path: str, body: Any, param: str | N
     """A body with a mistake is a 400 that names the field."""
     method, _, url = path.rpartition(" ")
     async with operated(tmp_path) as server:
-        await server.ask("POST", "/keys", {"name": "key"})
-        await server.until_required()
+        await server.ask("POST", "/keys", {"name": "key", "require": True})
         status, told = await server.ask(method or "POST", url, body)
 
     assert (400, param) == (status, told["error"]["param"])
@@ -243,7 +242,81 @@ def test_any_body(body: Any) -> None:
         made = body_of(NewKey, data)
     except InvalidRequest:
         return
-    assert not set(made.name) & set(" \t\n\x00")
+    assert 1 <= len(made.name) <= 100
+
+
+async def test_a_change_holds_at_once(tmp_path: Path) -> None:
+    """When a key is revoked, deleted or rotated without overlap, the answer comes after the last request that it let in on this server, also in a stream."""
+    async with operated(tmp_path) as server:
+        for number, (method, path, body) in enumerate(
+            [
+                ("POST", "/keys/{}/revoke", None),
+                ("DELETE", "/keys/{}", None),
+                ("POST", "/keys/{}/rotate", {"overlap_s": 0}),
+            ]
+            * 3
+        ):
+            _, made = await server.ask("POST", "/keys", {"name": f"n{number}", "require": True})
+            header = {"headers": {"Authorization": f"Bearer {made['key']}"}}
+            assert 200 == (await server.chat("a", **header))[0]
+            assert 200 == (await server.ask(method, path.format(made["id"]), body))[0]
+            assert 401 == (await server.chat("a", **header))[0]
+
+
+async def test_a_deleted_key(tmp_path: Path) -> None:
+    """A key is deleted by its name or its id, also a revoked one, once; how many are left is told, and none stays listed."""
+    async with operated(tmp_path) as server:
+        ids = [
+            (await server.ask("POST", "/keys", {"name": name}))[1]["id"] for name in ("ann", "bob")
+        ]
+        await server.ask("POST", "/keys/ann/revoke")
+        first = await server.ask("DELETE", "/keys/ann")
+        again = await server.ask("DELETE", "/keys/ann")
+        last = await server.ask("DELETE", f"/keys/{ids[1]}")
+        listed = await server.ask("GET", "/keys")
+
+    assert (200, ids[0], "deleted", 1) == (first[0], *(first[1][n] for n in ("id", "state", "keys_left")))  # fmt: skip
+    assert (404, 200, 0) == (again[0], last[0], last[1]["keys_left"])
+    assert [] == listed[1]["keys"]
+
+
+async def test_nobody_is_locked_out(tmp_path: Path) -> None:
+    """The first key of a server that was started without any locks nobody out; one that is created to be required does, and the server says what it does."""
+    async with operated(tmp_path) as server:
+        seen = []
+        for body in ({"name": "ann"}, {"name": "bob", "require": True}):
+            await server.ask("POST", "/keys", body)
+            seen.append(
+                ((await server.chat("a"))[0], (await server.ask("GET", "/server"))[1]["keys"])
+            )
+    assert [(200, False), (401, True)] == seen
+
+
+async def test_metrics(tmp_path: Path) -> None:
+    """The metrics are told at the admin address, and to clients where no key is needed; a client's key is refused with what to do, and one for metrics opens nothing else."""
+    options = 'metrics_per_key = true\nmetrics_keys = ["sk-m"]\n'
+    async with operated(tmp_path, options=options) as server:
+        _, made = await server.ask("POST", "/keys", {"name": "ann", "require": True})
+
+        async def read(path: str, key: str | None) -> tuple[int, str]:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            async with server.client.get(f"{server.url}{path}", headers=headers) as answer:
+                return answer.status, await answer.text()
+
+        refused = await read("/metrics", made["key"])
+        read_by = [await read("/metrics", key) for key in ("sk-m", None, "sk-x")]
+        elsewhere = [await read(path, "sk-m") for path in ("/v1/models", "/", "/docs")]
+        async with server._admin.get("http://localhost/metrics") as answer:
+            of_admin = await answer.text()
+    assert 403 == refused[0]
+    assert (
+        "Send one of `metrics_keys` of the server's configuration, or ask the admin API."
+        in refused[1]
+    )
+    assert [200, 401, 401] == [status for status, _ in read_by]
+    assert "unilect_build_info" in read_by[0][1]
+    assert "unilect_build_info" in of_admin
+    assert [401] * 3 == [status for status, _ in elsewhere]
 
 
 PRICED = """
@@ -276,10 +349,9 @@ async def test_limits_and_usage(
     given = {"tokens_per_day": 1000, "requests_per_minute": 60, "parallel": 5}
     hi = {"json": {"model": "p", "messages": HI, "max_tokens": 10}}
     async with operated(tmp_path, text) as server:
-        body = {"name": "ann", "owner": "team", "limits": given}
+        body = {"name": "ann", "owner": "team", "limits": given, "require": True}
         status, made = await server.ask("POST", "/keys", body)
         assert (201, given) == (status, made["limits"])
-        await server.until_required()
         header = {"headers": {"Authorization": f"Bearer {made['key']}"}}
         url = f"{server.url}/v1/chat/completions"
         async with server.client.post(url, **hi, **header) as answer:
@@ -292,7 +364,7 @@ async def test_limits_and_usage(
         _, after = await server.ask("GET", f"/limits?key={made['id']}")
         _, every = await server.ask("GET", "/limits")
         _, used = await server.ask("GET", "/usage?by=key,model&key=ann")
-        _, none = await server.ask("GET", "/usage?key=key-00000000")
+        _, none = await server.ask("GET", "/usage?key=key-0000000000000000")
         unknown = [await server.ask("GET", f"/limits?{query}") for query in ("key=eve", "owner=x", "model=org", "key=%00")]  # fmt: skip
         gone = await server.ask("PATCH", "/keys/eve", {"limits": {}})
 

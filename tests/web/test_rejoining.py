@@ -37,7 +37,7 @@ from unilect.store.ledger import Row
 from unilect.testing.echo import Echo
 from unilect.web.rejoining import ENDPOINTS, IDENTITY, REJOINED
 
-ANN, BOB = "sk-ann", "sk-bob"
+ANN, BOB, METRICS = "sk-ann", "sk-bob", "sk-metrics"
 HI = {"messages": [{"role": "user", "content": "Hi"}]}
 CHAT = "/v1/chat/completions"
 LONG_S, SHORT_S = 60.0, 0.05
@@ -147,7 +147,7 @@ async def until(holds: Callable[[], Any]) -> None:
 async def serving(folder: Path, rejoin_s: float = LONG_S, **config: Any) -> AsyncIterator[Site]:
     """A server with a ledger, on which two keys are known unless the configuration says otherwise."""
     backend, file = Dictated(), folder / "unilect.db"
-    given = {"api_keys": [ANN, BOB]} | config
+    given = {"api_keys": [ANN, BOB], "metrics_keys": [METRICS]} | config
     store = StoreConfig(url=f"sqlite:///{file}", ledger="required")
     registry = Registry([Model("m", backend)])
     listener = Listener(Config(port=0, store=store, rejoin_s=rejoin_s, **given), registry)
@@ -724,7 +724,7 @@ async def test_the_official_client(site: Site, stream: bool) -> None:
 async def test_metrics(site: Site) -> None:
     """What was held, and what became of it, is counted."""
     await drop(site, await site.begin())
-    headers = {"Authorization": f"Bearer {ANN}"}
+    headers = {"Authorization": f"Bearer {METRICS}"}
 
     async def counted() -> dict[str, float]:
         async with site.session.get(f"{site.url}/metrics", headers=headers) as response:

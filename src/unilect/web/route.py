@@ -77,9 +77,11 @@ class Route(Struct, frozen=True):
         return _EXPRESSION.sub("}", self.path)
 
     @property
-    def access(self) -> Literal["public", "key", "admin"]:
-        """Whom it is for: everybody, who has a client's key, or who has a key of the admin API."""
-        return "admin" if self.admin else "public" if self.public else "key"
+    def access(self) -> Literal["public", "key", "own", "admin"]:
+        """Whom it is for: everybody, who has a client's key, who has one of the route's own keys, or who has a key of the admin API."""
+        if self.admin or self.public:
+            return "admin" if self.admin else "public"
+        return "key" if self.keys is None else "own"
 
     @property
     def takes_password(self) -> bool:

@@ -27,6 +27,7 @@ from unilect.store.ledger import Ledger
 
 ECHO = {"text": "y" * 2000, "context": 4096, "tokens_per_s": 50.0}
 CONFIG = """
+metrics_keys = ["sk-of-prometheus"]
 [store]
 url = "{url}"
 [models.m]
@@ -149,7 +150,8 @@ async def test_after_a_crash(outside: Outside, tmp_path: Path) -> None:
                 assert 200 == answer.status
             async with client.get(f"{server.root}/v1/responses/{id}", headers=of_ann) as answer:
                 assert 401 == answer.status
-            async with client.get(f"{server.root}/metrics", headers=of_other) as answer:
+            headers = {"Authorization": "Bearer sk-of-prometheus"}
+            async with client.get(f"{server.root}/metrics", headers=headers) as answer:
                 text = await answer.text()
     assert 'unilect_requests_in_flight{state="answering"} 0.0' in text or 'state="answering"' not in text  # fmt: skip
     assert made == 0
