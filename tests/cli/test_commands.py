@@ -116,12 +116,17 @@ def test_start_screen(url: str, base: str) -> None:
 def test_start_screen_with_keys() -> None:
     """The start screen never shows a key."""
     config = Config(api_keys=["sk-secret"], models={"m": ModelConfig(), "n": ModelConfig()})
-    facts = dict.fromkeys(config.models, "a model")
-    screen = start_screen("http://127.0.0.1:8000", config, example_call([]), facts=facts)
+    call, facts = example_call([]), dict.fromkeys(config.models, "a model")
+    screen = start_screen("http://127.0.0.1:8000", config, call, facts=facts, asks_for_keys=True)
 
     assert "sk-secret" not in screen
     assert "$UNILECT_API_KEY" in screen
     assert "models: m, n" in screen
+    assert "/metrics" not in screen  # which clients' keys cannot read
+    config = Config(metrics_keys=["sk-other"])
+    screen = start_screen("http://h", config, call, asks_for_keys=True)
+    assert "metrics: http://h/metrics" in screen
+    assert "sk-other" not in screen
 
 
 def test_list_models(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,7 @@ async def listening(**models: str) -> AsyncIterator[tuple[str, aiohttp.ClientSes
     config = Config(
         port=0,
         api_keys=["sk-right"],
+        metrics_keys=["sk-metrics"],
         models={name: ModelConfig(source=source) for name, source in models.items()},
         metrics_per_key=True,
         store=StoreConfig(url="sqlite://"),
@@ -72,7 +73,8 @@ async def listening(**models: str) -> AsyncIterator[tuple[str, aiohttp.ClientSes
 
 async def exposed(url: str, client: aiohttp.ClientSession) -> Exposed:
     """What a server exposes now."""
-    async with client.get(f"{url}/metrics") as response:
+    headers = {"Authorization": "Bearer sk-metrics"}
+    async with client.get(f"{url}/metrics", headers=headers) as response:
         assert 200 == response.status
         return Exposed(await response.text())
 
