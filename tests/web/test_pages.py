@@ -155,9 +155,9 @@ async def test_the_docs_tell_of_keys_where_there_are_any() -> None:
 
 async def test_a_host_that_is_none() -> None:
     """What a request calls this server is shown where it can be a host's name only."""
-    assert "http://h:1/v1" in pages.home("h:1", False, [], False)
-    assert "https://localhost/v1" in pages.home("x'; rm -rf ~; '", True, [], False)
-    assert "and 5 more" in pages.home("h", False, [("m", "k", [])] * 205, False)
+    assert "http://h:1/v1" in pages.home("h:1", False, [], False, True)
+    assert "https://localhost/v1" in pages.home("x'; rm -rf ~; '", True, [], False, True)
+    assert "and 5 more" in pages.home("h", False, [("m", "k", [])] * 205, False, True)
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

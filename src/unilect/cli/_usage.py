@@ -17,6 +17,7 @@ from unilect.config.server import process_environment
 from unilect.config.store import StoreConfig
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway import usage
+from unilect.logs import escaped
 from unilect.store.ledger import Sum
 from unilect.store.store import Store
 
@@ -86,4 +87,4 @@ def _print_table(lines: list[usage.Line]) -> None:
 
 
 def _cell(value: object) -> str:
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
+    return f"{value:.6f}" if isinstance(value, float) else escaped(str(value))

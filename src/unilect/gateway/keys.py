@@ -137,6 +137,16 @@ class MetricsKeys:
         """Take these secrets, and no others, from now on."""
         self._has_own, self._accepted = bool(own), Keys([*own, *admin])
 
+    @property
+    def open(self) -> bool:
+        """
+        Whether everybody may read the metrics.
+
+        Raises:
+            StoreUnavailable: As `Keys.required`.
+        """
+        return not (self._has_own or self._clients.required)
+
     async def caller(self, headers: Mapping[str, str], as_password: bool = False) -> Caller:
         """
         As `Keys.caller`.
@@ -144,10 +154,9 @@ class MetricsKeys:
         Raises:
             PermissionDenied: A client's key was sent.
         """
-        clients_need_key = self._clients.required
-        if not clients_need_key and not self._has_own:
+        if self.open:
             return ANONYMOUS
-        if clients_need_key and not self._accepted.knows(headers):
+        if self._clients.required and not self._accepted.knows(headers):
             await self._clients.caller(headers, as_password)
             raise PermissionDenied(
                 "A client's API key may not read /metrics, which tells what all clients do. Send one of `metrics_keys` of the "

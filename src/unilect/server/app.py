@@ -238,7 +238,8 @@ def own_routes(site: Site) -> list[Route]:
             return web.json_response(_LINKS | {"version": version("unilect")}, headers=_VARY)
         tables = site.config.models
         models = [(m.name, kind(m), traits(m, tables.get(m.name))) for m in service.models]
-        text = pages.home(request.host, request.secure, models, site.keys.required)
+        needs_key, has_metrics = site.keys.required, site.metrics_keys.open
+        text = pages.home(request.host, request.secure, models, needs_key, has_metrics)
         return web.Response(body=text.encode(), headers=pages.HEADERS)
 
     async def healthz(request: web.Request) -> web.StreamResponse:

@@ -59,7 +59,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def home(
-    host: str, is_tls: bool, models: Sequence[tuple[str, str, Sequence[str]]], has_keys: bool
+    host: str,
+    is_tls: bool,
+    models: Sequence[tuple[str, str, Sequence[str]]],
+    has_keys: bool,
+    has_metrics: bool,
 ) -> str:
     """
     The page at `/`: what this is, which models it has, and how to ask them.
@@ -68,6 +72,7 @@ def home(
         host: What the request calls this server.
         models: The name, the kind and the limits of each.
         has_keys: Clients have to send a key.
+        has_metrics: Everybody may read the metrics.
     """
     base = f"{'https' if is_tls else 'http'}://{host if _HOST.match(host) else 'localhost'}/v1"
     name = models[0][0] if models else "MODEL"
@@ -81,7 +86,9 @@ def home(
     more = f"<p>and {len(models) - MAX_MODELS} more." if len(models) > MAX_MODELS else ""
     links = "<a href=docs>The endpoints</a>; the same for programs: <a href=openapi.json>openapi.json</a>"
     if not has_keys:  # a browser sends a key to the pages for people only
-        links += "; <a href=v1/models>the models</a> and <a href=metrics>metrics</a>"
+        links += "; <a href=v1/models>the models</a>"
+    if has_metrics:
+        links += "; <a href=metrics>metrics</a>"
     wanted = (
         "one of the server's API keys" if has_keys else "any key, because this server requires none"
     )
