@@ -58,6 +58,7 @@ KEYS = {
     "UPSTREAM_KEY": "b",
     "UNILECT_API_KEY": "c",
     "ADMIN_KEY": "d",
+    "METRICS_KEY": "e",
 }
 START_TIMEOUT_S = 30.0
 

@@ -74,7 +74,7 @@ class Shared:
         secret = secret or new_secret()
         database = Database(self.url)
         try:
-            await StoredKeys(database).create(secret, id_of(secret) or "", digest(secret), limits=limits)  # fmt: skip
+            await StoredKeys(database).create(secret, id_of(secret) or "", digest(secret), limits=limits, require=True)  # fmt: skip
         finally:
             await database.aclose()
         return secret

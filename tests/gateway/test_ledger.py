@@ -417,7 +417,7 @@ class Known:
     """Keys of a store: whether there are any."""
 
     def __init__(self) -> None:
-        self.required = False
+        self.has_keys = False
 
 
 async def test_by_default(tmp_path: Path, url: str) -> None:
@@ -432,7 +432,7 @@ async def test_by_default(tmp_path: Path, url: str) -> None:
             list(tmp_path.iterdir()),
         )
 
-        known.required = True
+        known.has_keys = True
         await made.answer("some")
         assert made.book.kept
         made.ledger.error = StoreUnavailable("away")

@@ -58,11 +58,12 @@ class Gateway:
 
     async def sees(self, keys: "Keys") -> None:
         """Wait until the server has seen what has changed of the keys."""
-        number, _ = await keys.stored.changed(0)
+        changes = await keys.stored.changed(0)
         known = self._listener._known
         assert known is not None
+        assert changes is not None
         async with asyncio.timeout(1):
-            while known._number < number:
+            while known._number < changes.number:
                 await asyncio.sleep(0.01)
 
     async def settled(self) -> None:
@@ -124,7 +125,9 @@ class Keys:
     async def create(self, name: str, **limits: float) -> str:
         """A new key."""
         secret = new_secret()
-        await self.stored.create(name, id_of(secret) or "", digest(secret), limits=limits)
+        await self.stored.create(
+            name, id_of(secret) or "", digest(secret), limits=limits, require=True
+        )
         return secret
 
     async def limit(self, sees: Gateway, **limits: float | None) -> None:

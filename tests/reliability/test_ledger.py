@@ -22,7 +22,7 @@ from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
 
 KEY = "sk-of-the-file"
-KEY_ID = f"key-{digest(KEY).hex()[:8]}"
+KEY_ID = f"key-{digest(KEY).hex()[:16]}"
 STREAMS = 20
 CONFIG = """
 api_keys = ["{key}"]

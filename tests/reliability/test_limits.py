@@ -69,7 +69,8 @@ def keys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def server(keys: Keys) -> Iterator[Server]:
-    """A server with these keys."""
+    """A server with these keys, one of which is there when it starts, so that it asks for them."""
+    keys.create("first")
     with serve(config=keys.config) as running:
         yield running
 
