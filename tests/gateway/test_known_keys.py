@@ -123,7 +123,7 @@ async def test_the_first_key(rig: Rig, tmp_path: Path, caplog: pytest.LogCapture
     await rig.looked()
     assert not rig.known.required
     (told,) = [line for line in caplog.messages if "goes on without asking for them" in line]
-    assert "restart it, reload it, or run `unilect keys create NAME --require`" in told
+    assert "restart it, reload its file, or run `unilect keys create NAME --require`" in told
 
 
 async def test_told_to_require(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

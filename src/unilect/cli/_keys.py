@@ -284,11 +284,10 @@ def _tell_servers(place: _Place) -> None:
     """Say of each running server of the store whether it asks for keys, and what to do where it does not."""
     servers, silent = of_store(place.settings, process_environment())
     for server in servers:
-        does = (
-            "asks for keys"
-            if server.keys
-            else "was started without keys and goes on without; restart it, reload it, or pass --require"
-        )
+        does = "asks for keys"
+        if not server.keys:
+            reload = "" if server.config is None else " (or `unilect reload`)"
+            does = f"was started without keys and goes on without; restart it{reload}, or pass --require"
         _note(f"{server.urls[0]} (pid {server.pid}) {does}.")
     for why in silent:
         _note(why)

@@ -308,7 +308,7 @@ class KnownKeys:
         if changes.has_keys and not (had_keys or self._required or self.configured):
             log.warning(
                 "the store has API keys now, and this server goes on without asking for them, since it was started without any; "
-                "restart it, reload it, or run `unilect keys create NAME --require`"
+                "restart it, reload its file, or run `unilect keys create NAME --require`"
             )
 
 
