@@ -14,7 +14,6 @@ from unilect.config.store import StoreConfig
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.routing import sources
 from unilect.server.listener import Listener
-from unilect.store.keys import StoredKeys
 
 PROMPT = "x" * 20
 WHOLE = 100  # tokens of a prompt and its answer
@@ -35,9 +34,10 @@ class Metered:
         """Make a key; the server has seen it when this returns."""
         secret, known = new_secret(), self.listener._known
         assert known is not None
-        stored: StoredKeys = known._stored
-        await stored.create(name, id_of(secret) or "", digest(secret), limits=limits)
-        await known._look()
+        await known.stored.create(
+            name, id_of(secret) or "", digest(secret), limits=limits, require=True
+        )
+        await known.refresh()
         return secret
 
     def chat(self, secret: str, **body: Any) -> Any:

@@ -94,7 +94,9 @@ async def test_a_program_gets_json() -> None:
 @pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/metrics"])
 async def test_a_browser_is_asked_for_the_key(path: str) -> None:
     """With keys a browser is asked for one, sees nothing before, and is let in with the key as password or as name."""
-    async with served("hidden", api_keys=[SECRET]) as (url, client):
+    keys = {"api_keys": ["sk-client"], "metrics_keys": [SECRET]}
+    config = keys if path == "/metrics" else {"api_keys": [SECRET]}
+    async with served("hidden", **config) as (url, client):
         for headers in ({}, basic("me", "wrong"), {"Authorization": "Basic !"}):
             async with client.get(url + path, headers=BROWSER | headers) as response:
                 text = await response.text()

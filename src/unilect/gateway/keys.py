@@ -77,9 +77,9 @@ class Keys:
         """
         return bool(self._callers) or (self._known is not None and self._known.required)
 
-    def knows(self, headers: Mapping[str, str]) -> bool:
-        """Whether a key of the configuration was sent."""
-        secret = self._secret(headers)
+    def knows(self, headers: Mapping[str, str], as_password: bool = False) -> bool:
+        """Whether a key of the configuration was sent; the arguments are as of `caller`."""
+        secret = self._secret(headers, as_password)
         return secret is not None and digest(secret) in self._callers
 
     async def caller(self, headers: Mapping[str, str], as_password: bool = False) -> Caller:
@@ -95,7 +95,7 @@ class Keys:
         """
         if not self.required:
             return ANONYMOUS
-        secret = (_password(headers) if as_password else None) or self._secret(headers)
+        secret = self._secret(headers, as_password)
         if secret is None:
             raise MissingKey(
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
@@ -108,7 +108,9 @@ class Keys:
             raise wrong("this server does not know it.")
         return _of_store(known.lasting(hashed) or await known.key(secret, hashed))
 
-    def _secret(self, headers: Mapping[str, str]) -> str | None:
+    def _secret(self, headers: Mapping[str, str], as_password: bool) -> str | None:
+        if as_password and (password := _password(headers)) is not None:
+            return password
         authorization = headers.get("Authorization")
         if authorization is not None:
             scheme, _, secret = authorization.partition(" ")
@@ -156,7 +158,7 @@ class MetricsKeys:
         """
         if self.open:
             return ANONYMOUS
-        if self._clients.required and not self._accepted.knows(headers):
+        if self._clients.required and not self._accepted.knows(headers, as_password):
             await self._clients.caller(headers, as_password)
             raise PermissionDenied(
                 "A client's API key may not read /metrics, which tells what all clients do. Send one of `metrics_keys` of the "
