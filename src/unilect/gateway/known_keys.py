@@ -46,11 +46,11 @@ class KnownKeys:
         stored: The keys.
         clock: Seconds since 1970.
         requests: The requests that are being answered: those of a key that ends are ended.
+        configured: The configuration has keys, so that one is required anyway.
 
     Attributes:
-        stored: As given.
+        stored, configured: As given; the latter changes with the configuration.
         changed: Called with the ids of keys that have changed since this server has known them.
-        configured: The configuration has keys, so that one is required anyway.
     """
 
     def __init__(
@@ -58,11 +58,13 @@ class KnownKeys:
         stored: StoredKeys,
         clock: Callable[[], float] = time.time,
         requests: Requests | None = None,
+        *,
+        configured: bool = False,
     ) -> None:
         self.stored, self._clock = stored, clock
         self._requests: Requests = {} if requests is None else requests
         self.changed: Callable[[Iterable[str]], None] = _nobody
-        self.configured = False
+        self.configured = configured
         self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
         self._doubtful: set[str] = set()  # ids of keys that have changed since
         self._known: dict[bytes, Secret] = {}

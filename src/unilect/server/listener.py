@@ -70,11 +70,10 @@ class Listener:
         clock = self._clock = SteadyClock()
         self._store = Store(config.store, process_environment(), clock)
         bodies = self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
-        keys = self._store.keys
-        known = KnownKeys(keys, clock, self._requests) if keys is not None else None
+        keys, known = self._store.keys, None
+        if keys is not None:
+            known = KnownKeys(keys, clock, self._requests, configured=bool(config.api_keys))
         self._known = known
-        if known is not None:
-            known.configured = bool(config.api_keys)
         self._ledger = self._new_ledger(registry)
         self._limits = LimitBook(
             config,
