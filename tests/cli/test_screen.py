@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from ledger_rows import row
 from unilect.cli import _admin, _commands, _console, _keys, _usage
@@ -20,6 +21,7 @@ from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.model import ModelConfig
 from unilect.events import TextDelta
 from unilect.redact import Secrets
+from unilect.store._tables import keys as key_table
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
 from unilect.store.ledger import Ledger
@@ -98,7 +100,9 @@ def fill(file: Path) -> None:
     async def run() -> None:
         database = Database(f"sqlite:///{file}")
         keys, ledger = StoredKeys(database), Ledger(database)
-        await keys.create(EVIL, "id", b"digest", owner=EVIL, models=(EVIL,))
+        await keys.create("ann", "id", b"digest", models=(EVIL,))
+        evil = update(key_table).values(name=EVIL, owner=EVIL)  # as no command would write it
+        await database.write(lambda connection: connection.execute(evil))
         await ledger.write([row(at=time.time(), key=EVIL, model=EVIL)])
         await ledger.aclose()
         await database.aclose()
