@@ -142,8 +142,8 @@ class Generates(Protocol):
 
 class Backend(Generates, Protocol):
     """
-    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Reranks`, `Tokenizes`, `Spells`, `Renders`, `Checks`
-    and `Describes`.
+    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Reranks`, `Tokenizes`, `Spells`, `Renders`, `Compiles`,
+    `Checks` and `Describes`.
 
     All methods may be called at the same time, any number of times, between `start` and `aclose`.
     """
@@ -211,6 +211,18 @@ class Renders(Protocol):
 
         Raises:
             InvalidRequest: The chat template refuses the conversation.
+        """
+
+
+class Compiles(Protocol):
+    """A backend that compiles the constraints of requests, and knows them again when it answers; it needs nothing of its model for that."""
+
+    async def compile(self, request: ChatRequest | CompletionRequest) -> object:
+        """
+        Compile the constraints of a request, before it takes a place.
+
+        Raises:
+            InvalidRequest: One cannot be compiled.
         """
 
 

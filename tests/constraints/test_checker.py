@@ -404,7 +404,7 @@ def served(turns: Turns, times_s: dict[str, float]) -> list[str]:
     callers = []
     while (job := turns.take()) is not None:
         callers.append(job.caller)
-        turns.charge(job, times_s[job.caller])
+        turns.charge(job.caller, times_s[job.caller])
     return callers
 
 
@@ -430,7 +430,7 @@ async def test_who_comes_waits_for_one_job() -> None:
         assert job is not None
         order.append(job.caller)
         wait_for(turns, "victim")
-        turns.charge(job, 0.5)
+        turns.charge(job.caller, 0.5)
 
     assert ["slow"] + ["victim", "slow"] * 3 + ["victim"] == order
 
@@ -466,7 +466,7 @@ async def test_urgent_jobs_keep_to_turns() -> None:
     order = []
     while (job := turns.take()) is not None:
         order.append(f"{job.caller} {job.name}")
-        turns.charge(job, 1.0)
+        turns.charge(job.caller, 1.0)
 
     assert ["a urgent", "b usual", "a urgent", "a usual"] == order
 

@@ -16,10 +16,17 @@ from properties import given
 from scripted import HELLO, Exchange, delta, frames, says, scripted, stream_of
 from scripted import answer as whole
 from unilect.context import BATCH, IN_HAND, Context
-from unilect.errors import BackendUnavailable, QueueFull, QueueTimeout, TooManyWaiting, UnilectError
+from unilect.errors import (
+    BackendUnavailable,
+    InvalidRequest,
+    QueueFull,
+    QueueTimeout,
+    TooManyWaiting,
+    UnilectError,
+)
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.ranking import RerankRequest
-from unilect.requests import EmbeddingRequest
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing._fair_queue import FairQueue, Parts, QueuedBackend, QueueSettings, Use
 from unilect.testing.echo import Echo
 
@@ -56,6 +63,37 @@ async def test_one_at_a_time_in_order() -> None:
 
     assert ["Hello"] * 5 == [one.choices[0].text for one in answers]
     assert ([f"number {n}" for n in range(5)], 1) == (asked, most)
+
+
+class Compiling(Echo):
+    """A backend that compiles constraints when it is told to go on, and then refuses them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def compile(self, request: ChatRequest | CompletionRequest) -> None:
+        """Wait, and refuse."""
+        self.begun.set()
+        await self.go_on.wait()
+        raise InvalidRequest("no", param="grammar")
+
+
+async def test_a_constraint_takes_no_place() -> None:
+    """A request whose constraint is being compiled leaves the only place to others, and one that is refused has never had it."""
+    inner = Compiling()
+    queue = FairQueue(1)
+    backend = QueuedBackend(inner, queue)
+    hard = asyncio.create_task(answer(backend.generate(chat("hard", grammar="root ::= ."))))
+    await inner.begun.wait()
+    assert queue.has_room
+    found = await answer(backend.generate(chat("easy")))
+    inner.go_on.set()
+    with pytest.raises(InvalidRequest):
+        await hard
+
+    assert "easy" in (found.choices[0].text or "")
+    assert queue.has_room
 
 
 async def test_who_leaves_the_queue_is_never_sent() -> None:

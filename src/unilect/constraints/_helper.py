@@ -88,14 +88,15 @@ class Helper:
         command: Its command line.
 
     Attributes:
-        used_s: The time that was spent on it: the processor's for jobs, the clock's for its starts.
+        used_s: The processor's time that its jobs have taken.
+        start_s: The time that its starts have taken.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._process: asyncio.subprocess.Process | None = None
         self._stderr: IO[bytes] | None = None
-        self.used_s = 0.0
+        self.used_s = self.start_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -120,7 +121,7 @@ class Helper:
             try:
                 process = await self._start()
             finally:
-                self.used_s += time.monotonic() - begun
+                self.start_s += time.monotonic() - begun
         talk = asyncio.create_task(_talk(process, line))
         try:
             await self._wait(process, talk, budget_s)

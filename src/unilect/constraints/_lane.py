@@ -41,6 +41,9 @@ class Lane:
         self._helper = Helper(command)
         self._budget_s = budget_s
         self._turns = Turns(most)
+        self._ended_by: str | None = (
+            None  # the caller for whose job the next helper has to be started
+        )
         self._running: tuple[Job, asyncio.Task[None]] | None = None
         self._closed = False
 
@@ -106,7 +109,7 @@ class Lane:
             self._begin_next()
 
     async def _run(self, job: Job) -> None:
-        before_s = self._helper.used_s
+        used_s, start_s = self._helper.used_s, self._helper.start_s
         try:
             value = await self._ask(job)
         except (ConstraintError, CheckerUnavailable, InternalError) as error:
@@ -115,7 +118,10 @@ class Lane:
             if not job.answer.done():
                 job.answer.set_result(value)
         finally:
-            self._turns.charge(job, self._helper.used_s - before_s)
+            self._turns.charge(job.caller, self._helper.used_s - used_s)
+            if self._ended_by is not None:
+                self._turns.charge(self._ended_by, self._helper.start_s - start_s)
+            self._ended_by = job.caller if self._helper.pid is None else None
 
     async def _ask(self, job: Job) -> Any:
         """A job's answer. If the helper was killed from outside, the job is tried once more."""

@@ -84,10 +84,10 @@ class Turns:
             del self._waiting[caller]
         return job
 
-    def charge(self, job: Job, time_s: float) -> None:
-        """A job has taken so much time of the helper."""
-        used_s = self._used_s.get(job.caller, self._level_s)
-        self._used_s[job.caller] = used_s + max(time_s, _LEAST_S)
+    def charge(self, caller: str, time_s: float) -> None:
+        """A caller's job has taken so much time of the helper."""
+        used_s = self._used_s.get(caller, self._level_s)
+        self._used_s[caller] = used_s + max(time_s, _LEAST_S)
 
     def clear(self, error: UnilectError) -> None:
         """Fail all that wait."""

@@ -390,6 +390,8 @@ class QueuedBackend:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
+        if _is_constrained(request) and (compiles := getattr(self._backend, "compile", None)):
+            await compiles(request)  # which may take long, or refuse it, and no place meanwhile
         if self._parts is not None:
             ticket = await self._answers.enter_part(self._parts)
         else:
@@ -427,3 +429,8 @@ class QueuedBackend:
             return found
         finally:
             self._vectors.leave(ticket)
+
+
+def _is_constrained(request: ChatRequest | CompletionRequest) -> bool:
+    tools = isinstance(request, ChatRequest) and request.tools
+    return bool(request.grammar or tools) or request.answer_schema is not None

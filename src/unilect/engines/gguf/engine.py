@@ -172,7 +172,7 @@ class GgufEngine:
         bounds.check_request(request, self._longest)
         supervisor = self._supervisors[self._generator]
         supervisor.check(request)
-        body = await self._body(request)  # what is wrong with it is told without waiting
+        body = await self.compile(request)  # what is wrong with it is told without waiting
         apart = self._adapters.changes(request)
         await self._partition.admit(self._generator)
         slot = await self._slots.take(b"" if apart else wire.conversation(request))
@@ -295,7 +295,8 @@ class GgufEngine:
         """Something that llama.cpp answers from its queue, between two steps."""
         await (await self._servers[self._generator].connect()).get("/metrics")
 
-    async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+    async def compile(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+        """The body of a request for llama.cpp, with its constraints; see `Compiles`."""
         lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, lora, self._vocabulary)

@@ -326,12 +326,16 @@ class HfEngine:
 
     async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
-        grammar, param = bound_by(request, self._template)
-        if grammar is not None and self._checker is not None:
-            await self._checker.llguidance(grammar, param)
+        await self.compile(request)
         async with aclosing(self._replies(operation, request)) as replies:
             async for reply in replies:
                 yield frames.events_of(reply)
+
+    async def compile(self, request: ChatRequest | CompletionRequest) -> None:
+        """Compile the constraints of a request; see `Compiles`."""
+        grammar, param = bound_by(request, self._template)
+        if grammar is not None and self._checker is not None:
+            await self._checker.llguidance(grammar, param)
 
     async def _replies(self, operation: str, request: Asked) -> Replies:
         """What the child replies."""
