@@ -21,7 +21,7 @@ from loopback import served
 from unilect import frames
 from unilect.demo import MODEL
 from unilect.events import Event, Usage
-from unilect.hub import ggufs
+from unilect.repository_files import ggufs
 
 TIMEOUT_S = 60.0
 COMMIT = "c0ffee" + "0" * 34

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from unilect.errors import ConfigError, listed
+from unilect.repository_files import ggufs
 
 log = logging.getLogger("unilect")
 CONNECT_TIMEOUT_S = 10.0
@@ -29,9 +30,6 @@ PAUSE_S = 1.0
 MAX_HTTP_BYTES = 50 * 10**9
 REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)  # the name of a repository
 _HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
-_BESIDE = re.compile(r"mmproj|imatrix", re.I)
-_DRAFT = re.compile(r"(?:^|[-._/ ])(?:mtp|draft|eagle\d?|dflash)(?:[-._/ ]|$)", re.I)
-_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
 # weights, tokenizer, configuration and code of its own, at the top or in the pooling's folder; not the other formats of the weights
 _FOLDER_FILE = re.compile(
     r"^(1_Pooling/config\.json|[^/]+\.(json|jinja|safetensors|model|txt|py|tiktoken)|pytorch_model[^/]*\.bin)$"
@@ -146,23 +144,6 @@ def _chosen(repo: str, quantization: str) -> str:
     raise ConfigError(
         f"{repo}: the repository holds {which}: {listed(found or files)}. Name one, as {form}."
     )
-
-
-def ggufs(files: Iterable[str]) -> list[str]:
-    """
-    Return the models among the files of a repository.
-
-    They are its GGUF files but for projectors, importance matrices, the later parts of a model in parts, and the drafts of another model;
-    a repository that holds nothing but drafts is one of them.
-    """
-    found = sorted(
-        file
-        for file in files
-        if file.lower().endswith(".gguf")
-        and not _BESIDE.search(file)
-        and not _LATER_PART.search(file)
-    )
-    return [file for file in found if not _DRAFT.search(file)] or found
 
 
 def _fetch_all(

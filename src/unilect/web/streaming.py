@@ -324,13 +324,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         return True
 
     async def write(self, data: bytes) -> None:
-        """
-        Send a piece, after the head; aiohttp's own `write` takes five calls for each.
-
-        Raises:
-            ConnectionResetError: The client has left.
-            _HeadIsAll: As `_begin`.
-        """
+        """Send a piece, after the head; aiohttp's own `write` takes five calls for each. Errors as `_begin`."""
         self._quiet = 0
         if not self._begun:
             await self._begin()

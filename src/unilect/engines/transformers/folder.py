@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from unilect.engines.transformers._rope import reach
 from unilect.errors import ConfigError, listed
-from unilect.hub import ggufs
 from unilect.parameters.support import names
+from unilect.repository_files import ggufs
 
 _WHOLE_LAYERS = names("modules_to_save trainable_token_indices target_parameters layer_replication")
 _OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
