@@ -58,7 +58,7 @@ def test_what_is_beside_the_weights() -> None:
 
 
 def test_a_server_that_does_not_answer() -> None:
-    """A model's line shows where its server is, without credentials, and after a start in vain that it does not answer."""
+    """A model's line shows where its server is, without credentials, and after a start in vain that it does not answer, so that the example asks another one."""
     tables = {"far": ModelConfig(source="http://me:secret@127.0.0.1:1/v1")}
     found = registry(Config(models=tables))
     before = line(found.models["far"], tables["far"])
@@ -66,10 +66,12 @@ def test_a_server_that_does_not_answer() -> None:
     async def start() -> str:
         try:
             await found.models["far"].pool.start()
+            near = registry(Config(models={"near": ModelConfig()})).models.values()
+            assert "near" == example_call([*found.models.values(), *near]).body["model"]
             return line(found.models["far"], tables["far"])
         finally:
             await found.aclose()
 
     after = asyncio.run(start())
     assert "a server of OpenAI's API http://***@127.0.0.1:1/v1" == before
-    assert after.startswith(f"{before} (does not answer;")
+    assert f"{before}, does not answer now" == after

@@ -36,8 +36,8 @@ class Call(NamedTuple):
 
 
 def example_call(models: Iterable[Model]) -> Call:
-    """Return a call for the first model that can chat; without one, what the first model can do."""
-    every = list(models)
+    """Return a call for the first model that can chat; without one, what the first model can do. One that is out comes last."""
+    every = sorted(models, key=lambda one: one.state in ("out", "failed"))
     first = next((one for one in every if one.capabilities.chat), every[0] if every else None)
     name = first.name if first is not None else "MODEL"
     can = first.capabilities if first is not None else None

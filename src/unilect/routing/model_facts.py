@@ -75,7 +75,7 @@ def line(model: Model, config: ModelConfig | None) -> str:
         config: Its table; None for one that a server or a worker has brought.
     """
     members = model.pool.members
-    places = [where for member in members if (where := _place(member))]
+    places = [where for member in members if (where := _place(member, len(members) > 1))]
     told = [" ".join([kind(model), ", ".join(places)]).rstrip(), *traits(model, config)]
     if config is not None:
         kinds = {kind_of(split(member.source)[0]) for member in members}
@@ -86,14 +86,14 @@ def line(model: Model, config: ModelConfig | None) -> str:
     return ", ".join(told)
 
 
-def _place(member: Member) -> str:
-    """Return where a backend's model is; of a server that was asked, also that it does not answer."""
+def _place(member: Member, among_others: bool) -> str:
+    """Return where a backend's model is; among others, also that its server does not answer, which is else the model's state."""
     scheme, _ = split(member.source) if member.source else ("", "")
     if scheme in ("", DEMO):
         return ""
-    silent = kind_of(scheme) in UPSTREAMS and member.begun and not member.started
+    asked = kind_of(scheme) in UPSTREAMS and member.begun
     return (
-        f"{member.source} (does not answer; it is asked again with each request)"
-        if silent
+        f"{member.source} (does not answer)"
+        if among_others and asked and not member.started
         else member.source
     )
