@@ -114,7 +114,7 @@ async def test_who_uses_it(night: Night) -> None:
             told = await asyncio.to_thread(night.run, "ps")
 
     cells = row(told, "req_" + told.split("\nreq_")[1].split()[0])
-    assert re.fullmatch(r"key-[0-9a-f]{8}", cells[1])
+    assert re.fullmatch(r"key-[0-9a-f]{16}", cells[1])
     assert ["127.0.0.1", "slow", "chat.completions", "answering"] == cells[2:6]
 
 
@@ -128,7 +128,7 @@ def test_why_did_a_request_fail(night: Night) -> None:
     assert "status  503 backend_unreachable" in told
     assert f"connection refused by 127.0.0.1:{night.port}" in told
     assert f"tried   down at http://127.0.0.1:{night.port}: " in told
-    assert re.search(r"caller  key-[0-9a-f]{8} from 127.0.0.1", told)
+    assert re.search(r"caller  key-[0-9a-f]{16} from 127.0.0.1", told)
     assert "remedy  Start the backend, or correct its address" in told
     assert "param   temperature" in night.run("why", wrong)
     assert request_id in every
