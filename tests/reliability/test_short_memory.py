@@ -17,7 +17,7 @@ from unilect.config.server import ModelConfig
 from unilect.demo import FOLDER
 from unilect.engines.process.memory import free_bytes
 from unilect.engines.transformers.engine import HfEngine
-from unilect.errors import BackendError
+from unilect.errors import OutOfMemory
 
 TOKEN_BYTES = 1280 * 4
 ROWS, LENGTH, SPARE_BYTES = 32, 260, 30 * 2**20
@@ -57,6 +57,6 @@ async def test_out_of_memory_in_the_middle(caplog: pytest.LogCaptureFixture) -> 
     assert 1 == len(said)
     assert said[0].startswith("x: memory may run out: an answer of")
     failed = [one for one in ended if isinstance(one, BaseException)]
-    assert {BackendError} == {type(one) for one in failed}
+    assert {OutOfMemory} == {type(one) for one in failed}
     assert all("Out of memory" in str(one) for one in failed)
     assert (pid, "The capital of France is Paris.") == (still, after.choices[0].text)

@@ -204,12 +204,14 @@ class Helper:
         return self._process
 
     async def _end(self, babbled: bool = False) -> Ended:
-        """Wait for the end of the process, which has ended or was killed, and forget it."""
+        """Wait for the end of the process, which has ended or was killed, and forget it; two may wait for it at once."""
         process, stderr = self._process, self._stderr
         assert process is not None
         assert stderr is not None
-        ended = Ended(await process.wait(), _last_words(stderr), babbled)
-        self._process = self._stderr = None
+        status = await process.wait()
+        ended = Ended(status, "" if stderr.closed else _last_words(stderr), babbled)
+        if self._process is process:
+            self._process = self._stderr = None
         stderr.close()
         return ended
 

@@ -49,7 +49,9 @@ def describe_failure(context: Context, request: web.Request, status: int) -> Fai
     error, body = context.failure, _body_of(request)
     attempts = context.attempts[-MOST_ATTEMPTS:]
     model = context.model or _model_of(body or b"")
-    kept = {model, error.param if error is not None and error.param else ""}
+    # where the log has other words than the client, a backend has named the parameter, and may have repeated the request in its name
+    param = error.param if error is not None and error.logged is None and error.param else ""
+    kept = {model, param}
     return Failure(
         request_id=context.request_id,
         method=request.method[:20],
@@ -63,7 +65,7 @@ def describe_failure(context: Context, request: web.Request, status: int) -> Fai
         answering=_name(context.answering),
         backend=_name(shortened(context.source or (attempts[-1].source if attempts else ""))),
         code="" if error is None else error.code or type(error).__name__,
-        param="" if error is None else _name(error.param or ""),
+        param=_name(param),
         reason="" if error is None else sentence(error.for_log, body, kept),
         ended=_how(error, status),
         attempts=tuple(
