@@ -91,7 +91,9 @@ class Site:
 
     async def figures(self, *names: str) -> float:
         """The sum of the lines of `/metrics` that begin so."""
-        async with self.client.get(self.url + "/metrics") as response:
+        headers = {"Authorization": f"Bearer {METRICS_KEY}"}
+        async with self.client.get(self.url + "/metrics", headers=headers) as response:
+            assert 200 == response.status
             lines = (await response.text()).splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(names))
 
@@ -122,6 +124,10 @@ async def until(condition: Callable[[], Any], deadline_s: float = 60.0) -> None:
     async with asyncio.timeout(deadline_s):
         while not await condition():
             await asyncio.sleep(PAUSE_S)
+
+
+#: Of the metrics, in a configuration with keys.
+METRICS_KEY = "sk-metrics-of-a-test"
 
 
 @asynccontextmanager

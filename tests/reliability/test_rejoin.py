@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from inprocess import Site, site, until
+from inprocess import METRICS_KEY, Site, site, until
 
 from engine import SOURCES
 from unilect.config.server import Config, ModelConfig
@@ -23,7 +23,13 @@ PROMPT = {"messages": [{"role": "user", "content": "a word and another " * 250}]
 async def serving(rejoin_s: float) -> AsyncIterator[Site]:
     """The bundled model as a GGUF file, on a server that holds answers."""
     model = ModelConfig(source=SOURCES["gguf"], parallel=2)
-    config = Config(port=0, models={"demo": model}, api_keys=["sk-a"], rejoin_s=rejoin_s)
+    config = Config(
+        port=0,
+        models={"demo": model},
+        api_keys=["sk-a"],
+        metrics_keys=[METRICS_KEY],
+        rejoin_s=rejoin_s,
+    )
     async with site(config) as running:
         running.client.headers["Authorization"] = "Bearer sk-a"
         yield running
