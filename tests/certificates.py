@@ -22,5 +22,7 @@ def certificate(folder: Path, name: str = "IP:127.0.0.1") -> tuple[str, str]:
 
 
 def openssl(arguments: str) -> None:
-    """Run openssl."""
+    """Run openssl; the test is skipped where that is missing."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
     subprocess.run(["openssl", *arguments.split()], check=True, capture_output=True)

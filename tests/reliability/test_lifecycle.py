@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from inprocess import site, until
 
@@ -48,10 +49,8 @@ async def test_engine_is_started_once_for_many_requests() -> None:
         statuses = await asyncio.gather(*(ask() for _ in range(10)))
 
         assert statuses == [200] * 10
-        children = subprocess.run(
-            ["pgrep", "-P", str(os.getpid()), "-f", "gguf._child"], capture_output=True, check=False
-        )
-        assert len(children.stdout.split()) == 1
+        children = psutil.Process().children()
+        assert 1 == sum("gguf._child" in " ".join(child.cmdline()) for child in children)
 
 
 async def test_idle_engine_stops_and_starts_again() -> None:
