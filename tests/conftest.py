@@ -29,11 +29,23 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests that are marked `heavy` to continuous integration and UNILECT_PEERS=1, unless their file was named."""
+    """
+    Leave tests that are marked `heavy` to continuous integration and UNILECT_PEERS=1, unless their file was named.
+
+    `heavy(but=2)` leaves all cases of a test but the first two.
+    """
     if THOROUGH:
         return
     named = {Path(arg.partition("::")[0]).resolve() for arg in config.args}
-    heavy = [item for item in items if item.get_closest_marker("heavy") and item.path not in named]
+    cases, heavy = Counter[object](), []
+    for item in items:
+        marker = item.get_closest_marker("heavy")
+        if marker is None or item.path in named:
+            continue
+        test = (item.path, getattr(item, "originalname", item.name))
+        cases[test] += 1
+        if cases[test] > marker.kwargs.get("but", 0):
+            heavy.append(item)
     config.hook.pytest_deselected(items=heavy)
     left_out = set(heavy)
     items[:] = [item for item in items if item not in left_out]

@@ -1,4 +1,4 @@
-"""Hypothesis as these tests use it: the same examples in every run, few enough to be quick, and no clock."""
+"""Hypothesis as these tests use it: the same examples in every run, a third of them in a quick one, and no clock."""
 
 import os
 from collections.abc import Callable
@@ -7,9 +7,12 @@ from typing import Any
 import hypothesis
 from hypothesis import HealthCheck, settings
 
+from engine import THOROUGH
+
+_SHARE = 1 if THOROUGH else 3
 #: That making examples is slow says more of the machine than of them.
 _SETTINGS = settings(
-    max_examples=60,
+    max_examples=60 // _SHARE,
     deadline=None,
     derandomize=True,
     database=None,
@@ -28,5 +31,5 @@ def given(
     """
     chosen = _SETTINGS
     if examples is not None:
-        chosen = settings(_SETTINGS, max_examples=int(os.environ.get("UNILECT_FUZZ", examples)))
+        chosen = settings(_SETTINGS, max_examples=int(os.environ.get("UNILECT_FUZZ", examples // _SHARE)))
     return lambda test: chosen(hypothesis.given(*strategies, **named)(test))

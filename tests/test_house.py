@@ -168,6 +168,7 @@ def test_sizes(nodes: dict[str, list[ast.AST]]) -> None:
     ]
 
 
+@pytest.mark.heavy
 def test_the_budget() -> None:
     """Every package stays small enough to be read."""
     spent = dict.fromkeys(BUDGETS, 0)
@@ -189,6 +190,7 @@ def test_docstrings(trees: dict[str, ast.Module]) -> None:
     assert missing == []
 
 
+@pytest.mark.heavy
 def test_docstrings_of_tests() -> None:
     """Every test says in one sentence how the server behaves."""
     for file in (ROOT / "tests").rglob("test_*.py"):

@@ -227,6 +227,7 @@ def test_fetched_once(hub: Hub, tmp_path: Path) -> None:
     assert partial_files(tmp_path) == []
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("end", ["close", "reset", "end"])
 def test_cut_is_resumed(hub: Hub, tmp_path: Path, end: str) -> None:
     """A download that is cut, or ends early as if it were whole, goes on where it was, with a Range request."""
@@ -307,6 +308,7 @@ def test_wrong_size_is_refused(hub: Hub, tmp_path: Path, size: int, kept: int) -
     assert kept == len(partial_files(tmp_path))
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(
     ("location", "said"),
     [
@@ -354,6 +356,7 @@ def test_model_in_parts(hub: Hub, tmp_path: Path) -> None:
 GGUFS = ["q8/m-00001-of-00002.gguf", "q8/m-00002-of-00002.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf"]
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(
     ("location", "file"),
     [
@@ -374,6 +377,7 @@ def test_a_file_of_a_repository(hub: Hub, tmp_path: Path, location: str, file: s
     assert (file, file) == (first.path.name, away.path.name)
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(
     ("location", "where", "what", "to_do"),
     [
@@ -478,6 +482,7 @@ def test_a_folder_in_parts(hub: Hub, tmp_path: Path) -> None:
     assert sorted(other) == sorted(file.name for file in mine.path.iterdir())
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(
     ("location", "said"),
     [

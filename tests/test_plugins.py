@@ -89,6 +89,13 @@ def test_it_is_served(python: Path) -> None:
     assert "/shout" in paths
 
 
+@pytest.fixture
+def no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`config check` finds no store that another test has made."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_store")
 def test_it_is_checked(python: Path, tmp_path: Path) -> None:
     """`config check` says what package a model's backend and the dialects come from, and names options that it does not have."""
     right, wrong = tmp_path / "right.toml", tmp_path / "wrong.toml"
@@ -199,8 +206,9 @@ def test_a_broken_package_beside_a_server(packages: Packages) -> None:
     assert "Traceback" not in log
 
 
+@pytest.mark.usefixtures("no_store")
 def test_config_check_names_broken_packages(
-    packages: Packages, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    packages: Packages, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`config check` tells what is left out, which is no mistake of the configuration."""
     packages.add("bad", plugins.DIALECTS, "bad", "broken_told", "raise RuntimeError('not today')")

@@ -43,6 +43,7 @@ def test_redacted(text: str, expected: str) -> None:
     assert expected == redacted(expected)
 
 
+@pytest.mark.heavy(but=3)
 @pytest.mark.parametrize(
     "piece", ["//", "?a=", "&", "//a@", "a:@", "#;=", "http://a:", "//:", "redis://a:", "redis+"]
 )

@@ -20,12 +20,13 @@ from click.testing import CliRunner
 
 from postgresql import POSTGRESQL
 from serving import Server, serve
-from unilect.cli import main
 from unilect.cli._keys import NewKey, create, delete, list_keys, revoke, seconds
-from unilect.cli.keys import app
+from unilect.cli.main import app
 from unilect.config.store import StoreConfig, may_have_keys
 from unilect.errors import ConfigError
 
+#: Of a command: no variable of ours.
+ENVIRONMENT = dict.fromkeys(name for name in os.environ if name.startswith("UNILECT_"))
 SECRET = re.compile(r"ul_[0-9A-Za-z]{8}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}")
 CONFIG = """
 api_keys = ["sk-of-the-file"]
@@ -49,15 +50,11 @@ class Keys:
 
     def run(self, *args: str, code: int = 0, group: str = "keys") -> str:
         """What a command prints: on stdout, or on stderr where it fails."""
-        done = subprocess.run(
-            [sys.executable, "-m", "unilect", group, *args, "--config", str(self.file)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={k: v for k, v in os.environ.items() if not k.startswith("UNILECT_")},
+        done = CliRunner().invoke(
+            app, [group, *args, "--config", str(self.file)], env=ENVIRONMENT
         )
-        assert code == done.returncode, done
-        assert not (code and done.stdout), done
+        assert code == done.exit_code, done.output
+        assert not (code and done.stdout), done.output
         self.notes = done.stderr
         return (done.stderr if code else done.stdout).strip()
 
@@ -299,7 +296,7 @@ def test_mistakes(keys_of_a_file: Keys, args: list[str], told: str) -> None:
 @pytest.mark.parametrize("command", ["create", "limit"])
 def test_a_limit_as_an_option(command: str, args: list[str], option: str) -> None:
     """A limit that is written as an option is refused with the words that set it."""
-    done = CliRunner().invoke(app, [command, "ann", *args])
+    done = CliRunner().invoke(app, ["keys", command, "ann", *args])
     assert 2 == done.exit_code
     assert f"No such option '{args[0].partition('=')[0]}'. Use --limit {option}." in done.output
 
@@ -362,7 +359,7 @@ def test_no_store(
     file = tmp_path / "unilect.toml"
     file.write_text("" if url is None else f"[store]\nurl = '{url}'\n")
     of_file = ["--config", str(file)] if url else []
-    done = CliRunner().invoke(main.app, [*command, *of_file])
+    done = CliRunner().invoke(app, [*command, *of_file])
     assert (1, "") == (done.exit_code, done.stdout)
     assert why in done.stderr
     assert "--config" in done.stderr or command == ("usage",)
@@ -396,7 +393,9 @@ def test_the_last_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert 1 == told.count(last)
     assert told.index(last) > told.rindex("What it used stays in the ledger under key_")
     assert not may_have_keys(StoreConfig(url=made.url), {})
-    delete_again = CliRunner().invoke(app, ["delete", "bob", "--yes", "--config", str(made.file)])
+    delete_again = CliRunner().invoke(
+        app, ["keys", "delete", "bob", "--yes", "--config", str(made.file)]
+    )
     assert 1 == delete_again.exit_code
 
 
@@ -483,6 +482,7 @@ def test_no_seconds(text: str) -> None:
         seconds(text, "x")
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_what_cannot_be_printed(keys_of_a_file: Keys, unbuffered: str) -> None:

@@ -93,6 +93,7 @@ def told(*models: str, **engine: object) -> str:
     return str(raised.value)
 
 
+@pytest.mark.heavy(but=25)
 @pytest.mark.parametrize(
     ("source", "where", "what", "to_do"),
     [

@@ -92,6 +92,7 @@ def test_a_reader_that_has_left(command: str) -> None:
     assert "BrokenPipeError" not in done.stderr
 
 
+@pytest.mark.heavy(but=3)
 @pytest.mark.parametrize("descriptor", [0, 1, 2])
 @pytest.mark.parametrize("command", ["keys digest", "chat --url http://127.0.0.1:1/v1"])
 def test_a_descriptor_that_is_closed(command: str, descriptor: int) -> None:

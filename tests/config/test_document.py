@@ -39,6 +39,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.heavy(but=8)
 @pytest.mark.parametrize(("text", "line", "why"), [one[1:] for one in HOSTILE], ids=[one[0] for one in HOSTILE])  # fmt: skip
 def test_hostile_texts(tmp_path: Path, text: str, line: int, why: str) -> None:
     """A text that no configuration can be is refused with its line, briefly; the square of its size would take minutes."""

@@ -115,8 +115,8 @@ async def test_each_caller_has_results_of_its_own(checker: Checker, asked: list[
         ("gbnf", "[" * 70000, "the maximum is 65536"),
         ("gbnf", 'root ::= (("a" | "b" | "c" "d") "x" ("y" ("z"))){1000}', "exceeds sane defaults"),
         ("gbnf", "root ::= ([a-df-z]* [a-df-z]*){0,8}", "too"),
-        ("gbnf", 'root ::= "hello" ([a-df-z]* [a-df-z]*){0,8}', "too"),
-        ("schema_to_gbnf", {"properties": {"a": HARD}}, "too"),
+        pytest.param("gbnf", 'root ::= "hello" ([a-df-z]* [a-df-z]*){0,8}', "too", marks=pytest.mark.heavy),
+        pytest.param("schema_to_gbnf", {"properties": {"a": HARD}}, "too", marks=pytest.mark.heavy),
         ("llguidance", '%llguidance {}\nstart: /(a?){2000}a{2000}/', "too many expressions"),
         ("llguidance", "%llguidance {}\nstart: nobody", "nobody"),
         ("llguidance", 'root ::= "a"{1000000}', "a symbol is repeated 1000000 times"),
@@ -213,6 +213,7 @@ async def test_a_client_that_leaves(asked: list[str]) -> None:
         assert ["gbnf"] == asked
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(
     "grammar",
     [

@@ -59,6 +59,7 @@ def cached(server: Server, model: str, api: str, key: str, text: str) -> tuple[i
     return usage[f"{name}_tokens"], usage[f"{name}_tokens_details"]["cached_tokens"]
 
 
+@pytest.mark.heavy(but=2)
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("engine", ENGINES_IN_CI)
 def test_callers_are_kept_apart(server_of: Callable[[str], Server], engine: str, api: str) -> None:

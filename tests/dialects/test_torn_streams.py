@@ -235,6 +235,7 @@ BEHIND = {"input": "Hi", "stream": True, "background": True}
 EVERY = APIS | {"in the background": Api("/v1/responses", BEHIND, of_events)}
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(("name", "framing"), CUT)
 async def test_every_cut(name: str, framing: str) -> None:
     """A stream of the server behind that is cut at any of its bytes is told as broken, unless all that it has to say came before."""

@@ -166,6 +166,7 @@ CHOICES: list[dict[str, Any]] = [{"tool_choice": "auto"}, {"tool_choice": "requi
 IN_OSLO = [EARLIER[0], EARLIER[1] | {"tool_calls": EARLIER[1]["tool_calls"][:1]}, EARLIER[2]]
 
 
+@pytest.mark.heavy(but=5)
 @pytest.mark.parametrize("server", list(SCRIPTED))
 @pytest.mark.parametrize("stream", [False, True])
 async def test_scripted(server: str, stream: bool) -> None:
@@ -267,6 +268,7 @@ BUNDLED = [
 ]
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", BUNDLED)
 async def test_the_bundled_model(kind: str) -> None:

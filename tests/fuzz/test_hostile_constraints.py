@@ -97,6 +97,7 @@ def told(target: Target, path: str, **body: Any) -> Reply:
     return reply
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("path", "field", "rest"), FIELDS, ids=lambda one: str(one)[:20])
 def test_grammars(target: Target, engine: str, path: str, field: str, rest: dict[str, Any]) -> None:
     """A grammar that an engine cannot follow is refused with the field's name, wherever it stands."""
@@ -108,6 +109,7 @@ def test_grammars(target: Target, engine: str, path: str, field: str, rest: dict
             assert (400, field) == (reply.status, reply.error["param"]), (name, reply)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "schema",
     [PATTERN, nested(40), SCHEMAS["a chain of definitions"], SCHEMAS["a pattern: deep"]],
@@ -128,6 +130,7 @@ def test_schemas(target: Target, schema: dict[str, Any]) -> None:
         assert name in message or "grammar or schema" in message, (name, reply)
 
 
+@pytest.mark.heavy
 def test_a_schema_of_many_ways(target: Target, engine: str) -> None:
     """Forty unions are refused for the engine that would go all their ways, and followed by the one that joins equal ones."""
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 64}

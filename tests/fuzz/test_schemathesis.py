@@ -85,6 +85,7 @@ def test_operations(api: Any) -> None:
     assert {*BODILESS, *OPERATIONS, *REFUSED, *RANKING} == names
 
 
+@pytest.mark.heavy(but=4)
 @many
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 @pytest.mark.parametrize(("name", "mode"), CASES)

@@ -554,6 +554,7 @@ async def test_a_clock_that_was_wrong_for_long(jumping: Callable[..., Jumping]) 
         assert expected == [await rig.spend() for _ in expected]
 
 
+@pytest.mark.heavy(but=1)
 async def test_a_server_whose_system_clock_jumps(
     limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,8 +14,8 @@ MARK = "zebra quux"
 
 
 @pytest.fixture(params=["console", "json"])
-def lines(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """What is logged, as the sink writes it."""
+def logged(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """A function that ends the log, and returns what the sink has written."""
     found: list[str] = []
     form: LogFormat = request.param
 
@@ -25,15 +25,20 @@ def lines(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
     handler, root = SinkHandler(LogSink(write, batch_s=0, form=form)), logging.getLogger()
     level = root.level
+
+    def text() -> str:
+        root.removeHandler(handler)
+        handler.close()
+        return "".join(found)
+
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    yield found
-    root.removeHandler(handler)
+    yield text
     root.setLevel(level)
-    handler.close()
+    text()
 
 
-async def test_no_prompt_and_no_answer(lines: list[str]) -> None:
+async def test_no_prompt_and_no_answer(logged: Callable[[], str]) -> None:
     """Neither a prompt nor an answer stands in a line, of a request that succeeds, is refused, or breaks off; what is wrong does."""
     chat = {"messages": [{"role": "user", "content": MARK}]}
     async with serving(Echo(Options(text=MARK, failing_answers=1, breaks_after=1))) as app:
@@ -46,9 +51,8 @@ async def test_no_prompt_and_no_answer(lines: list[str]) -> None:
         ):
             async with app.chat(**{**chat, **more}) as response:
                 await response.read()
-        logging.getLogger().handlers[-1].close()
 
-    text = "".join(lines)
+    text = logged()
     assert "zebra" not in text
     assert "quux" not in text
     for word in (
@@ -61,16 +65,15 @@ async def test_no_prompt_and_no_answer(lines: list[str]) -> None:
         assert word in text
 
 
-async def test_control_characters(lines: list[str]) -> None:
+async def test_control_characters(logged: Callable[[], str]) -> None:
     """What others choose adds no line, and no control character: a model, a path."""
     async with serving(Echo()) as app:
         async with app.chat(model="a\nb\x1b[2J") as response:
             await response.read()
         async with app.session.get(f"http://127.0.0.1:{app.port}/a%0ab%1b") as response:
             await response.read()
-        logging.getLogger().handlers[-1].close()
 
-    text = "".join(lines)
+    text = logged()
     assert 2 == len([line for line in text.splitlines() if "req_" in line])
     assert all(line.isprintable() for line in text.splitlines())
     if text.startswith("{"):

@@ -8,7 +8,7 @@ import pytest
 from reloading import Reloadable, until
 
 TOP = "port = 0\napi_keys = ['sk-a-key-of-a-test']\nrejoin_s = 30.0\n[store]\nurl = 'sqlite://'\n"
-SLOW = "[models.slow]\nsource = 'echo:'\noptions = { text = '%s', tokens_per_s = 40.0 }\n" % (
+SLOW = "[models.slow]\nsource = 'echo:'\noptions = { text = '%s', tokens_per_s = 150.0 }\n" % (
     "y" * 60
 )
 OTHER = "[models.other]\nsource = 'echo:'\n"

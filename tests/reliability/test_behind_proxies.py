@@ -51,6 +51,7 @@ def behind() -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.heavy if kind in _MORE else ()) for kind in KINDS]
 )

@@ -130,6 +130,7 @@ async def test_a_stream_that_had_begun(both: Site, away: asyncio.Event) -> None:
     assert texts == [await ask(both, number) for number in (3, 4)]
 
 
+@pytest.mark.heavy
 async def test_no_room_elsewhere(both: Site, away: asyncio.Event) -> None:
     """Where the other engine's places are taken, what an engine had waits for it to come back, and is whole."""
     numbers = range(20, 20 + 2 * PLACES)

@@ -108,6 +108,7 @@ async def test_request_that_had_not_begun_is_answered_by_the_new_engine(mortal: 
         response.close()
 
 
+@pytest.mark.heavy
 async def test_a_whole_answer_whose_engine_dies(mortal: Site) -> None:
     """An answer of which tokens were made is made by the new engine, a whole one as a stream."""
     child, asked = mortal.child, {"max_tokens": 1400, "ignore_eos": True}
@@ -179,6 +180,7 @@ async def waiting(running: Site, requests: int) -> bool:
     return f'unilect_requests_waiting{{model="demo"}} {requests}.0' in text
 
 
+@pytest.mark.heavy
 async def test_engine_that_hangs_is_killed_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that an engine hangs on is told so and refused from then on, also where its client has left; others are answered."""
     async with site(Config(port=0, models={"demo": ModelConfig()}, log_level="warning")) as running:

@@ -175,6 +175,7 @@ def running(app: App) -> int:
     return sum(member.outstanding for member in model.pool.members) - model.queue.length
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("settings", "max_tokens"),
     [

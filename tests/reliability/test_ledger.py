@@ -290,6 +290,7 @@ async def test_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
         assert [200] == [row["status"] for row in rows_of(url)]
 
 
+@pytest.mark.heavy
 async def test_a_database_that_is_locked(tmp_path: Path) -> None:
     """A commit that hangs, since another program has locked the file, ends an answer with an error in bounded time."""
     file = tmp_path / "unilect.db"

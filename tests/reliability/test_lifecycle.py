@@ -89,6 +89,7 @@ def test_running_answer_is_finished_after_sigterm() -> None:
     assert rest[-1] == "length"
 
 
+@pytest.mark.heavy(but=4)
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -182,6 +183,7 @@ async def test_stream_is_readable_by_an_allowed_page() -> None:
             assert [page] == told
 
 
+@pytest.mark.heavy
 async def test_stopped_engine_is_not_brought_back() -> None:
     """An engine that dies and is stopped before it is back stays stopped, until a request wants it."""
     async with site(Config(port=0, models={"demo": ModelConfig()}, log_level="error")) as running:

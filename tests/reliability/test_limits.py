@@ -110,6 +110,7 @@ def test_revoked_in_a_stream(keys: Keys, server: Server, path: str) -> None:
             asked.chat.completions.create(model="m", messages=HI, max_tokens=1)
 
 
+@pytest.mark.heavy
 def test_revoked_before_the_answer(keys: Keys, server: Server) -> None:
     """A request without a stream is answered with 401 when its key is revoked meanwhile."""
     key = keys.create("whole")
@@ -130,6 +131,7 @@ def test_revoked_before_the_answer(keys: Keys, server: Server) -> None:
     assert isinstance(failure, openai.AuthenticationError)
 
 
+@pytest.mark.heavy
 def test_headers_and_errors(keys: Keys, server: Server) -> None:
     """The official client finds its limits in the headers of OpenAI's names, waits as it is told, and knows an exhausted quota."""
     key = keys.create("headers", "requests_per_minute=60", "tokens_per_day=70")

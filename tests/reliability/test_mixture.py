@@ -220,6 +220,7 @@ def _summed(rows: Sequence[dict[str, Any]]) -> Counter[str]:
     return sums
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("UNILECT_TEST_MIXTURES", "2"))))
 async def test_every_end(tmp_path: Path, seed: int) -> None:
     """However requests of every API end, and whatever is changed meanwhile: rows tell what whole answers have, sum up to what budgets count, and nothing is left."""

@@ -33,6 +33,7 @@ source = "echo:"
 """
 
 
+@pytest.mark.heavy
 def test_streams_at_sigterm() -> None:
     """Fifty streams that run when SIGTERM comes are whole, and the server exits with 0."""
     text = " ".join(["word"] * 20)

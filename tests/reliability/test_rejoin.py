@@ -54,6 +54,7 @@ def text(told: bytes) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("where", ["in a stream", "in a prompt", "in a whole answer"])
 async def test_an_answer_of_an_engine_is_joined(held_site: Site, where: str) -> None:
     """The text is that of an undisturbed run, and llama.cpp has made its tokens once."""

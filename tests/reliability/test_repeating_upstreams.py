@@ -145,6 +145,7 @@ async def test_statuses(status: int, caplog: pytest.LogCaptureFixture) -> None:
     await check(refusing(status, FORMS["plain"]), caplog)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", FORMS)
 async def test_forms(form: str, caplog: pytest.LogCaptureFixture) -> None:
     """An error answer, a page instead of one, and a content type, in any form."""
@@ -156,6 +157,7 @@ async def test_forms(form: str, caplog: pytest.LogCaptureFixture) -> None:
         await check(script, caplog)
 
 
+@pytest.mark.heavy(but=3)
 @pytest.mark.parametrize("row", ROWS)
 async def test_midway(row: str, caplog: pytest.LogCaptureFixture) -> None:
     """A row of a stream that has begun."""

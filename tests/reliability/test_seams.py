@@ -58,6 +58,7 @@ async def test_an_answer_that_is_too_long(tmp_path: Path, stream: bool) -> None:
             assert 200 == status
 
 
+@pytest.mark.heavy
 async def test_another_price_meanwhile(tmp_path: Path) -> None:
     """A request costs what its model cost when it came, in the ledger and in budgets, also where the model is gone since."""
     budget = "[limits]\nmoney_per_day = 1.0\n"

@@ -153,6 +153,7 @@ def what_is_asked(running: Site, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+@pytest.mark.heavy
 async def test_an_engine_that_is_killed_at_any_token(
     mortal: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

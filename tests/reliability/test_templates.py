@@ -58,6 +58,7 @@ async def test_bombs(
     assert [] == list(tmp_path.glob("unilect-*"))
 
 
+@pytest.mark.heavy
 async def test_a_gateway_beside_a_bomb(tmp_path: Path) -> None:
     """A template that waits for a word ends the request that has it, which is refused from then on; others are answered all the time."""
     model = ModelConfig(

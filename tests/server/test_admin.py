@@ -34,7 +34,7 @@ from unilect.server.listener import Listener
 from unilect.server.reload import Reloader, Source
 
 HI = [{"role": "user", "content": "Hi"}]
-SLOW = 'source = "echo:"\noptions = { text = "word word word", tokens_per_s = 5.0 }\n'
+SLOW = 'source = "echo:"\noptions = { text = "word word word", tokens_per_s = 15.0 }\n'
 MODELS = f'[models.a]\nsource = "echo:a"\naliases = ["x"]\n[models."org/slow"]\n{SLOW}'
 
 

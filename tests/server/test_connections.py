@@ -286,6 +286,7 @@ async def test_a_client_that_does_not_read(tmp_path: Path, tls: bool, handler: H
         await until(lambda: len(server.connections) == 0)
 
 
+@pytest.mark.heavy
 async def test_a_slow_reader() -> None:
     """A client that reads slowly, but reads, gets all of its answer, though that takes much longer than it may stand still."""
     limits = Limits(slow_client_s=1.0, sweep_s=0.01)

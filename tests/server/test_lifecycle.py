@@ -128,6 +128,7 @@ def streaming(port: int) -> socket.socket:
     return sock
 
 
+@pytest.mark.heavy
 def test_half_sent_bodies(upstream: tuple[Upstream, str]) -> None:
     """Of thirty clients who send a large body but for its end, those beyond the budget are told to come again, and memory is bounded."""
     size = 15 * 2**20
@@ -423,6 +424,7 @@ def test_signals_of_tools(tmp_path: Path) -> None:
     assert {signal.SIGUSR1, signal.SIGUSR2} <= {n for n in range(1, 32) if ignored >> n - 1 & 1}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_end_during_a_reload(tmp_path: Path, number: signal.Signals) -> None:
     """A server that is stopped or killed while a reload starts models leaves no process behind, and SIGTERM ends it in order."""

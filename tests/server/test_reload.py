@@ -148,6 +148,7 @@ async def test_a_model_that_is_on_demand_no_more(tmp_path: Path) -> None:
     assert ("a", "b") == done.adjusted
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("fails", ["a", "b"])
 async def test_a_model_that_stays_on_demand(
     tmp_path: Path, client: aiohttp.ClientSession, fails: str

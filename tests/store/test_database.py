@@ -232,6 +232,7 @@ async def test_a_process_that_is_killed(url: str, size: int) -> None:
             assert page[1] or len(expected) == len(page[0])
 
 
+@pytest.mark.heavy
 async def test_several_processes(url: str) -> None:
     """Processes that open a new database at the same moment make its tables once, and none loses what another stores."""
     children = [

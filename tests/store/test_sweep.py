@@ -112,6 +112,7 @@ async def test_a_conversation_lives_as_long_as_it_changes(answers: Answers, cloc
     assert await answers.conversation(ME, conversation) is None
 
 
+@pytest.mark.heavy(but=1)
 async def test_expired_rows_are_deleted(answers: Answers, clock: Clock) -> None:
     """A sweep deletes what has expired, also where it is more than one transaction's, and nothing else."""
     for number in range(250):
@@ -145,6 +146,7 @@ async def test_the_sweep_in_the_background(database: Database, clock: Clock) -> 
     await watch.aclose()
 
 
+@pytest.mark.heavy(but=1)
 async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
     """Of too many responses and conversations those that were used least lately are deleted, and their ancestors live with the young."""
     answers = Answers(database, max_age_s=AGE_S, max_count=200, clock=clock)
@@ -163,6 +165,7 @@ async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
     await answers.aclose()
 
 
+@pytest.mark.heavy(but=1)
 async def test_a_chain_that_nobody_continues(database: Database, clock: Clock) -> None:
     """Of too many responses a chain goes from its end to its beginning, although it was kept for longer, and none that came since goes before it."""
     answers = Answers(database, max_age_s=AGE_S * 1000, max_count=40, clock=clock)

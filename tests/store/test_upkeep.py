@@ -84,6 +84,7 @@ async def test_a_copy_that_cannot_be_made(tmp_path: Path) -> None:
         upkeep(url).copy_to(tmp_path / "nowhere" / "copy")
 
 
+@pytest.mark.heavy
 async def test_a_copy_of_postgresql(new_url: Callable[[str], str]) -> None:
     """PostgreSQL is copied by its own programs, and the message says how."""
     with pytest.raises(ConfigError, match="pg_dump --format=custom"):

@@ -194,6 +194,7 @@ ARGUMENTS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.heavy(but=9)
 @pytest.mark.parametrize("form", sorted(forms.FORMS))
 @given(first=ARGUMENTS, second=ARGUMENTS)
 def test_there_and_back(form: str, first: dict[str, Any], second: dict[str, Any]) -> None:

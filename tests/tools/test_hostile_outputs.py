@@ -145,6 +145,7 @@ def test_no_output_is_run(name: str, effects: Effects) -> None:
             assert all(isinstance(call.arguments, str) for call in choice.tool_calls)
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(
     ("characters", "piece"),
     [
@@ -178,6 +179,7 @@ def test_blanks_within_a_call_are_read_in_linear_time(family: str) -> None:
             assert reading_s(family, text, SIZE) < MOST_S, (begin, head)
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("form", SOME_FORMS)
 def test_many_calls_are_read_in_linear_time(form: str) -> None:
     """Half a megabyte of whole calls, and of calls that hold marks or lack ends, with and without the marks around each, takes half a second."""

@@ -79,6 +79,7 @@ def test_two_families_marks() -> None:
     assert ("<tool_call>x</tool_call>[TOOL_CALLS][]", []) == (text, calls)
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("size", [16, 100_000])
 def test_mixed_marks_are_read_in_linear_time(size: int) -> None:
     """Sixty thousand characters of two families' marks in turns are read in a tenth of a second of the processor."""

@@ -677,6 +677,7 @@ async def test_http_1_0(site: Site) -> None:
     assert "One two." == text(told)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_official_client(site: Site, stream: bool) -> None:
     """openai-python, with its two retries, gets the answer through a proxy that cuts its first two connections; the model is asked once."""

@@ -202,7 +202,7 @@ async def test_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_head_of_a_stream_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream whose head goes out while it waits for its turn tells its place, and the wait once an answer has shown it."""
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.01)
-    backend = Member(Echo(Options(tokens_per_s=20)), queue=QueueSettings(max_in_flight=1))
+    backend = Member(Echo(Options(tokens_per_s=100)), queue=QueueSettings(max_in_flight=1))
     names = ("X-Unilect-Queue-Position", "X-Unilect-Queue-Wait-S")
     async with serving([backend]) as app:
 
@@ -227,6 +227,7 @@ async def test_the_head_of_a_stream_that_waits(monkeypatch: pytest.MonkeyPatch) 
     assert 1 <= int(second[1][1] or 0) <= int(second[2][1] or 0)
 
 
+@pytest.mark.heavy
 async def test_no_keep_alive_behind_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -91,6 +91,7 @@ async def begun(client: aiohttp.ClientSession, url: str, headers: dict[str, str]
                     return id
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ends", ["revoked", "expired"])
 async def test_its_key_ends(ends: str, outside: Outside) -> None:
     """A response ends as failed within a second of its key, with the reason; what was made is charged, and one of another key goes on."""

@@ -30,6 +30,7 @@ def _refuse() -> None:
     raise ValueError("it is wrong")
 
 
+@pytest.mark.heavy(but=2)
 @pytest.mark.parametrize(
     ("work", "told"),
     [
