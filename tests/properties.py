@@ -31,5 +31,7 @@ def given(
     """
     chosen = _SETTINGS
     if examples is not None:
-        chosen = settings(_SETTINGS, max_examples=int(os.environ.get("UNILECT_FUZZ", examples // _SHARE)))
+        chosen = settings(
+            _SETTINGS, max_examples=int(os.environ.get("UNILECT_FUZZ", examples // _SHARE))
+        )
     return lambda test: chosen(hypothesis.given(*strategies, **named)(test))

@@ -264,6 +264,7 @@ def test_killed_is_resumed(hub: Hub, tmp_path: Path) -> None:
     assert partial_files(tmp_path) == []
 
 
+@pytest.mark.heavy
 def test_storage_without_ranges(hub: Hub, tmp_path: Path) -> None:
     """Where the storage sends the whole file again, the file begins again."""
     hub.takes_ranges = False
@@ -274,6 +275,7 @@ def test_storage_without_ranges(hub: Hub, tmp_path: Path) -> None:
     assert done.path.read_bytes() == hub.files["org/repo/m.gguf"]
 
 
+@pytest.mark.heavy
 def test_hub_that_always_breaks(hub: Hub, tmp_path: Path) -> None:
     """A connection that breaks again and again ends in one sentence, and what came is kept."""
     hub.ends = [(1000, "close")] + [(0, "close")] * 10
@@ -297,6 +299,7 @@ def test_wrong_hash_is_refused(hub: Hub, tmp_path: Path) -> None:
     assert done.path.read_bytes() == hub.files["org/repo/m.gguf"]
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(("size", "kept"), [(2_999_999, 1), (3_000_001, 0)])
 def test_wrong_size_is_refused(hub: Hub, tmp_path: Path, size: int, kept: int) -> None:
     """A file that is shorter or longer than the hub says is refused; a beginning is kept, since the rest may come another day."""
@@ -405,6 +408,7 @@ def test_a_file_that_is_not_one(
     assert to_do in error
 
 
+@pytest.mark.heavy
 def test_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:
     """Without the hub a repository is told with the reason, what to check, and how a file is named."""
     error = fetch("http://127.0.0.1:9", tmp_path, "org/repo:Q4_K_M").error
@@ -451,6 +455,7 @@ def test_worker_fetches_its_model(hub: Hub, tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.heavy
 def test_a_folder_is_fetched_without_what_nobody_needs(hub: Hub, tmp_path: Path) -> None:
     """Of a repository come weights, configuration and tokenizer, no pickle beside safetensors, and no other formats."""
     wanted = ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"]

@@ -181,6 +181,7 @@ def test_system(url: str) -> None:
     assert again.stdout == "system+user: one\n"
 
 
+@pytest.mark.heavy
 def test_clear_forgets(url: str) -> None:
     """/clear forgets the turns and keeps the system prompt."""
     done = piped(url, "/system Be brief.", "one", "/clear", "two")
@@ -258,6 +259,7 @@ def test_a_full_context_names_the_way_out(url: str) -> None:
     assert done.stderr.splitlines()[-1].startswith("/clear starts a new conversation")
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -303,6 +305,7 @@ def test_models(url: str) -> None:
     assert done.stderr == "* scripted\n  demo\n"
 
 
+@pytest.mark.heavy
 def test_retry(url: str) -> None:
     """/retry asks the last question again, in place of its answer."""
     done = piped(url, "one", "/retry", "two")
@@ -310,6 +313,7 @@ def test_retry(url: str) -> None:
     assert done.stdout == "user: one\nuser: one\nuser+assistant+user: two\n"
 
 
+@pytest.mark.heavy
 def test_save_and_load(url: str, model: Model, tmp_path: Path) -> None:
     """A saved conversation goes on where it was, with its settings."""
     file = tmp_path / "talk.json"
@@ -330,6 +334,7 @@ def test_save_and_load(url: str, model: Model, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.heavy
 def test_settings_are_listed(url: str) -> None:
     """/set lists what can be set in groups, without what the model refuses."""
     told = piped(url, "/model demo", "/set").stderr
@@ -362,6 +367,7 @@ def test_quotes_hold_lines(url: str, model: Model) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_images_of_a_question(url: str, model: Model, tmp_path: Path) -> None:
     """An image that is named before a question, or stands in it, is sent with it, and is in the saved conversation."""
     image, file = tmp_path / "my cat.png", tmp_path / "talk.json"
@@ -384,6 +390,7 @@ def test_images_of_a_question(url: str, model: Model, tmp_path: Path) -> None:
     assert again.stderr.startswith("user: And these? (image) (image) (image)\n")
 
 
+@pytest.mark.heavy
 def test_lines_are_joined(url: str, model: Model) -> None:
     """A line that ends with a backslash goes on in the next; two slashes begin a question with one."""
     piped(url, "one \\", "and two", "//etc")
@@ -425,6 +432,7 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     assert "SSL_CERT_FILE" in told
 
 
+@pytest.mark.heavy
 def test_http_to_a_tls_port() -> None:
     """A server that closes a plain connection at once may want TLS, and that is asked."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -442,6 +450,7 @@ def test_http_to_a_tls_port() -> None:
     assert "Is it https://? Start it, or check the address." in told
 
 
+@pytest.mark.heavy
 def test_no_server_is_one_line() -> None:
     """A server that cannot be reached, or a URL that is none, ends the chat with one line."""
     unreachable = piped("http://127.0.0.1:9", "one")
@@ -465,6 +474,7 @@ def test_terminal_shows_an_answer(url: str) -> None:
         assert chat.ends() == 0
 
 
+@pytest.mark.heavy
 def test_terminal_dims_reasoning(url: str) -> None:
     """What a model thinks is shown dimmed, before its answer."""
     with terminal("--url", url) as chat:
@@ -539,6 +549,7 @@ def test_ctrl_c_stops_the_answer(url: str, model: Model) -> None:
         assert chat.ends() == 0
 
 
+@pytest.mark.heavy
 def test_ctrl_c_ends_a_pipe(url: str) -> None:
     """Ctrl-C ends a chat that reads from a pipe."""
     process = subprocess.Popen(
@@ -585,6 +596,7 @@ def test_own_server_answers_and_goes(tmp_path: Path) -> None:
     assert gone(server)
 
 
+@pytest.mark.heavy
 def test_own_server_does_not_outlive_us() -> None:
     """The server goes also when the chat is killed."""
     with terminal() as chat:
@@ -596,6 +608,7 @@ def test_own_server_does_not_outlive_us() -> None:
     assert gone(server)
 
 
+@pytest.mark.heavy
 def test_own_server_that_does_not_start(tmp_path: Path) -> None:
     """A model that cannot be served is one line, and exit code 1."""
     done = subprocess.run(

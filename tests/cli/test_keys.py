@@ -18,6 +18,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import commands
 from postgresql import POSTGRESQL
 from serving import Server, serve
 from unilect.cli._keys import NewKey, create, delete, list_keys, revoke, seconds
@@ -25,8 +26,6 @@ from unilect.cli.main import app
 from unilect.config.store import StoreConfig, may_have_keys
 from unilect.errors import ConfigError
 
-#: Of a command: no variable of ours.
-ENVIRONMENT = dict.fromkeys(name for name in os.environ if name.startswith("UNILECT_"))
 SECRET = re.compile(r"ul_[0-9A-Za-z]{8}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}")
 CONFIG = """
 api_keys = ["sk-of-the-file"]
@@ -50,11 +49,7 @@ class Keys:
 
     def run(self, *args: str, code: int = 0, group: str = "keys") -> str:
         """What a command prints: on stdout, or on stderr where it fails."""
-        done = CliRunner().invoke(
-            app, [group, *args, "--config", str(self.file)], env=ENVIRONMENT
-        )
-        assert code == done.exit_code, done.output
-        assert not (code and done.stdout), done.output
+        done = commands.run(group, *args, "--config", self.file, code=code)
         self.notes = done.stderr
         return (done.stderr if code else done.stdout).strip()
 
@@ -502,6 +497,7 @@ def test_what_cannot_be_printed(keys_of_a_file: Keys, unbuffered: str) -> None:
         assert told in done.stderr
 
 
+@pytest.mark.heavy
 def test_a_closed_stdout(keys_of_a_file: Keys) -> None:
     """Where stdout is closed no secret is made that nobody would see; one that is thrown away is the caller's own wish."""
     keys_of_a_file.run("create", "there")

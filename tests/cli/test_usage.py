@@ -4,9 +4,6 @@ import asyncio
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import commands
 from ledger_rows import row
 from postgresql import POSTGRESQL
 from serving import Server, serve
@@ -65,14 +63,7 @@ class Place:
 
     def run(self, *args: str, code: int = 0) -> str:
         """What the command prints: on stdout, or on stderr where it fails."""
-        done = subprocess.run(
-            [sys.executable, "-m", "unilect", "usage", *args, "--config", str(self.file)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={k: v for k, v in os.environ.items() if not k.startswith("UNILECT_")},
-        )
-        assert code == done.returncode, done
+        done = commands.run("usage", *args, "--config", self.file, code=code)
         return (done.stderr if code else done.stdout).strip()
 
     def ask(self, server: Server, name: str, path: str, **body: Any) -> tuple[int, Any]:
@@ -205,6 +196,7 @@ def test_the_route(place: Place, server: Server) -> None:
         assert (400, query.partition("=")[0]) == (status, body["error"]["param"])
 
 
+@pytest.mark.heavy
 def test_no_ledger() -> None:
     """A server that records nothing says so."""
     with (

@@ -139,6 +139,7 @@ def test_a_server_with_the_configuration(secrets: Path, tmp_path: Path) -> None:
     assert 0 != subprocess.run(healthy, capture_output=True, timeout=30).returncode
 
 
+@pytest.mark.heavy
 def test_the_dockerfile() -> None:
     """hadolint finds nothing; what is copied is there and not ignored; the last stage has no user but its own and no tools to build."""
     checked("hadolint", "Dockerfile")

@@ -59,7 +59,7 @@ def cached(server: Server, model: str, api: str, key: str, text: str) -> tuple[i
     return usage[f"{name}_tokens"], usage[f"{name}_tokens_details"]["cached_tokens"]
 
 
-@pytest.mark.heavy(but=2)
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("engine", ENGINES_IN_CI)
 def test_callers_are_kept_apart(server_of: Callable[[str], Server], engine: str, api: str) -> None:
@@ -75,6 +75,7 @@ def test_callers_are_kept_apart(server_of: Callable[[str], Server], engine: str,
     assert min(again, still, others_own) >= total - BLOCK
 
 
+@pytest.mark.heavy
 def test_what_llamacpp_says(server_of: Callable[[str], Server]) -> None:
     """llama.cpp's own count of a prompt's cached tokens is nought for another caller, also where it asks for the cache."""
     server, text = server_of("gguf"), prompt_of("native")

@@ -264,6 +264,7 @@ def test_case_24_tls(tmp_path: Path) -> None:
     assert ANSWER == answer.body["choices"][0]["message"]["content"]
 
 
+@pytest.mark.heavy
 def test_a_note_of_llama_cpp() -> None:
     """The note's request to api_like_OAI.py, with `n_predict` and any key word, gets the dialect's answer."""
     config = 'dialect = "llamacpp"\napi_keys = ["sekret"]\n[models.LLaMA_CPP]\n'

@@ -202,6 +202,7 @@ OTHERWISE = {
 }
 
 
+@pytest.mark.heavy(but=50)
 @pytest.mark.parametrize("case", BODIES, ids=[case[0] for case in BODIES])
 def test_body(attacker: Attacker, engine: str, case: tuple[Any, ...]) -> None:
     """A hostile body is answered, or refused by name, before the client's patience ends."""
@@ -349,6 +350,7 @@ PATHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.heavy(but=60)
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"])
 @pytest.mark.parametrize("path", PATHS)
 def test_no_key(server: Server, method: str, path: str) -> None:

@@ -209,6 +209,7 @@ async def test_two_gateways(
     await keys.aclose()
 
 
+@pytest.mark.heavy
 async def test_a_limit_that_is_new_long_before_it_is_used(
     keys: Keys, redis: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ async def test_how_often_failing_upstreams_are_asked(keys: bool, at_once: int) -
     assert 200 < len(asked) <= 220
 
 
+@pytest.mark.heavy
 async def test_how_often_closing_upstreams_are_asked() -> None:
     """Requests on whose connections no byte of an answer came are sent once more, to the other upstream, and no more often."""
     async with pair(resets) as site:
@@ -139,6 +140,7 @@ async def test_what_has_begun_is_sent_once() -> None:
     assert {(200, "", False)} == set(found)
 
 
+@pytest.mark.heavy(but=3)
 @pytest.mark.parametrize("fallback", [None, poisoned(refuses)], ids=["alone", "with a fallback"])
 @pytest.mark.parametrize("fails", [refuses, resets, breaks])
 async def test_one_keys_failing_requests(fails: Script, fallback: Script | None) -> None:

@@ -278,6 +278,7 @@ async def test_flex_gives_way() -> None:
     assert 'unilect_queue_length{model="m"} 5.0' in figures
 
 
+@pytest.mark.heavy
 async def test_the_queue_is_told(log: list[tuple[str, str]]) -> None:
     """`GET /v1/models/{model}` and `/metrics` say how many wait, and how long all of them will, once an answer has shown it."""
     async with served(max_in_flight=1, options={"tokens_per_s": 50}) as app:

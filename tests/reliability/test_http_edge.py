@@ -79,6 +79,7 @@ def test_floods(server: Server, kind: str) -> None:
     assert grown <= GROWTH_BYTES
 
 
+@pytest.mark.heavy
 def test_bodies_byte_by_byte(server: Server) -> None:
     """Four bodies in chunks of one byte keep the event loop from nobody for longer than a tenth of a second of the processor."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a" * 50_000}]})

@@ -257,6 +257,7 @@ async def test_answers_that_are_thrown_away(
         assert counter == (row["prompt"] + row["completion"], 0)
 
 
+@pytest.mark.heavy
 async def test_a_key_that_the_configuration_drops(tmp_path: Path) -> None:
     """A reload without a key ends what runs with it, and nothing else."""
     async with (

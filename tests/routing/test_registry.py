@@ -336,6 +336,7 @@ async def test_get(spy: Spy) -> None:
     ]
 
 
+@pytest.mark.heavy
 async def test_what_has_left_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that was taken out leaves nothing in memory once it has stopped: its engine, and the process's side of it, refer to each other."""
     monkeypatch.setattr(registries, "_FREE_AFTER_S", 0)

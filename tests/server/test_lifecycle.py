@@ -154,6 +154,7 @@ def test_half_sent_bodies(upstream: tuple[Upstream, str]) -> None:
     assert healthy.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.heavy
 def test_many_silent_connections(upstream: tuple[Upstream, str], tmp_path: Path) -> None:
     """With 1,024 open files, 1,100 connections that send nothing lock nobody out, and what happened is logged."""
 
@@ -183,6 +184,7 @@ def test_many_silent_connections(upstream: tuple[Upstream, str], tmp_path: Path)
     assert 1100 - most <= sum(closed) <= 1100
 
 
+@pytest.mark.heavy
 def test_a_soft_limit_is_raised(upstream: tuple[Upstream, str], tmp_path: Path) -> None:
     """A low soft limit of open files is raised to the hard one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -197,6 +199,7 @@ def test_a_soft_limit_is_raised(upstream: tuple[Upstream, str], tmp_path: Path) 
     assert hard == int(soft)
 
 
+@pytest.mark.heavy
 def test_no_descriptor_is_left(upstream: tuple[Upstream, str]) -> None:
     """With 64 open files and 200 busy clients those who have no place are refused, nothing spins, and then all is as before."""
 
@@ -271,6 +274,7 @@ def until_log(log: Path, text: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.heavy
 def test_a_closed_terminal(upstream: tuple[Upstream, str]) -> None:
     """When the terminal is closed, with stdout and stderr on it, a running stream finishes and the server ends in order."""
     master, slave = pty.openpty()
@@ -305,6 +309,7 @@ def until_refused(port: int) -> None:
     raise AssertionError("it still listens")
 
 
+@pytest.mark.heavy
 def test_nohup(upstream: tuple[Upstream, str]) -> None:
     """A server that was started with SIGHUP ignored keeps ignoring it."""
 
@@ -319,6 +324,7 @@ def test_nohup(upstream: tuple[Upstream, str]) -> None:
         assert 0 == process.wait(STARTS_S)
 
 
+@pytest.mark.heavy
 def test_a_stderr_that_nobody_reads(upstream: tuple[Upstream, str]) -> None:
     """A full pipe at stderr stops no request, and does not hold up the end."""
     reading, writing = os.pipe()
@@ -334,6 +340,7 @@ def test_a_stderr_that_nobody_reads(upstream: tuple[Upstream, str]) -> None:
     os.close(reading)
 
 
+@pytest.mark.heavy
 def test_a_stderr_that_breaks(upstream: tuple[Upstream, str]) -> None:
     """A pipe at stderr whose reader has gone stops no request."""
     reading, writing = os.pipe()
@@ -445,6 +452,7 @@ def test_the_end_during_a_reload(tmp_path: Path, number: signal.Signals) -> None
     assert "reloaded:" not in log.read_text()
 
 
+@pytest.mark.heavy
 def test_a_closed_terminal_reloads_nothing(tmp_path: Path) -> None:
     """A server with a file that was started in a terminal stops on SIGHUP, since its terminal may have been closed."""
     file = tmp_path / "unilect.toml"

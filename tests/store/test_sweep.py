@@ -146,7 +146,7 @@ async def test_the_sweep_in_the_background(database: Database, clock: Clock) -> 
     await watch.aclose()
 
 
-@pytest.mark.heavy(but=1)
+@pytest.mark.heavy
 async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
     """Of too many responses and conversations those that were used least lately are deleted, and their ancestors live with the young."""
     answers = Answers(database, max_age_s=AGE_S, max_count=200, clock=clock)

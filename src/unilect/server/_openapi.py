@@ -41,16 +41,22 @@ def routes(
         description: What the API is, for the document.
         about: The same for the page: HTML.
     """
-    described = openapi(documented, description)
-    document = msgspec.json.encode(described)
+
+    @cache  # tens of milliseconds, which a start need not wait for
+    def described() -> dict[str, Any]:
+        return openapi(documented, description)
+
+    @cache
+    def document() -> bytes:
+        return msgspec.json.encode(described())
 
     @cache
     def shown(has_keys: bool) -> bytes:
-        return docs_page(documented, described, has_keys, about).encode()
+        return docs_page(documented, described(), has_keys, about).encode()
 
     async def openapi_json(request: web.Request) -> web.StreamResponse:
         """Give the OpenAPI document."""
-        return web.Response(body=document, headers={"Content-Type": "application/json"})
+        return web.Response(body=document(), headers={"Content-Type": "application/json"})
 
     async def docs(request: web.Request) -> web.StreamResponse:
         """Show the endpoints to a person."""

@@ -93,6 +93,7 @@ def broken() -> list[bytes]:
     return found
 
 
+@pytest.mark.heavy
 def test_broken_images(target: Target) -> None:
     """Of 200 broken images each is refused with a text of ours, or read where its fault harms nobody; the engine stays."""
     refused = 0

@@ -68,6 +68,7 @@ def plain(events: list[Event]) -> list[Event]:
     return out
 
 
+@pytest.mark.heavy(but=3)
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("name", ["powerinfer", "llamacpp-2023", "llamacpp-2025"])
 def test_every_cut(name: str, joined: bool) -> None:
