@@ -41,6 +41,7 @@ def routes(
         description: What the API is, for the document.
         about: The same for the page: HTML.
     """
+    documented = tuple(documented)  # callers add to theirs
 
     @cache  # tens of milliseconds, which a start need not wait for
     def described() -> dict[str, Any]:
