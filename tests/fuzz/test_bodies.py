@@ -249,7 +249,7 @@ def numeric_fields() -> list[tuple[str, dict[str, Any], tuple[Any, ...]]]:
     return found
 
 
-@pytest.mark.heavy(but=4)
+@pytest.mark.heavy(but=2)
 @pytest.mark.parametrize(
     "raw",
     ["-1", "0", "1", "2", "16", "17", "20", "21", "128", "2147483647", "2147483648", "1e18", "1e999",

@@ -88,6 +88,7 @@ async def test_inputs_that_are_refused(app: App, given: Any) -> None:
     assert body["error"].startswith("invalid input type")
 
 
+@pytest.mark.heavy(but=1)
 @in_one_loop
 @pytest.mark.parametrize("many", [3_000, 60_000])
 async def test_texts_beyond_the_context(app: App, many: int) -> None:
