@@ -200,47 +200,30 @@ class Failover:
             if model.closed:  # a request that was in it would start it again
                 self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
             elif (member := self._again or model.pool.choose(self.asked)) is None:
-                self._note_untried(model)
-                self._go_on(model.pool.none_left(last))
+                self._go_on(self._none_left(model, last))
                 last = None
             else:
                 self._again = None
                 self.tried.add(member)
+                member.outstanding += 1  # already while it is started
                 try:
-                    if await self._start(model, member):
+                    await model.start_for_request(member)
+                    if member not in self._unable(model):  # its start may have shown that it is
                         return Lease(model, member, self)
                 except UnilectError as error:
                     last = error
+                    model.record_result(member, error)
+                    self.note(model, member.source, error.for_log)
+                finally:
+                    member.release()
         raise StopAsyncIteration
 
-    async def _start(self, model: Model, member: Member) -> bool:
-        """
-        Take a place at a backend that is started for it; return False where its start has shown that it is unable to answer.
-
-        Raises:
-            UnilectError: It cannot be started.
-        """
-        member.outstanding += 1
-        try:
-            await model.start_for_request(member)
-        except UnilectError as error:
-            member.release()
-            model.record_result(member, error)
-            self.note(model, member.source, error.for_log)
-            raise
-        except BaseException:
-            member.release()
-            raise
-        if len(model.pool.members) == 1 or member not in self._unable(model):
-            return True
-        member.release()
-        return False
-
-    def _note_untried(self, model: Model) -> None:
-        """Note the troubles of the backends that are not tried."""
+    def _none_left(self, model: Model, last: UnilectError | None) -> UnilectError:
+        """The error where no backend is left to be tried; the troubles of those that were not tried are noted."""
         for one in model.pool.members:
             if one not in self.tried and one.trouble is not None:
                 self.note(model, one.source, one.trouble.reason)
+        return model.pool.none_left(last)
 
     def _unable(self, model: Model) -> Set[Member]:
         """The backends of a model that cannot do what the request asks for; a single one says so itself."""

@@ -165,7 +165,8 @@ class Member:
         await self.backend.aclose()
 
     def enter(self) -> Backend | QueuedBackend:
-        """The started backend for one request more, behind its queues, if it has places."""
+        """Take in a request until its `release`; returns the started backend, behind its queues, if it has places."""
+        self.outstanding += 1
         self.served += 1
         if self._entered is not None and self._can is self.backend.capabilities:
             return self._entered

@@ -150,26 +150,23 @@ class Guard:
         """Let a request through to its route, or answer with the error that it meets."""
         route = self._routes.get(request.match_info.route, _NO_ROUTE)
         context = self._context(request, route)
-        status = 499
+        response: web.StreamResponse | None = None
         try:
             allowed = self._check_origin(request)
             request[HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
             self._check_host(request)
             if request.method == "OPTIONS" and allowed:
-                status = 204
-                return web.Response(status=204, headers=self._cors_for(request))
-            response = await self._answer(request, handler, route, context)
-            status = response.status
+                response = web.Response(status=204)
+            else:
+                response = await self._answer(request, handler, route, context)
             if allowed and not response.prepared:  # a stream has sent its head already, with these
                 response.headers.update(request[HEADERS])
-            return response
         except UnilectError as error:
             context.fails(error)
             response = self._error(request, route, error)
-            status = response.status
-            return response
         finally:
-            self._ended(context, request, route, status)
+            self._ended(context, request, route, 499 if response is None else response.status)
+        return response
 
     def _context(self, request: web.Request, route: Route) -> Context:
         """The context of a request that has come, listed and in hand."""
