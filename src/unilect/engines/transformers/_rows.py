@@ -5,7 +5,7 @@ The rows of a running batch: the answers that get their next tokens together, an
 from torch import Tensor
 
 from unilect.engines.transformers._beams import Beams
-from unilect.engines.transformers._job import Failed, Job, Reason, Step
+from unilect.engines.transformers._job import Failed, Job, Logprob, Reason, Step
 from unilect.engines.transformers._prefill import Model
 from unilect.engines.transformers._sampling import RowSampler, Sampler, logprobs
 
@@ -49,12 +49,12 @@ class Chooser:
         wanted = [row.job.logprobs for row in rows]
         before = logits.clone() if any(count is not None for count in wanted) else None
         failed: dict[int, Failed] = {}
-        for place, broken in enumerate(logits[:, 0].isnan().tolist()):
-            if broken:  # one number of a state that is none makes all logits so, and the choice fail for all rows
+        broken = logits[:, 0].isnan().tolist()
+        for place, row in enumerate(rows):
+            if broken[place]:  # one NaN would make the choice fail for all rows
                 failed[place] = Failed(RAN_OVER)
                 logits[place] = 0.0
-        for place, row in enumerate(rows):
-            if row.job.constraint is not None:
+            elif row.job.constraint is not None:
                 try:
                     row.job.constraint.mask(logits[place])
                 except ValueError as error:
@@ -63,35 +63,37 @@ class Chooser:
         told = logprobs(before, wanted, tokens) if before is not None else None
         reasons: list[Reason | None] = []
         for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            reason: Reason | None = "stop"
-            bound = row.job.constraint is not None or row.sampler.edits
-            if bound and logits[place, token] == float("-inf"):
-                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
-            if place not in failed:
+            output: Step | Failed | None = failed.get(place)
+            if output is None:
                 try:
-                    reason = self._take(row, token)
+                    shown = [told[place]] if told is not None and wanted[place] is not None else []
+                    output = self._take(row, token, logits[place], shown)
                 except ValueError as error:
-                    failed[place] = Failed(str(error), of_request=True)
-            reasons.append(reason)
-            if place in failed:
-                row.job.emit(row.job, failed[place])
-                continue
-            ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
-            shown = [told[place]] if told is not None and wanted[place] is not None else []
-            scores = row.job.prompt_logprobs  # who scores a text counts on one more token
-            row.job.emit(row.job, Step([] if ends else [token], shown if scores or not ends else [], reason))  # fmt: skip
+                    output = Failed(str(error), of_request=True)
+            reasons.append(output.finish if isinstance(output, Step) else "stop")
+            row.job.emit(row.job, output)
         return reasons
 
-    def _take(self, row: Row, token: int) -> Reason | None:
-        """Note a token; why the answer ends with it, if it does."""
+    def _take(self, row: Row, token: int, logits: Tensor, shown: list[Logprob]) -> Step:
+        """
+        Note the next token of a row, and tell of it.
+
+        Raises:
+            ValueError: The request allows no token.
+        """
+        job = row.job
+        if (job.constraint is not None or row.sampler.edits) and logits[token] == float("-inf"):
+            raise ValueError(_NOTHING_LEFT)
         row.last = token
         row.sampler.made.append(token)
-        ends = token in row.job.stop_ids or token in self._model.stop_ids
-        if row.job.constraint is not None:
-            ends = row.job.constraint.accept(token, ends)
+        is_end = ends = token in job.stop_ids or token in self._model.stop_ids
+        if job.constraint is not None:
+            ends = job.constraint.accept(token, ends)
         if ends:
-            return "stop"
-        return "length" if len(row.sampler.made) >= self.limit(row.job) else None
+            scores = job.prompt_logprobs  # who scores a text counts on one more token
+            return Step([] if is_end else [token], shown if scores or not is_end else [], "stop")
+        over = len(row.sampler.made) >= self.limit(job)
+        return Step([token], shown, "length" if over else None)
 
     def limit(self, job: Job) -> int:
         """The most tokens that the answer may have."""
