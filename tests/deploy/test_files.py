@@ -20,7 +20,7 @@ import yaml
 
 from deployed import DEPLOY, ROOT, checked
 from serving import serve
-from unilect.config.admin import socket_folders
+from unilect.config.admin import admin_folders
 from unilect.config.load import load
 
 SECRETS = (
@@ -239,5 +239,5 @@ def test_the_admin_socket() -> None:
     service = dict(pair.split("=", 1) for pair in re.findall(r"^Environment=(HOME=.*)$", unit, re.MULTILINE)[0].split())  # fmt: skip
 
     for variables, volume in ((image, "/var/lib/unilect"), (service, "/var/lib/unilect")):
-        (folder, *_) = socket_folders(variables)
+        (folder, *_) = admin_folders(variables)
         assert folder.is_relative_to(volume)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from unilect.config.admin import socket_folders
+from unilect.config.admin import admin_folders
 from unilect.server import _admin_socket
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits
@@ -89,6 +89,6 @@ def test_folders() -> None:
     uid, long = os.getuid(), "/" + "a" * 90
     everything = {"XDG_DATA_HOME": "/d", "XDG_RUNTIME_DIR": "/r", "TMPDIR": "/t"}
 
-    assert [Path("/d/unilect/run"), Path("/r/unilect"), Path(f"/t/unilect-{uid}")] == socket_folders(everything)  # fmt: skip
-    assert [Path(f"/tmp/unilect-{uid}")] == socket_folders({"XDG_DATA_HOME": long, "TMPDIR": "t"})
-    assert [Path("/h/.local/share/unilect/run"), Path(f"/tmp/unilect-{uid}")] == socket_folders({"HOME": "/h"})  # fmt: skip
+    assert [Path("/d/unilect/run"), Path("/r/unilect"), Path(f"/t/unilect-{uid}")] == admin_folders(everything)  # fmt: skip
+    assert [Path(f"/tmp/unilect-{uid}")] == admin_folders({"XDG_DATA_HOME": long, "TMPDIR": "t"})
+    assert [Path("/h/.local/share/unilect/run"), Path(f"/tmp/unilect-{uid}")] == admin_folders({"HOME": "/h"})  # fmt: skip

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from unilect.cli._admin_client import AdminClient
 from unilect.config import load as config_load
-from unilect.config.admin import socket_folders
+from unilect.config.admin import admin_folders
 from unilect.config.digests import is_digest
 from unilect.config.server import Config, process_environment
 from unilect.config.store import location
@@ -59,7 +59,7 @@ def running(environment: Mapping[str, str]) -> tuple[list[Server], list[str]]:
         The servers, by their ports, and a sentence for each that does not answer.
     """
     found, silent = list[Server](), list[str]()
-    for folder in dict.fromkeys(socket_folders(environment)):
+    for folder in dict.fromkeys(admin_folders(environment)):
         for path in sorted(folder.glob("*.sock")) if _is_own(folder) else ():
             try:
                 found.append(describe(AdminClient(path)))

@@ -15,10 +15,10 @@ from unilect.config.model import described
 from unilect.config.store import data_folder
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
+from unilect.socket_folders import MAX_PATH_BYTES, SHORT, fits
 
 Address: TypeAlias = tuple[str, int]
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", re.ASCII)
-_MOST_BYTES = 107  # of a unix socket's path: `sun_path` of unix(7), without its NUL
 _LONGEST_NAME = "65535-4194304.sock"  # a port and a process's id
 OFF = "off"
 
@@ -60,10 +60,10 @@ class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return None
         assert self.listen is not None
         if "/" in self.listen:
-            if len(self.listen.encode()) > _MOST_BYTES:
+            if not fits(self.listen):
                 raise ConfigError(
-                    f"admin.listen: the path of a unix socket has at most {_MOST_BYTES} bytes, and this one has "
-                    f"{len(self.listen.encode())}. Choose a shorter one, such as /run/unilect/admin.sock.",
+                    f"admin.listen: the path of a unix socket has at most {MAX_PATH_BYTES} bytes, and this one has "
+                    f"{len(os.fsencode(self.listen))}. Choose a shorter one, such as /run/unilect/admin.sock.",
                     ("admin", "listen"),
                 )
             return Path(self.listen)
@@ -77,7 +77,7 @@ class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return found[1].strip("[]"), int(found[2])
 
 
-def socket_folders(environment: Mapping[str, str]) -> list[Path]:
+def admin_folders(environment: Mapping[str, str]) -> list[Path]:
     """
     List the folders in which the default socket of a server may be, the best first; none need exist.
 
@@ -87,9 +87,9 @@ def socket_folders(environment: Mapping[str, str]) -> list[Path]:
     temporary = environment.get("TMPDIR", "")
     folders = [] if data is None else [data / "run"]
     folders += [Path(runtime, "unilect")] if runtime.startswith("/") else []
-    temporary = temporary if temporary.startswith("/") else "/tmp"
+    temporary = temporary if temporary.startswith("/") else SHORT
     folders.append(Path(temporary, f"unilect-{os.getuid()}"))
-    return [one for one in folders if len(bytes(one / _LONGEST_NAME)) <= _MOST_BYTES]
+    return [one for one in folders if fits(one / _LONGEST_NAME)]
 
 
 def check_admin(

@@ -23,7 +23,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from msgspec import structs
 
 from unilect.clock import SteadyClock
-from unilect.config.admin import socket_folders
+from unilect.config.admin import admin_folders
 from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.config.store import location
 from unilect.context import Requests
@@ -268,7 +268,7 @@ class Listener:
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether clients need a key: also where nobody knows whether the store has any."""
+        """True if clients need a key: also where nobody knows whether the store has any."""
         try:
             return bool(self._config.api_keys) or (self._known is not None and self._known.required)
         except StoreUnavailable:
@@ -285,7 +285,7 @@ class Listener:
         return stored, len(self._callers())
 
     def _has_stored_keys(self) -> bool:
-        """Whether the store has keys that will be asked for, or none can be read."""
+        """True if the store has keys that will be asked for, or none can be read."""
         try:
             return self._known is not None and (self._known.required or self._known.has_keys)
         except StoreUnavailable:
@@ -392,7 +392,7 @@ class _Address:
         """
         acceptor = await self._set_up(None)
         try:
-            return str(_admin_socket.listen(acceptor, socket_folders(process_environment()), port))
+            return str(_admin_socket.listen(acceptor, admin_folders(process_environment()), port))
         except OSError as error:
             log.warning(
                 "there is no admin API, which `unilect ps` asks: its socket cannot be made (%s). Name a place with `listen` in [admin]",
