@@ -350,7 +350,7 @@ def described(backend: object) -> Description:
 
 
 def device(backend: object) -> str:
-    """What a backend's model runs on; empty where it does not say it."""
+    """Return the name of the device of a backend's model; empty where the backend does not say it."""
     return cast(RunsOn, backend).device if hasattr(backend, "device") else ""
 
 

@@ -41,13 +41,13 @@ _CUTTABLE = b"\\" + bytes(range(128, 256))  # what begins an escape, or is part 
 
 
 def open_files() -> int | None:
-    """How many files this process may have open; None for any number."""
+    """Return the limit of open files of this process; None for no limit."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if files == resource.RLIM_INFINITY else files
 
 
 def most_background() -> int:
-    """How many responses may be made in the background at a time: each takes a connection to its model's server."""
+    """Return the limit of simultaneous responses in the background: each takes a connection to its model's server."""
     files = open_files()
     return MOST_BACKGROUND if files is None else max(1, min(MOST_BACKGROUND, files // 8))
 

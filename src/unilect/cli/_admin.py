@@ -89,7 +89,7 @@ def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:
 
 
 def _facts(failure: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is known of a failure, line by line."""
+    """Yield the lines about a failure, each as its label and its text."""
     yield failure["request_id"], f"{failure['method']} {failure['path']}"
     code = " ".join(filter(None, (str(failure["status"]), failure["code"])))
     answering = failure["answering"]
@@ -128,7 +128,7 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
 
 def _state(client: AdminClient) -> dict[str, Any]:
     """
-    What a server tells of itself, its models and its requests.
+    Collect the answers of the admin API about the server, its models and its requests.
 
     Raises:
         ConfigError: It does not answer.

@@ -199,7 +199,7 @@ class Chat:
         return self._facts().vision is not False
 
     def _facts(self) -> _Facts:
-        """What a server of ours knows of the model."""
+        """Fetch the facts that a server of ours tells of the model; none of another server."""
         try:
             told = self._runner.run(self._server.get(_path_of(self._conversation.model)))
             return msgspec.json.decode(told, type=_Described).unilect

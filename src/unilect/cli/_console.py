@@ -15,7 +15,7 @@ from unilect.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolC
 #: Begins and ends a text of several lines.
 _QUOTES = '"""'
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-#: What turns the text around it; marks and joiners, which scripts and emoji are written with, do not.
+#: Characters that turn the text around them; marks and joiners, which scripts and emoji are written with, do not.
 _TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 #: An answer must not move the cursor, rename the window or write to the clipboard: such characters are shown as blanks.
 _HARMLESS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_TURNS), " ") | {

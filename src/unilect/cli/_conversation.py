@@ -168,7 +168,7 @@ class Conversation:
 
 def groups_of_settings(parameters: Mapping[str, str]) -> dict[str, list[str]]:
     """
-    What can be set, the usual names first.
+    List the names that can be set by group, the usual ones first.
 
     Args:
         parameters: How a model honours each, where that is known; one that it refuses is left out.

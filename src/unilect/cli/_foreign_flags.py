@@ -1,5 +1,5 @@
 """
-What users of other servers type, and what it is called here: commands of Ollama, flags of llama-server, vLLM, LocalAI and FastChat.
+Foreign words on the command line, with their names here: commands of Ollama, flags of llama-server, vLLM, LocalAI and FastChat.
 
 `config/foreign_names.py` has the options that are called otherwise elsewhere; here is what only a command line has.
 

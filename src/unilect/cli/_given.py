@@ -1,4 +1,4 @@
-"""What a command line gives: models, a file, and flags; together they are a configuration."""
+"""The configuration that a command line gives: models, a file, and flags."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _OF_ALL = "all"  # what a table of the command line is called that stands for al
 
 class Given(NamedTuple):
     """
-    What a command was given.
+    The arguments of a command that make a configuration.
 
     Attributes:
         models: `[NAME=]SOURCE` arguments; they come before the models of the file.
@@ -40,7 +40,7 @@ class Given(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """Where the options come from; flags about engines name themselves where they are wrong."""
+        """The places that options come from, for errors; flags about engines name themselves where they are wrong."""
         of_server = config_load.origin_of(self.config, self.server)
         own = [f"models.{name}" for name, _ in self._named()]
         return Origin(of_server.file, of_server.given | dict.fromkeys([*self.engine, *own], ""))

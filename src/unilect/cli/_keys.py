@@ -79,7 +79,7 @@ class _Place:
 
     @property
     def hint(self) -> str:
-        """How another store is named, where none was."""
+        """A sentence about naming another store; empty where one was named."""
         return "" if self._is_named else " --config FILE names the store of a server with a configuration file."  # fmt: skip
 
     def ask(self, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Result]]) -> _Result:

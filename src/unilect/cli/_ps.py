@@ -1,4 +1,4 @@
-"""What `unilect ps` prints: the models of a server, why some do not answer, and the requests that run."""
+"""The output of `unilect ps`: the models of a server, why some do not answer, and the requests that run."""
 
 import time
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def _model(model: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _troubles(model: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with a model and with each of its backends, a line each."""
+    """Yield the troubles of a model and of each of its backends, a line each."""
     name, since = model["name"], model["since"]
     if model["state"] == "loading" and since is not None:
         yield f"{name}: loading for {time.time() - since:.0f} s"

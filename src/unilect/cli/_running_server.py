@@ -40,7 +40,7 @@ def model_names(url: str, api_key: str | None) -> list[str]:
 
 
 def with_remedy(error: UnilectError, url: str) -> str:
-    """Why the server at a URL does not answer, and what to do."""
+    """Extend the reason why the server at a URL does not answer by a remedy."""
     if not error.connection_failed:
         return error.for_operator
     closed = url.startswith("http://") and "closed the connection" in error.for_operator

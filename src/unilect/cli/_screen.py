@@ -1,4 +1,4 @@
-"""What commands print: what comes from a server, a file or a name is shown, and no terminal obeys it."""
+"""Output of commands: text from a server, a file or a name is shown, and no terminal obeys it."""
 
 import re
 import sys

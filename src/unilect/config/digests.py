@@ -38,7 +38,7 @@ def key_digest(text: str) -> bytes:
 
 def identity(digest: bytes) -> str:
     """
-    What a key of a configuration is called in logs, and what it has used and stored is kept under: a quarter of its digest, 64 bits.
+    Make the name of a key of a configuration, in logs and for its use and its stored responses: a quarter of its digest, 64 bits.
 
     >>> identity(bytes(32))
     'key-0000000000000000'

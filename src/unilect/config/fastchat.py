@@ -1,4 +1,4 @@
-"""What may register with the FastChat controller: networks and a token."""
+"""Admission to the FastChat controller: networks and a token."""
 
 import re
 from collections.abc import Iterable

@@ -37,7 +37,7 @@ class TooLong(ConstraintError):
 
 class Answer(Struct):
     """
-    What a helper says to a job.
+    The answer of a helper to a job.
 
     Attributes:
         done: The job's value.
@@ -227,7 +227,7 @@ def command(standing: Path) -> list[str]:
 
 
 async def _talk(process: asyncio.subprocess.Process, line: bytes) -> bytes:
-    """What a helper says to a line; empty where it has ended."""
+    """Send a line to a helper, and return its answer; empty where it has ended."""
     assert process.stdin is not None
     try:
         process.stdin.write(line)

@@ -54,7 +54,7 @@ class Lane:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of jobs that wait."""
         return len(self._turns)
 
     async def do(

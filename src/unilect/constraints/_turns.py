@@ -52,7 +52,7 @@ class Turns:
         self._level_s = 0.0  # what the caller had used whose turn was the last
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of jobs that wait."""
         return sum(map(len, self._waiting.values()))
 
     def add(self, job: Job) -> None:

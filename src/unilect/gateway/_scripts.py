@@ -108,7 +108,7 @@ return told
 )
 
 #: KEYS: what this server holds, the mark of a request that has ended, and the counters. ARGV: the request, and those of the counters.
-#: What is held of a request is given back and counted in one step, and so once, however often that is asked for. What is not held any more
+#: Settle a request: what is held is given back and counted in one step, and so once, however often that is asked for. What is not held any more
 #: was counted, or went with what its server held: nothing is counted, and 0 is returned. The mark keeps what was sent before from holding
 #: it again.
 SETTLE = (

@@ -78,7 +78,7 @@ class Keys:
         return bool(self._callers) or (self._known is not None and self._known.required)
 
     def knows(self, headers: Mapping[str, str], as_password: bool = False) -> bool:
-        """Whether a key of the configuration was sent; the arguments are as of `caller`."""
+        """Return True if a key of the configuration was sent; the arguments are as of `caller`."""
         secret = self._secret(headers, as_password)
         return secret is not None and digest(secret) in self._callers
 
@@ -123,7 +123,7 @@ class Keys:
 
 class MetricsKeys:
     """
-    Who may read the metrics at an address of clients: everybody where it asks for no key, else those with a key for that, or of the admin API.
+    Access to the metrics at an address of clients: for everybody where it asks for no key, else with a key for that, or of the admin API.
 
     Args:
         clients: The keys of the address.
@@ -142,7 +142,7 @@ class MetricsKeys:
     @property
     def open(self) -> bool:
         """
-        Whether everybody may read the metrics.
+        True if everybody may read the metrics.
 
         Raises:
             StoreUnavailable: As `Keys.required`.

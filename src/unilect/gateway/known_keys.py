@@ -84,7 +84,7 @@ class KnownKeys:
     @property
     def required(self) -> bool:
         """
-        Whether this server asks for keys because of its store.
+        True if this server asks for keys because of its store.
 
         Raises:
             StoreUnavailable: Nobody knows: the store was never read, or not for too long by a server that asks for keys.
@@ -96,7 +96,7 @@ class KnownKeys:
     @property
     def has_keys(self) -> bool:
         """
-        Whether the store has keys, also such as cannot be used any more.
+        True if the store has keys, also such as cannot be used any more.
 
         Raises:
             StoreUnavailable: Nobody knows.

@@ -1,4 +1,4 @@
-"""What a backend was asked, and what tells one request from others."""
+"""A request as its backends were asked it, with a digest that tells it from others."""
 
 import hashlib
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from unilect.requests import Request
 
 class Asked(Struct, gc=False):
     """
-    What a backend was asked.
+    A request as the backends of a model were asked it.
 
     Attributes:
         request: The request; None for a call about the model, such as to count tokens.
@@ -30,7 +30,7 @@ class Asked(Struct, gc=False):
 
     @property
     def digest(self) -> bytes:
-        """What tells the request from others."""
+        """The digest of the request; empty for a call about the model."""
         if not self.known and self.request is not None:
             self.known = _digest(self.request)
         return self.known

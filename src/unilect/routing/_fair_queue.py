@@ -186,7 +186,7 @@ class FairQueue:
 
     @property
     def taken(self) -> int:
-        """How many places are taken."""
+        """The number of places that are taken."""
         return len(self._running)
 
     @property
@@ -379,7 +379,7 @@ class QueuedBackend:
 
     @property
     def places(self) -> int:
-        """How many answers are made at a time."""
+        """The limit of simultaneous answers."""
         return self._answers.places
 
     def in_parts(self) -> "QueuedBackend":

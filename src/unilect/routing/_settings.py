@@ -1,4 +1,4 @@
-"""What a model does now, what it makes of a request before a backend sees it, and why it has no room."""
+"""The states of a model, its changes to a request before a backend sees it, and the error where it has no room."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ _NO_ROOM = "does not fit into memory"  # in the words of all engines
 
 class Settings(NamedTuple):
     """
-    What a model makes of a request.
+    The changes of a model to a request.
 
     Attributes:
         prepare: What is done to it first.

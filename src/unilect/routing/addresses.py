@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeAlias
 
 IpAddress: TypeAlias = IPv4Address | IPv6Address
-#: What is not reachable from everywhere, or leads to other addresses.
+#: Networks that are not reachable from everywhere, or lead to other addresses.
 _SPECIAL_4 = tuple(
     map(
         IPv4Network,

@@ -75,7 +75,7 @@ class Calls:
 
     async def counted(self, request: ChatRequest) -> tuple[int, tuple[str, ...]]:
         """
-        How many tokens the prompt of a chat has, and the parameters that are ignored.
+        Count the tokens of the prompt of a chat; returns the parameters that are ignored, too.
 
         Raises:
             UnilectError: As `rendered`; or the backend does not tell tokens.
@@ -96,7 +96,7 @@ class Calls:
     async def _of_prompt(
         self, request: ChatRequest, ask: Callable[[Backend, ChatRequest], Awaitable[_Value]]
     ) -> tuple[_Value, tuple[str, ...]]:
-        """What a backend says of a chat that is judged as if it were to be answered."""
+        """Ask a backend about a chat, which is judged as if it were to be answered; returns the ignored parameters, too."""
         names: dict[str, str] = {}
 
         async def judged(model: Model, backend: Backend) -> tuple[_Value, tuple[str, ...]]:
@@ -196,7 +196,7 @@ class Calls:
         model: Model,
         ask: Callable[[Model, Backend], Awaitable[_Value]],
     ) -> _Value:
-        """What a started backend of a model says; errors as `call`."""
+        """Ask a started backend of a model; errors as `call`."""
         context = in_hand()
         async with account:
             with Failover(model) as failover:

@@ -47,7 +47,7 @@ _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cac
 
 class Trouble(NamedTuple):
     """
-    Why a backend fails.
+    The failure of a backend, and its times.
 
     Attributes:
         reason: A sentence for the operator.
@@ -127,7 +127,7 @@ class Member:
 
     @property
     def works(self) -> bool:
-        """Whether a request may be answered, as far as is known: its last start has not failed, and it is not out."""
+        """True if a request may be answered, as far as is known: its last start has not failed, and it is not out."""
         if self.breaker.open:
             return False
         engines = children(self.backend)

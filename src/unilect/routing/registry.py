@@ -127,7 +127,7 @@ class Model:
 
     @property
     def state(self) -> State:
-        """What it does; a model elsewhere is `ready` until a request or a look has failed."""
+        """The state of the model; one elsewhere is `ready` until a request or a look has failed."""
         if self._retired:
             return "leaving"
         if self.draining:
@@ -147,7 +147,7 @@ class Model:
 
     @property
     def can_answer(self) -> bool:
-        """Whether a request may succeed, as far as is known; a load that failed counts again after a while, since only a request tries it."""
+        """True if a request may succeed, as far as is known; a load that failed counts again after a while, since only a request tries it."""
         if self.draining:
             return False
         if self.state == "failed":

@@ -26,7 +26,7 @@ _LONGEST_S = 36_500 * 86_400
 _UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`")
 _BodyT = TypeVar("_BodyT", bound=Struct)
 _Result = TypeVar("_Result")
-#: What people call a key, and whose it is; the store says which words these can be.
+#: The name of a key, and that of its owner; the store says which words these can be.
 _Word = Annotated[str, Meta(min_length=1, max_length=100)]
 
 

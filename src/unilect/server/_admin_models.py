@@ -125,5 +125,5 @@ def _describe_backend(member: Member, now: float) -> dict[str, Any]:
 
 
 def _memory(member: Member) -> int:
-    """What the processes of a backend have in memory, with the files that they map."""
+    """Sum up the resident bytes of a backend's processes, with the files that they map."""
     return sum(one.resident_memory_bytes for one in children(member.backend))

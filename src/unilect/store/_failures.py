@@ -52,7 +52,7 @@ def unavailable(reason: str) -> StoreUnavailable:
 
 
 def advise(error: "sqlite3.Error") -> str | None:
-    """What is wrong with an SQLite file, and what to do; None where a statement of ours was wrong."""
+    """Describe what is wrong with an SQLite file, and what to do; None where a statement of ours was wrong."""
     name = getattr(error, "sqlite_errorname", "")
     advice = next((text for code, text in _OF_SQLITE.items() if name.startswith(code)), None)
     return advice and f"{advice} ({error})"

@@ -1,5 +1,5 @@
 """
-What is too old, or too much, is deleted in transactions of some rows. Of what is too much whoever has the most loses the oldest first, so that
+Deletes what is too old, or too much, in transactions of some rows. Of what is too much whoever has the most loses the oldest first, so that
 nobody's responses end for those of another.
 """
 
@@ -116,7 +116,7 @@ def delete_oldest(connection: Connection, most: int, most_bytes: int, now: float
 
 
 def _uses(connection: Connection) -> dict[str, list[int]]:
-    """How many responses and conversations each owner has, and their bytes."""
+    """Count the responses and conversations of each owner, and their bytes."""
     found: dict[str, list[int]] = {}
     for table in (responses, conversations):
         rows = connection.execute(

@@ -162,7 +162,7 @@ class Database:
 
     @property
     def works(self) -> bool:
-        """Whether the last use succeeded, and the last one that wrote."""
+        """True if the last use succeeded, and the last one that wrote."""
         return not self._wrong
 
     def mark(self) -> object | None:
@@ -252,7 +252,7 @@ class Database:
         return self._tried(once)
 
     def _is_open(self) -> bool:
-        """Whether the database is open, and its file still the one that was opened."""
+        """True if the database is open, and its file still the one that was opened."""
         with self._opening:
             return self._engine is not None and not (self._file and self._file.is_replaced())
 

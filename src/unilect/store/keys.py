@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unilect.store._keys import KeyRows
 
 _Result = TypeVar("_Result")
-#: What usage and limits call a key of the store and one of the configuration.
+#: The names, in usage and limits, of a key of the store and of one of the configuration.
 _IDS = re.compile(r"key_[0-9A-Za-z]{8}|key-[0-9a-f]{16}")
 _MOST_CHARACTERS = 100
 #: Characters that show nothing, beside those that `str.isprintable` refuses: fillers, and selectors of variants.

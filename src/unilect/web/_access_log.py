@@ -78,7 +78,7 @@ class RequestLine(Struct, frozen=True, gc=False):
         )
 
     def text(self) -> str:
-        """What was asked, its status, its time, its caller, what is known of its answer where a model was asked, and why it failed."""
+        """The line: request, status, time and caller, what is known of the answer where a model was asked, and the reason of a failure."""
         return self._text() + (" admin" if self.admin else "")
 
     def _text(self) -> str:
@@ -170,7 +170,7 @@ class AccessLog:
 
 
 def _failed(failure: Failure) -> str:
-    """What a line tells of a failed request besides."""
+    """The part of a line that is about a failure."""
     told = {
         "from": failure.address,
         "ended": failure.ended,

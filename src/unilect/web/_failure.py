@@ -1,5 +1,5 @@
 """
-What is kept of a failed request: its error, and all that is known of the request but its text.
+Records of failed requests: the error, and all that is known of the request but its text.
 
 Sentences of errors quote the request: a role that does not exist, a stop word that is too long. What the request has as a value is taken
 out of them here, so that neither the log nor the admin API has a prompt's text, whoever writes the sentence. Names of fields stay.
@@ -131,7 +131,7 @@ def _model_of(body: bytes) -> str:
 
 
 def _how(error: UnilectError | None, status: int) -> str:
-    """How an answer ended that had begun, or a request that was not answered; empty where the error is its answer."""
+    """Name the end of an answer that had begun, or of a request that was not answered; empty where the error is its answer."""
     if isinstance(error, RequestCancelled):
         return "operator"
     if status == CLIENT_LEFT:

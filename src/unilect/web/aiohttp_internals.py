@@ -23,7 +23,7 @@ class Protocol(web.RequestHandler):
 
     @property
     def has_request(self) -> bool:
-        """Whether the head of a request has come that is not being answered yet."""
+        """True if the head of a request has come that is not being answered yet."""
         return bool(self._messages)
 
     @property
@@ -35,12 +35,12 @@ class Protocol(web.RequestHandler):
 
     @property
     def awaits_head(self) -> bool:
-        """Whether a head may come, or is coming."""
+        """True if a head may come, or is coming."""
         return self._waiter is not None
 
     @property
     def requests(self) -> int:
-        """How many requests have been answered, or are."""
+        """The number of requests that have been answered, or are."""
         return self._request_count
 
 

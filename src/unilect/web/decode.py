@@ -50,7 +50,7 @@ _EXPECTED = re.compile(
     r"Expected `([a-z| ]{1,80})`(?: of length (<= |>= |)(\d{1,20})|, got `([a-z]{1,20})`|)( .+|)",
     re.DOTALL,
 )
-#: What JSON calls the types of msgspec.
+#: JSON's names of the types of msgspec.
 _TYPES = {
     "int": "an integer", "float": "a number", "str": "a string", "bytes": "a string in base64", "bool": "a boolean", "array": "an array",
     "object": "an object", "null": "null",

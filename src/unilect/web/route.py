@@ -78,7 +78,7 @@ class Route(Struct, frozen=True):
 
     @property
     def access(self) -> Literal["public", "key", "own", "admin"]:
-        """Whom it is for: everybody, who has a client's key, who has one of the route's own keys, or who has a key of the admin API."""
+        """The callers that it is for: everybody, who has a client's key, who has one of the route's own keys, or who has a key of the admin API."""
         if self.admin or self.public:
             return "admin" if self.admin else "public"
         return "key" if self.keys is None else "own"

@@ -12,7 +12,7 @@ from unilect.cli.connect.settings import Named, Setting, key_of
 _MOST_VALUES = 1_000_000
 _MOST_MERGES, _MOST_ALIASES = 8, 64
 MAX_DEPTH = 100
-#: What stands on a line behind a key, without the comment at its end.
+#: The value on a line behind a key, without the comment at its end.
 _VALUE = r"(?:[ \t]*(?:\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\n]|'')*+')(?=[ \t]*(?:#|$))|(?:(?![ \t]#)[^\n])*+)"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -159,7 +159,7 @@ async def _check(server: HttpServer, name: str, names: list[str]) -> None:
 
 
 async def _card(server: HttpServer, name: str) -> _Card | None:
-    """What a server tells of a model; nothing where it tells nothing that can be read, and None where the model cannot answer now."""
+    """Fetch what a server tells of a model; an empty card where nothing can be read, and None where the model cannot answer now."""
     try:
         card = msgspec.json.decode(await server.get(f"/models/{quote(name, safe='/')}"), type=_Card)
     except (UnilectError, msgspec.DecodeError):

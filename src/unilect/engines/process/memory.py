@@ -46,7 +46,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def own_bytes(pid: int) -> int:
-    """What a process has in memory without the files that it maps; 0 where nobody tells."""
+    """Measure the memory of a process without the files that it maps, in bytes; 0 where the system does not tell."""
     try:
         pages, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
     except (OSError, ValueError):

@@ -18,7 +18,7 @@ class Starting(Protocol):
 
 
 class Reservations:
-    """What the starting engines of this process will take."""
+    """The memory that the starting engines of this process will take."""
 
     def __init__(self) -> None:
         self._bytes: dict[Starting, int] = {}

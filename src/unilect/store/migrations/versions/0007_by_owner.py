@@ -1,4 +1,4 @@
-"""What is stored is found by its owner and its age, since who has most of it loses it first."""
+"""Indexes of what is stored by owner and age, since who has most of it loses it first."""
 
 from alembic import op
 
