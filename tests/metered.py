@@ -1,19 +1,16 @@
 """A server of a store in this process, whose clients have keys, limits and a ledger; its model says 80 characters, each a token, as its prompts have."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
-
+from listening import Listening, listening
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.routing import sources
-from unilect.server.listener import Listener
+from unilect.store.keys import StoredKeys
 
 PROMPT = "x" * 20
 WHOLE = 100  # tokens of a prompt and its answer
@@ -24,28 +21,24 @@ class Metered:
     The server, and clients of it.
 
     Attributes:
-        listener: The server's.
+        server, listener: The server, and its part of that name.
     """
 
-    def __init__(self, url: str, client: aiohttp.ClientSession, listener: Listener) -> None:
-        self._url, self._client, self.listener = url, client, listener
+    def __init__(self, server: Listening) -> None:
+        self.server, self.listener = server, server.listener
 
     async def create(self, name: str, **limits: float) -> str:
         """Make a key; the server has seen it when this returns."""
-        secret, known = new_secret(), self.listener._known
+        known = self.listener._known
         assert known is not None
-        await known.stored.create(
-            name, id_of(secret) or "", digest(secret), limits=limits, require=True
-        )
+        secret = await create_key(known.stored, name, **limits)
         await known.refresh()
         return secret
 
     def chat(self, secret: str, **body: Any) -> Any:
-        """Begin a request for 80 tokens."""
+        """Begin a request for 80 tokens, unless said otherwise."""
         sent = {"max_tokens": 80, "messages": [{"role": "user", "content": PROMPT}]} | body
-        return self._client.post(
-            f"{self._url}/v1/chat/completions", json=sent, headers=_headers(secret)
-        )
+        return self.server.request(secret, "/v1/chat/completions", **sent)
 
     async def status(self, secret: str, **body: Any) -> int:
         """Send a request, and return the status of its answer, which is read to its end."""
@@ -55,8 +48,7 @@ class Metered:
 
     async def usage(self, secret: str, query: str = "by=key") -> tuple[int, dict[str, Any]]:
         """Ask what a key has used."""
-        url = f"{self._url}/v1/usage?{query}"
-        async with self._client.get(url, headers=_headers(secret)) as answer:
+        async with self.server.request(secret, f"/v1/usage?{query}", "GET") as answer:
             return answer.status, await answer.json()
 
     async def used(self, secret: str) -> list[int]:
@@ -66,8 +58,11 @@ class Metered:
         return [line["total_tokens"] for line in body["data"]]
 
 
-def _headers(secret: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {secret}"}
+async def create_key(stored: StoredKeys, name: str, **limits: float) -> str:
+    """Make a key in a store that requires its keys from then on, and return its secret."""
+    secret = new_secret()
+    await stored.create(name, id_of(secret) or "", digest(secret), limits=limits, require=True)
+    return secret
 
 
 @asynccontextmanager
@@ -80,19 +75,5 @@ async def metered(url: str, redis: str | None = None, tokens_per_s: float = 10_0
         models={"m": ModelConfig(source="echo:", options=options)},
         store=StoreConfig(url=url),
     )
-    registry = sources.registry(config)
-    listener = Listener(config, registry)
-    try:
-        (at,) = await listener.listen()
-        async with aiohttp.ClientSession() as client:
-            yield Metered(at, client, listener)
-    finally:
-        await listener.aclose()
-        await registry.aclose()
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
+    async with listening(config) as server:
+        yield Metered(server)

@@ -1,8 +1,7 @@
 """A server in this process that is reloaded from its file."""
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -73,10 +72,3 @@ class Reloadable:
             await self.listener.aclose()
             await self.discovery.aclose()
             await self.registry.aclose()
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Return once something is so."""
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.005)

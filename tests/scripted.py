@@ -203,6 +203,22 @@ HELLO = frames(
     USAGE,
     DONE,
 )
+#: A list of one model, as `GET /v1/models` has it.
+LIST = b'{"object": "list", "data": [{"id": "theirs", "object": "model"}]}'
+
+
+def waits(go_on: asyncio.Event, chats: list[Exchange]) -> Script:
+    """A server of the model of `LIST`, which answers a chat, noted in `chats`, once it may go on."""
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.head.startswith(b"GET"):
+            return await exchange.send(answer(LIST))
+        chats.append(exchange)
+        await go_on.wait()
+        await exchange.send(stream_of(HELLO))
+        exchange.close()
+
+    return script
 
 
 def small(context: int, tokens: int) -> Script:

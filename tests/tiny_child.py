@@ -16,6 +16,7 @@ from unilect.errors import BackendError
 from unilect.requests import CompletionRequest
 from unilect.routing._failover import Failover
 from unilect.routing.registry import Model
+from waiting import until
 
 
 class Tiny:
@@ -116,15 +117,3 @@ def halted(pid: int | None) -> bool:
     """Whether a process stands still."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0] == "T"
-
-
-async def until(condition: Any, deadline_s: float = 60.0) -> None:
-    """
-    Wait until a condition holds.
-
-    Raises:
-        TimeoutError: It did not hold in time.
-    """
-    async with asyncio.timeout(deadline_s):
-        while not condition():
-            await asyncio.sleep(0.001)

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from callers import of
 from unilect.constraints import _child, _helper
 from unilect.constraints._lane import Lane
 from unilect.constraints._turns import Job, Turns
 from unilect.constraints.checker import MAX_WAITING, MODEL, Checker
-from unilect.context import IN_HAND, Context
 from unilect.errors import CheckerUnavailable, InternalError, InvalidRequest, TooManyWaiting
+from waiting import until
 
 HARD = {"type": "string", "pattern": "^(a?){2000}a{2000}$"}
 DEFINITIONS: dict[str, Any] = {
@@ -83,12 +84,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return jobs
 
 
-async def until(true: Callable[[], Any]) -> None:
-    """Wait until something is so; the tests' own limit of time ends it where it never is."""
-    while not true():
-        await asyncio.sleep(0.005)
-
-
 async def test_no_process_before_its_use() -> None:
     """A checker that nobody asks starts no process."""
     async with checking() as made:
@@ -98,11 +93,8 @@ async def test_no_process_before_its_use() -> None:
 async def test_each_caller_has_results_of_its_own(checker: Checker, asked: list[str]) -> None:
     """A constraint that another caller has sent is compiled as if it were new, one of the caller's own is not."""
     for caller in ("ada", "ada", "bob", "ada", "bob"):
-        before = IN_HAND.set(Context(caller=caller))
-        try:
+        with of(caller):
             await checker.gbnf('root ::= "each caller has results"', "grammar")
-        finally:
-            IN_HAND.reset(before)
 
     assert ["gbnf"] * 2 == asked
 
@@ -533,10 +525,9 @@ async def test_another_callers_slow_grammars() -> None:
     async with checking([sys.executable, "-c", SLOW]) as made:
 
         def ask(caller: str, number: int) -> "asyncio.Task[None]":
-            before = IN_HAND.set(Context(caller=caller))
-            task = asyncio.create_task(made.gbnf(f'root ::= "{number}"', "grammar"))
+            with of(caller):
+                task = asyncio.create_task(made.gbnf(f'root ::= "{number}"', "grammar"))
             task.add_done_callback(lambda _: done.append(caller))
-            IN_HAND.reset(before)
             return task
 
         attack = [ask("attacker", number) for number in range(20)]

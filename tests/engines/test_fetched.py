@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from engine import answer, chat
-from tiny_child import until
 from unilect import hub
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.demo import MODEL
 from unilect.errors import BackendUnavailable, ConfigError
 from unilect.routing import sources
+from waiting import until
 
 
 def models(*names: str) -> Any:

@@ -6,27 +6,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from msgspec import structs
 
+from metered import WHOLE, Metered, create_key, metered
 from postgresql import POSTGRESQL
-from unilect.config.limits import Limits, LimitsConfig
-from unilect.config.model import ModelConfig
-from unilect.config.server import Config
-from unilect.config.store import StoreConfig
+from unilect.config.limits import Limits
 from unilect.context import Context
 from unilect.errors import LimitsUnavailable
 from unilect.gateway import _recounts, known_keys
 from unilect.gateway._recounts import EVERY, Recounts
-from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.routing import sources
-from unilect.server.listener import Listener
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
-
-PROMPT = "x" * 20  # an echo's token is a character
-WHOLE = 100  # tokens of a prompt and its answer
 
 
 @pytest.fixture(autouse=True)
@@ -36,30 +27,19 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_recounts, "LOOK_S", 0.02)
 
 
-class Gateway:
-    """A server, and a client of it."""
-
-    def __init__(self, url: str, client: aiohttp.ClientSession, listener: Listener) -> None:
-        self._url, self._client = f"{url}/v1/chat/completions", client
-        self._listener = listener
-
-    def post(self, secret: str, **body: Any) -> Any:
-        """A request for 80 tokens, unless said otherwise."""
-        sent = {"max_tokens": 80, "messages": [{"role": "user", "content": PROMPT}]} | body
-        return self._client.post(
-            self._url, json=sent, headers={"Authorization": f"Bearer {secret}"}
-        )
+class Gateway(Metered):
+    """A server of `metered`."""
 
     async def ask(self, secret: str, **body: Any) -> tuple[int, str]:
         """The status of an answer, and what is told where it is refused."""
-        async with self.post(secret, **body) as answer:
+        async with self.chat(secret, **body) as answer:
             told = await answer.json()
             return answer.status, told.get("error", {}).get("message", "")
 
     async def sees(self, keys: "Keys") -> None:
         """Wait until the server has seen what has changed of the keys."""
         changes = await keys.stored.changed(0)
-        known = self._listener._known
+        known = self.listener._known
         assert known is not None
         assert changes is not None
         async with asyncio.timeout(1):
@@ -68,21 +48,21 @@ class Gateway:
 
     async def settled(self) -> None:
         """Wait until no key is looked at any more that has changed."""
-        follower = self._listener._limits._recounts._follower
+        follower = self.listener._limits._recounts._follower
         if follower is not None:
             async with asyncio.timeout(20):
                 await asyncio.shield(follower)
 
     def reload(self, of: str, **limits: Any) -> None:
         """Go by a configuration with limits of every key, or of the model."""
-        config = self._listener._config
+        config = self.listener._config
         if of == "key":
             changed = structs.replace(config, limits=structs.replace(config.limits, **limits))
         else:
             model = structs.replace(config.models["m"], limits=Limits(**limits))
             changed = structs.replace(config, models={"m": model})
-            self._listener._registry.models["m"].limits = model.limits
-        self._listener.change(changed, None)
+            self.listener._registry.models["m"].limits = model.limits
+        self.listener.change(changed, None)
 
     async def until_told(self, secret: str, words: str) -> None:
         """Wait until a request for more than a budget has is refused with these words."""
@@ -95,23 +75,9 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(url: str, redis: str | None) -> AsyncIterator[Gateway]:
-    """A server of a store, whose model says 80 characters, slowly in a stream."""
-    options = {"text": "y" * 80, "context": 4096, "tokens_per_s": 160.0}
-    config = Config(
-        port=0,
-        limits=LimitsConfig(url=redis),
-        models={"m": ModelConfig(source="echo:", options=options)},
-        store=StoreConfig(url=url),
-    )
-    registry = sources.registry(config)
-    listener = Listener(config, registry)
-    try:
-        (at,) = await listener.listen()
-        async with aiohttp.ClientSession() as client:
-            yield Gateway(at, client, listener)
-    finally:
-        await listener.aclose()
-        await registry.aclose()
+    """A server of a store, whose model is slow in a stream."""
+    async with metered(url, redis, tokens_per_s=160.0) as found:
+        yield Gateway(found.server)
 
 
 class Keys:
@@ -124,11 +90,7 @@ class Keys:
 
     async def create(self, name: str, **limits: float) -> str:
         """A new key."""
-        secret = new_secret()
-        await self.stored.create(
-            name, id_of(secret) or "", digest(secret), limits=limits, require=True
-        )
-        return secret
+        return await create_key(self.stored, name, **limits)
 
     async def limit(self, sees: Gateway, **limits: float | None) -> None:
         """Change limits of ann; a server has seen it when this returns."""
@@ -166,7 +128,7 @@ async def test_a_limit_that_is_new(keys: Keys, redis: str | None) -> None:
         await one.sees(keys)
         assert 200 == (await one.ask(secret))[0]
         assert 200 == (await one.ask(other))[0]
-        async with one.post(secret, stream=True) as stream:
+        async with one.chat(secret, stream=True) as stream:
             await stream.content.readline()
             await keys.limit(one, tokens_per_day=1000.0)
             await one.until_told(secret, f"is 1000: {WHOLE} are used")
@@ -199,7 +161,7 @@ async def test_two_gateways(
         secret = await keys.create("ann")
         await one.sees(keys)
         await two.sees(keys)
-        async with two.post(secret, stream=True) as stream:
+        async with two.chat(secret, stream=True) as stream:
             await stream.content.readline()
             await keys.limit(one, tokens_per_day=1000.0)
             await one.until_told(secret, "is 1000: 0 are used")
@@ -237,7 +199,7 @@ async def test_a_reload_while_streams_run(
         secret = await keys.create("ann")
         await one.sees(keys)
         await one.settled()
-        async with one.post(secret, stream=True) as stream:
+        async with one.chat(secret, stream=True) as stream:
             await stream.content.readline()
             one.reload(of, tokens_per_day=1000)
             await one.until_told(secret, "is 1000: 0 are used")

@@ -12,13 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from reloading import Reloadable, until
+from reloading import Reloadable
 from scripted import Exchange, answer, scripted
 from serving import Server, serve
 from unilect.cli._keys import NewKey, create, revoke
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
+from waiting import until
 
 MODELS = """
 [models.m]

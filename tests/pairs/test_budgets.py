@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from ledger_rows import DIFFERENCES
-from metered import PROMPT, WHOLE, metered, until
+from metered import PROMPT, WHOLE, metered
 from redis_server import redis_server
 from serving import Server, serve
 from unilect.context import Context
@@ -23,6 +23,7 @@ from unilect.gateway._redis import RedisCounters
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
+from waiting import until
 
 CONFIG = """
 [store]

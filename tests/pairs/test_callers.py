@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 
-from scripted import HELLO, Exchange, answer, scripted, stream_of
+from listening import Listening, listening
+from scripted import Exchange, scripted, waits
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
@@ -17,9 +17,7 @@ from unilect.constraints.checker import Checker
 from unilect.dialects.responses import _kept
 from unilect.routing import sources
 from unilect.routing.registry import Registry
-from unilect.server.listener import Listener
 
-LIST = b'{"object": "list", "data": [{"id": "theirs", "object": "model"}]}'
 LOUD, QUIET = "sk-of-the-loud-one", "sk-of-the-quiet-one"
 #: A helper for constraints, each of which takes it a moment of the processor.
 SLOW = """
@@ -36,17 +34,12 @@ for line in sys.stdin:
 class Server:
     """A server in this process, and what its callers ask."""
 
-    def __init__(self, url: str, client: aiohttp.ClientSession, registry: Registry) -> None:
-        self.url, self._client, self.registry = url, client, registry
+    def __init__(self, server: Listening) -> None:
+        self._server, self.registry = server, server.registry
 
     async def ask(self, key: str, method: str, path: str, **body: Any) -> tuple[int, Any]:
         """The status and the body of an answer."""
-        async with self._client.request(
-            method,
-            f"{self.url}/v1{path}",
-            json=body or None,
-            headers={"Authorization": f"Bearer {key}"},
-        ) as got:
+        async with self._server.request(key, f"/v1{path}", method, **body) as got:
             return got.status, await got.json()
 
     async def respond(self, key: str, **body: Any) -> tuple[int, Any]:
@@ -67,15 +60,9 @@ async def serving(
     )
     checker = checker or Checker()
     registry = Registry(sources.built(config, checker), checker)
-    listener = Listener(config, registry)
-    try:
+    async with listening(config, registry) as server:
         await registry.start(registry.models)
-        (url,) = await listener.listen()
-        async with aiohttp.ClientSession() as client:
-            yield Server(url, client, registry)
-    finally:
-        await listener.aclose()
-        await registry.aclose()
+        yield Server(server)
 
 
 async def test_constraints() -> None:
@@ -107,16 +94,7 @@ async def test_responses_in_the_background(monkeypatch: pytest.MonkeyPatch) -> N
     """A caller who has as many responses in the background as it may is told so, and another one's begins and ends."""
     monkeypatch.setattr(_kept, "most_background", lambda: 8)
     go_on, chats = asyncio.Event(), list[Exchange]()
-
-    async def script(exchange: Exchange) -> None:
-        if exchange.head.startswith(b"GET"):
-            return await exchange.send(answer(LIST))
-        chats.append(exchange)
-        await go_on.wait()
-        await exchange.send(stream_of(HELLO))
-        exchange.close()
-
-    async with scripted(script) as upstream, serving(upstream.url) as server:
+    async with scripted(waits(go_on, chats)) as upstream, serving(upstream.url) as server:
         many = await asyncio.gather(*(server.respond(LOUD, background=True) for _ in range(6)))
         status, mine = await server.respond(QUIET, background=True)
         go_on.set()

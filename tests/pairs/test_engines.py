@@ -4,36 +4,25 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from callers import of
 from engine import engine, made
 from reloading import Reloadable
-from tiny_child import Tiny, until
-from unilect.context import IN_HAND, Context
+from tiny_child import Tiny
 from unilect.demo import FOLDER, MODEL
 from unilect.errors import BackendUnavailable
 from unilect.events import Fold
 from unilect.requests import ChatRequest, LoraScale, Message
+from waiting import until
 
 PIRATE = str(FOLDER / "lora-pirate.gguf")
 HELLO = [Message("user", "Hello!")]
 SHORT = ChatRequest(messages=HELLO, temperature=0, max_tokens=8)
-
-
-@contextmanager
-def of(caller: str) -> Iterator[None]:
-    """Ask for this caller."""
-    before = IN_HAND.set(Context(caller=caller))
-    try:
-        yield
-    finally:
-        IN_HAND.reset(before)
 
 
 async def text(model: Any, request: ChatRequest = SHORT) -> str | None:

@@ -11,12 +11,11 @@ import pytest
 import pytest_asyncio
 from ledger_clients import rows_of
 
+from listening import Listening, listening
 from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig, Price
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.routing import sources
-from unilect.server.listener import Listener
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "sk-of-one"
@@ -27,15 +26,13 @@ WHOLE = "The other model says so."
 class Gate:
     """A server, and a client with a key; its ledger has each request."""
 
-    def __init__(self, url: str, store: str, client: aiohttp.ClientSession) -> None:
-        self.url, self._store, self._client = url, store, client
+    def __init__(self, server: Listening, store: str) -> None:
+        self._server, self._store = server, store
 
     async def chat(self, model: str, **body: Any) -> tuple[int, str, aiohttp.ClientResponse]:
         """The status, the text and the answer itself of a chat."""
         body |= {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
-        headers = {"Authorization": f"Bearer {KEY}"}
-        at = f"{self.url}/v1/chat/completions"
-        async with self._client.post(at, json=body, headers=headers) as answer:
+        async with self._server.request(KEY, "/v1/chat/completions", **body) as answer:
             return answer.status, await answer.text(), answer
 
     async def rows(self, id: str) -> list[dict[str, Any]]:
@@ -69,15 +66,8 @@ async def gate(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gate]:
             "other": echo(WHOLE, DEAR),
         },
     )
-    registry = sources.registry(config)
-    listener = Listener(config, registry)
-    try:
-        (url,) = await listener.listen()
-        async with aiohttp.ClientSession() as client:
-            yield Gate(url, store, client)
-    finally:
-        await listener.aclose()
-        await registry.aclose()
+    async with listening(config) as server:
+        yield Gate(server, store)
 
 
 async def test_fallbacks_and_limits(gate: Gate) -> None:

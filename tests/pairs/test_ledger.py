@@ -12,11 +12,12 @@ import pytest
 from msgspec import structs
 
 from ledger_rows import DIFFERENCES
-from metered import WHOLE, metered, until
+from metered import WHOLE, metered
 from unilect import clock as clocks
 from unilect.config.limits import LimitsConfig
 from unilect.server import _usage, listener
 from unilect.store._ledger import LedgerRows
+from waiting import until
 
 DAY_S = 86_400
 

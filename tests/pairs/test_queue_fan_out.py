@@ -7,12 +7,12 @@ import pytest
 
 from appserver import App, serving
 from gated import Gated
-from reloading import until
 from unilect.config.server import Config
 from unilect.routing._emulation import PARTS_AT_ONCE
 from unilect.routing._fair_queue import QueueSettings
 from unilect.routing.pool import Member
 from unilect.testing.echo import Echo
+from waiting import until
 
 KEYS = {"a": "sk-a-0123456789", "b": "sk-b-0123456789"}
 CONFIG = Config(api_keys=list(KEYS.values()))

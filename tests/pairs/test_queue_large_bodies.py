@@ -9,7 +9,6 @@ import pytest
 
 from appserver import App, serving_models
 from gated import Gated
-from reloading import until
 from scripted import answer, says, scripted
 from unilect.bounds import SMALL_BYTES
 from unilect.config.server import Config
@@ -19,6 +18,7 @@ from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.testing.echo import Echo, Options
 from unilect.upstreams.openai.backend import OpenAIUpstream
+from waiting import until
 
 KEYS = {name: f"sk-{name}-0123456789" for name in "abc"}
 TEXT = "x" * (2 * SMALL_BYTES)

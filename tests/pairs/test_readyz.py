@@ -8,14 +8,12 @@ from aiohttp import ClientSession
 
 from appserver import App, serving, serving_models, upstream
 from loopback import free_port
-from scripted import answer, says, scripted
+from scripted import LIST, answer, says, scripted
 from serving import serve
 from unilect.config.server import Config
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.testing.echo import Echo
-
-LIST = b'{"object": "list", "data": [{"id": "theirs", "object": "model"}]}'
 
 
 async def readiness(app: App) -> tuple[int, str]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import aiohttp
 
-from reloading import Reloadable, until
+from reloading import Reloadable
+from waiting import until
 
 CONFIG = """
 port = 0

@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from reloading import Reloadable, until
-from scripted import HELLO, Exchange, answer, scripted, stream_of
+from reloading import Reloadable
+from scripted import Exchange, scripted, waits
 from unilect.errors import ReloadRefused
+from waiting import until
 
-LIST = b'{"object": "list", "data": [{"id": "theirs", "object": "model"}]}'
 TOP = "port = 0\n[store]\nurl = 'sqlite://'\n"
 MODEL = "[models.m]\nsource = 'echo:'\n"
 
@@ -77,16 +77,7 @@ async def test_a_watch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 async def test_responses_in_the_background(tmp_path: Path) -> None:
     """A response in the background goes on over a reload that adds a model, and over one that takes its own away, and its end is stored."""
     go_on, chats = asyncio.Event(), list[Exchange]()
-
-    async def script(exchange: Exchange) -> None:
-        if exchange.head.startswith(b"GET"):
-            return await exchange.send(answer(LIST))
-        chats.append(exchange)
-        await go_on.wait()
-        await exchange.send(stream_of(HELLO))
-        exchange.close()
-
-    async with scripted(script) as upstream:
+    async with scripted(waits(go_on, chats)) as upstream:
         model = f"[models.m]\nsource = '{upstream.url}'\n"
         file = tmp_path / "unilect.toml"
         file.write_text(TOP + model)

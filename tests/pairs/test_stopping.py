@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from appserver import upstream
-from reloading import Reloadable, until
+from reloading import Reloadable
 from scripted import Exchange, Scripted, delta, frames, scripted, stream_of
 from unilect.backend import Backend
 from unilect.routing.registry import Model
@@ -18,6 +18,7 @@ from unilect.server.app import SITE
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming
 from unilect.web.site import Site
+from waiting import until
 
 SLOW = "options = { tokens_per_s = 0.01 }"
 STOPPED = "The server was stopped before the answer was complete."

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from rigged import Rig, rig
 
-from reloading import until
 from unilect.errors import RequestCancelled, StoreUnavailable
 from unilect.store.ledger import Row
+from waiting import until
 
 _LIMITS = """
 [limits]

@@ -11,7 +11,6 @@ import pytest
 from rigged import TOP, rig
 
 from appserver import upstream
-from reloading import until
 from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
 from unilect.backend import Batches
 from unilect.errors import RequestCancelled
@@ -19,6 +18,7 @@ from unilect.events import tokens_of
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 from unilect.testing.echo import Echo
+from waiting import until
 
 PRICED = "price = { prompt = 1.0, completion = 1.0 }\n"
 

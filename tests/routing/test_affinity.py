@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callers import of
 from engine import chat, completion
-from unilect.context import IN_HAND, Context
 from unilect.requests import ChatRequest, EmbeddingRequest, Message
 from unilect.routing._affinity import BLOCK_CHARS, MAX_KNOWN, Affinity, digests
 
@@ -45,12 +45,9 @@ def test_another_callers_conversation_is_unknown(request_: ChatRequest) -> None:
     affinity: Affinity[str] = Affinity()
     found = {}
     for caller in ("ada", "bob", "ada"):
-        before = IN_HAND.set(Context(caller=caller))
-        try:
+        with of(caller):
             found[caller] = affinity.find(digests(request_))
             affinity.note(digests(request_), caller)
-        finally:
-            IN_HAND.reset(before)
 
     assert {"ada": "ada", "bob": None} == found
 

@@ -12,7 +12,6 @@ import pytest
 
 from engine import Spy, chat, completion
 from leases import acquire
-from tiny_child import until
 from unilect.config.server import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
@@ -22,6 +21,7 @@ from unilect.routing import registry as registries
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.testing.echo import Echo, Options
+from waiting import until
 
 IDLE_S = 0.001
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from certificates import certificate, needs_openssl
 from engine import chat, process
-from reloading import Reloadable, until
+from reloading import Reloadable
 from scripted import Exchange, answer, scripted
 from unilect.config import load as config_load
 from unilect.config.server import Config
@@ -32,6 +32,7 @@ from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Service
 from unilect.server.reload import Reloader, Source
 from unilect.testing.echo import Echo
+from waiting import until
 
 HI = [{"role": "user", "content": "Hi"}]
 TOP = "port = 0\n[store]\nurl = 'sqlite://'\n"

@@ -1,14 +1,13 @@
 """Tests of unilect.engines.gguf._slots."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 from hypothesis import strategies as st
 
+from callers import of
 from properties import given
-from unilect.context import IN_HAND, Context
 from unilect.engines.gguf._slots import BLOCK_BYTES, WORTH_A_GAP, Slots
 from unilect.errors import BackendUnavailable
 from unilect.events import Event, Progress, TextDelta, Usage
@@ -21,16 +20,6 @@ OTHER = b"something else " * BLOCK_BYTES
 def waiting(slots: Slots, prompt: bytes = b"") -> asyncio.Task[int]:
     """A request that takes a slot when it is its turn."""
     return asyncio.ensure_future(slots.take(prompt))
-
-
-@contextmanager
-def of(caller: str) -> Iterator[None]:
-    """What is done is done for a request of this caller's."""
-    before = IN_HAND.set(Context(caller=caller))
-    try:
-        yield
-    finally:
-        IN_HAND.reset(before)
 
 
 async def read(slots: Slots, caller: str, prompt: bytes) -> int:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from tiny_child import Tiny, halted, until
+from tiny_child import Tiny, halted
 from unilect.engines.process import _suspects, _watchdog
 from unilect.engines.process import child_process as _process
 from unilect.engines.process._suspects import KEPT_WHOLE, REMEMBERED_S, Suspects, Ticket, digest
 from unilect.engines.process.child_process import MAX_DEATHS
 from unilect.errors import BackendUnavailable, EngineDied, RequestKilledEngine
 from unilect.requests import ChatRequest, Message
+from waiting import until
 
 
 @pytest.fixture(autouse=True)

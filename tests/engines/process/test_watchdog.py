@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tiny_child import until
 from unilect.engines.process import _watchdog
 from unilect.engines.process._watchdog import Watchdog
 from unilect.errors import BackendUnavailable
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
