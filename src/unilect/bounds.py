@@ -30,7 +30,7 @@ MAX_LEVELS = (
 MAX_NODES = 10_000  # of a JSON schema or any other free-form part
 MAX_ALL_NODES = 50_000  # of all tools of a request: a look at each value takes a microsecond
 MAX_ESCAPES = 1_500_000  # as many Chinese characters are a million tokens
-MOST_BACKGROUND = 1024  # responses at a time that are made without a client's connection
+MOST_BESIDE = 1024  # connections to models' servers that stand beside those of clients, of a kind
 _STEP = 61  # a prime: the values of a row of equal ones do not all lie between two steps
 _SLICE_BYTES = 128 * 1024
 _LONG_BYTES = 4096
@@ -49,7 +49,12 @@ def open_files() -> int | None:
 def most_background() -> int:
     """Return the limit of simultaneous responses in the background: each takes a connection to its model's server."""
     files = open_files()
-    return MOST_BACKGROUND if files is None else max(1, min(MOST_BACKGROUND, files // 8))
+    return MOST_BESIDE if files is None else max(1, min(MOST_BESIDE, files // 8))
+
+
+def most_further_parts() -> int:
+    """Return the limit of simultaneous parts of requests beside the first part of each: as for responses in the background."""
+    return most_background()
 
 
 @asynccontextmanager

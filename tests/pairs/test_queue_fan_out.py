@@ -8,6 +8,7 @@ import pytest
 from appserver import App, serving
 from gated import Gated
 from unilect.config.server import Config
+from unilect.routing import _parts
 from unilect.routing._emulation import PARTS_AT_ONCE
 from unilect.routing._fair_queue import QueueSettings
 from unilect.routing.pool import Member
@@ -159,3 +160,35 @@ async def test_connections_without_places() -> None:
         backend.open()
         assert 200 == (await asking)[0]
     assert (16, PARTS_AT_ONCE) == (len(backend.asked), backend.most)
+
+
+async def test_many_requests_of_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of several choices have no more further ones at a time than there is room for among all, and all are answered."""
+    monkeypatch.setattr(_parts, "most_further_parts", lambda: 5)
+    backend = Gated()
+    async with serving(backend) as app:
+        room = app.service.registry.room
+        asking = [asyncio.create_task(ask(app, "a", "x", n=8)) for _ in range(3)]
+        await backend.has(3 + 5)
+        taken = room.taken
+        backend.open()
+        answers = await asyncio.gather(*asking)
+
+    assert [(200, 8)] * 3 == [(status, len(body["choices"])) for status, body in answers]
+    assert (5, 0, 8) == (taken, room.taken, backend.most)
+
+
+async def test_a_client_that_leaves_frees_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room of a request whose client has left is another one's."""
+    monkeypatch.setattr(_parts, "most_further_parts", lambda: 5)
+    backend = Gated()
+    async with serving(backend) as app:
+        room = app.service.registry.room
+        left = asyncio.create_task(ask(app, "a", "x", n=8))
+        await backend.has(6)
+        left.cancel()
+        await until(lambda: not room.taken)
+        backend.open()
+        status, body = await ask(app, "b", "x", n=8)
+
+    assert (200, 8, 0) == (status, len(body["choices"]), room.taken)

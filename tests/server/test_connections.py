@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from certificates import certificate, needs_openssl
-from unilect.bounds import most_background
+from unilect.bounds import most_background, most_further_parts
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import (
     DISCARDED_BYTES,
@@ -341,12 +341,13 @@ def test_more_than_the_system_allows(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_files_are_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a process's files each client has two, and responses in the background and what is no client have theirs."""
+    """Of a process's files each client has two, and responses in the background, further parts and what is no client have theirs."""
     for files in (64, 256, 1024, 4096):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         clients = limits_of_system().connections
         if files > 512:
-            assert 2 * clients + most_background() + RESERVED_FILES <= files
+            beside = most_background() + most_further_parts()
+            assert 2 * clients + beside + RESERVED_FILES <= files
         assert files // 4 <= clients
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing
 from math import isnan
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -22,6 +22,7 @@ from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt
 from unilect.routing import _tools as tools
 from unilect.routing._enforcement import bonds
 from unilect.routing._held import Held
+from unilect.routing._parts import Room
 from unilect.routing.images import other_images
 
 #: What llama.cpp tells of an answer's length, by the field it stands in.
@@ -32,11 +33,19 @@ PARTS_AT_ONCE = (
 _QUEUE_BATCHES = 64  # what the choices of one request may run ahead of the client
 
 
+class _Spread(NamedTuple):
+    """The most parts of a request at a time, and the room that all requests share."""
+
+    at_once: int
+    room: Room
+
+
 def generate(
     backend: Generates,
     request: ChatRequest | CompletionRequest,
     tokens: object = None,
     at_once: int = PARTS_AT_ONCE,
+    room: Room | None = None,
 ) -> Batches:
     """
     Answer a request on a backend that fans out, and emulate what the backend lacks.
@@ -44,17 +53,19 @@ def generate(
     Args:
         tokens: The tokenizer of its model, if the backend has none itself.
         at_once: The most requests that the backend gets at a time.
+        room: The room that all requests share; by default one has it alone.
 
     Raises:
         UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be emulated.
     """
+    spread = _Spread(at_once, room or Room())
     if isinstance(request, CompletionRequest):
-        return _completions(backend, request, tokens or backend, at_once)
+        return _completions(backend, request, tokens or backend, spread)
     if (request.best_of or 1) > 1:
         raise refusal("best_of", "it belongs to plain completions")
     if _searches(backend, request) and request.token_limit != 0:
         return backend.generate(request)
-    return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)], at_once)
+    return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)], spread)
 
 
 def several(request: ChatRequest | CompletionRequest) -> bool:
@@ -96,7 +107,7 @@ def _searches(backend: Generates, request: ChatRequest | CompletionRequest) -> b
 
 
 async def _completions(
-    backend: Generates, request: CompletionRequest, tokens: object, at_once: int
+    backend: Generates, request: CompletionRequest, tokens: object, spread: _Spread
 ) -> Batches:
     n, best_of = request.n or 1, request.best_of or 1
     scores = bool(request.echo) and request.logprobs is not None
@@ -129,9 +140,9 @@ async def _completions(
     if len(parts) == 1 and made_there and parts[0].echo is None:
         batches = backend.generate(parts[0].request)
     elif best_of > n:
-        batches = _best(backend, request, parts, texts, at_once)
+        batches = _best(backend, request, parts, texts, spread)
     else:
-        batches = _merge(backend, parts, at_once)
+        batches = _merge(backend, parts, spread)
     async with aclosing(batches):
         async for batch in batches:
             yield batch
@@ -237,13 +248,15 @@ async def _read_only(backend: Generates, part: _Part) -> list[Event]:
 _Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event]] | Exception | None]"
 
 
-async def _merge(backend: Generates, parts: list[_Part], at_once: int) -> Batches:
-    """All parts, so many at once, their batches as they come; the usage is added up, a shared prompt counted once."""
+async def _merge(backend: Generates, parts: list[_Part], spread: _Spread) -> Batches:
+    """All parts, as many at once as there is room for, their batches as they come; the usage is added up, a shared prompt counted once."""
     for part in parts[1:]:  # the ids of the first prompt are told, once
         part.request = part.request.changed(tokenize=None)
     queue: _Queue = asyncio.Queue(_QUEUE_BATCHES)
-    left, running = iter(parts), min(at_once, len(parts))
+    left, running = iter(parts), 1 + spread.room.take(min(spread.at_once, len(parts)) - 1)
     tasks = [asyncio.create_task(_feed(backend, left, queue)) for _ in range(running)]
+    for task in tasks[1:]:
+        task.add_done_callback(lambda _: spread.room.give_back())
     usages: dict[int, Usage] = {}
     try:
         while running:
@@ -300,11 +313,11 @@ async def _best(
     request: CompletionRequest,
     parts: list[_Part],
     texts: list[str | None],
-    at_once: int,
+    spread: _Spread,
 ) -> Batches:
     """Of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
     folding, held = Fold(), Held()
-    async with aclosing(_merge(backend, parts, at_once)) as batches:
+    async with aclosing(_merge(backend, parts, spread)) as batches:
         async for batch in batches:
             held.see(batch)
             folding.add(batch)

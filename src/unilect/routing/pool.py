@@ -70,9 +70,8 @@ class Member:
         queue: How requests wait for it.
 
     Attributes:
-        backend: It.
+        backend, secrets: As given.
         source: Where it comes from, without credentials.
-        secrets: As given.
         told_at_s: When it was told last that it fails.
         outstanding: Requests that are in it now.
         served: Requests that it has been given.

@@ -1,8 +1,7 @@
 """
-Which models there are, and their backends: started once, shared, stopped when idle.
+The models and their backends: started once, shared, stopped when idle.
 
-A caller never looks at a backend's state first and acts then: it asks for a lease, and the backend decides inside `start`
-whether anything is to be done.
+A caller asks for a lease without a look at the backend's state; the backend decides inside `start` whether anything is to be done.
 """
 
 import asyncio
@@ -23,6 +22,7 @@ from unilect.errors import BackendUnavailable, ModelNotFound, UnilectError
 from unilect.parameters.rules import Unsupported
 from unilect.routing._asked import Asked
 from unilect.routing._fair_queue import Queue
+from unilect.routing._parts import Room
 from unilect.routing._prefixes import without_billing
 from unilect.routing._settings import Settings, State, name_idle
 from unilect.routing.pool import Member, Pool
@@ -338,12 +338,13 @@ class Registry:
         checker: What compiles the grammars and schemas of clients; it is closed with the models.
 
     Attributes:
+        room: The room for parts of requests.
         seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
         forgotten: Is told the name of a model that was taken out.
     """
 
     def __init__(self, models: Iterable[Model], checker: Checker | None = None) -> None:
-        self.checker = checker or Checker()
+        self.checker, self.room = checker or Checker(), Room()
         self.seek: Callable[[], Awaitable[None]] | None = None
         self.forgotten: Callable[[str], None] = lambda name: None
         self.models: dict[str, Model] = {}
@@ -456,8 +457,7 @@ class Registry:
             return next(iter(self.models.values()))
         model = self._by_name.get(name or "")
         if model is None:
-            usable = filter(in_hand().may_use, self.models)
-            names = ", ".join(islice(usable, 20)) or "none"
+            names = ", ".join(islice(filter(in_hand().may_use, self.models), 20)) or "none"
             raise ModelNotFound(
                 f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
                 param="model",

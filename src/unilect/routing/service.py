@@ -81,7 +81,7 @@ class Run:
         self.attempts = 0
         self.streams = bool(request.stream)
         self._request = request
-        self._checker = registry.checker
+        self._checker, self._room = registry.checker, registry.room
         self._names: dict[str, str] = {}
         self._settings: tuple[Model, Settings] | None = None
         self._continuation = Continuation(True) if self.streams else WHOLE
@@ -169,7 +169,7 @@ class Run:
             unsupported = self._settings_of(lease.model).unsupported
             backend = Enforced(backend, self._checker, unsupported, self._ignore)
         if (can.fans_out or made is not None) and emulation.several(request):
-            return emulation.generate(backend, request, lease.bare, at_once)
+            return emulation.generate(backend, request, lease.bare, at_once, self._room)
         return backend.generate(request)
 
     async def _with_images(self, lease: Lease, request: ChatRequest) -> Batches:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.bounds import most_background, open_files
+from unilect.bounds import most_background, most_further_parts, open_files
 from unilect.web.aiohttp_internals import Protocol
 
 log = logging.getLogger("unilect")
@@ -101,12 +101,13 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 def limits_of_system(wanted: int | None = None, per_address: int | None = None) -> Limits:
     """
-    The limits that the process's open files allow, with one for each client's upstream, and some for responses in the background.
+    The limits that the process's open files allow, with one for each client's upstream, and some for responses in the background and for
+    further parts of requests.
 
     Args:
         wanted: The most connections, where that is configured.
     """
-    reserved = RESERVED_FILES + most_background()
+    reserved = RESERVED_FILES + most_background() + most_further_parts()
     files = open_files() or 2 * MOST_CONNECTIONS + reserved
     possible = max((files - reserved) // 2, files // 4)
     if wanted is not None and wanted > possible:
