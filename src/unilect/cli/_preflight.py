@@ -128,7 +128,7 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
             raise ConfigError(f"store.url: {told}", ("store", "url")) from error
         if state.problems:
             raise ConfigError(
-                f"store.url: {state.place} is damaged: {state.problems[0]}. Put a backup in its place, or move it away.",
+                f"store.url: {state.place} is damaged; `unilect store check` says where. Put a backup in its place, or move it away.",
                 ("store", "url"),
             )
         if state.version > state.newest:
