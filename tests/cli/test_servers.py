@@ -96,5 +96,7 @@ def test_no_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     (tmp_path / "unilect").mkdir()
     (tmp_path / "unilect" / "run").symlink_to(os.environ["TMPDIR"])
-    with pytest.raises(ConfigError, match=r"no server of this user runs .*Start one with `unilect serve`"):
+    with pytest.raises(
+        ConfigError, match=r"no server of this user runs .*Start one with `unilect serve`"
+    ):
         servers.choose(None, None)

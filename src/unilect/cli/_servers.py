@@ -117,11 +117,15 @@ def choose(config: Path | None, server: str | None) -> list[AdminClient]:
     if file is None:
         found, silent = running(process_environment())
         if not found:
-            raise ConfigError(" ".join(silent) or f"no server of this user runs {_LOOKED}. {_choice([])}")
+            raise ConfigError(
+                " ".join(silent) or f"no server of this user runs {_LOOKED}. {_choice([])}"
+            )
         return [one.client for one in found]
     settings, _ = config_load.read(config)  # what is wrong in it the server will say
     if settings.admin.is_off:
-        raise ConfigError(f"{file} has `listen = 'off'` in [admin], so its server cannot be asked. Take that out of the file, and restart the server.")
+        raise ConfigError(
+            f"{file} has `listen = 'off'` in [admin], so its server cannot be asked. Take that out of the file, and restart the server."
+        )
     place = settings.admin.place
     if place is not None:
         return [AdminClient(place, _keys(settings), settings.tls_cert)]
@@ -175,7 +179,9 @@ def _named(server: str) -> AdminClient:
         fits = [one for one in found if root in one.urls]
     if len(fits) != 1:
         why = "several servers run" if fits else "no server of this user runs"
-        raise ConfigError(f"--server: {why} with {server[:100]} {_LOOKED}. {_choice(fits or found)}")
+        raise ConfigError(
+            f"--server: {why} with {server[:100]} {_LOOKED}. {_choice(fits or found)}"
+        )
     return fits[0].client
 
 

@@ -153,7 +153,9 @@ class Upkeep:
         try:
             with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as file:
                 file.execute("BEGIN")
-                file.execute("PRAGMA schema_version")  # reads the file: what is wrong with it is known before it is copied
+                file.execute(
+                    "PRAGMA schema_version"
+                )  # reads the file: what is wrong with it is known before it is copied
                 yield file
         except sqlite3.Error as error:
             why = advise(error) or f"cannot be read ({error})"
