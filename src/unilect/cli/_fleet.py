@@ -29,6 +29,7 @@ from unilect.errors import ConfigError
 from unilect.extras import install
 from unilect.fleet import node, running, token
 from unilect.fleet.environment import is_alone, ray_environment
+from unilect.logs import json_line
 
 _ASK = "unilect.fleet._ask"
 _ASK_TIMEOUT_S = 90.0  # beside what is waited for
@@ -73,7 +74,7 @@ def start(
     wanted = or_exit(lambda: _head_settings(settings.fleet, listen, port, resources))
     with ExitStack() as stack:
         ended = or_exit(lambda: stack.enter_context(_node(wanted)))
-        tell(_start_screen(wanted), flush=True)
+        tell(_start_screen(wanted, settings.log_format), flush=True)
         ended.ends_with(lambda: os.kill(os.getpid(), signal.SIGTERM))
         commands.serve(given, lambda config: _into(config, wanted.address, wanted.token))
         if ended.why is not None:
@@ -348,7 +349,12 @@ def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
         one.stop()
 
 
-def _start_screen(wanted: node.NodeSettings) -> str:
+def _start_screen(wanted: node.NodeSettings, form: str) -> str:
+    """Say where the head of a cluster is, and how it is joined; a line of JSON where the log is."""
+    if form == "json":
+        fields = {"address": wanted.address, "token_file": str(wanted.token)}
+        told = f"the head of the cluster is at {wanted.address}"
+        return json_line(told, "info", time.time(), fields)
     if wanted.host == node.LOOPBACK:
         return (
             f"The head of the cluster is at {wanted.address}, for this machine only: others cannot join. "
