@@ -33,6 +33,12 @@ def openai_error(error: UnilectError, status: int) -> web.Response:
     return web.Response(status=status, body=body, content_type=JSON)
 
 
+def detailed_error(error: UnilectError, status: int) -> web.Response:
+    """An error as in `openai_error`, for clients that look for `detail`."""
+    body = msgspec.json.encode(error.envelope(has_detail=True))
+    return web.Response(status=status, body=body, content_type=JSON)
+
+
 class Route(Struct, frozen=True):
     """
     A URL.
