@@ -102,7 +102,7 @@ class ChatTemplate:
                 self._template = _environment().from_string(text)
         except _FAULTS as error:
             raise ConfigError(
-                f"chat_template: this is no Jinja template: {_words(error)}."
+                f"chat_template: this is no Jinja template: {_words(error)}. Correct it, or name a format of docs/templates.md."
             ) from error
 
     def render(self, messages: Sequence[Message], **more: Any) -> str:
@@ -126,7 +126,7 @@ class ChatTemplate:
                 return self._template.render(names | more | {"messages": turns})
         except _FAULTS as error:
             raise InvalidRequest(
-                f"`messages`: the model's chat template refuses them: {_words(error)}.",
+                f"`messages`: the model's chat template refuses them: {_words(error)}. Send what it takes: other roles, or another order.",
                 param="messages",
                 logged="`messages`: the model's chat template refuses them.",
             ) from error

@@ -752,7 +752,7 @@ async def test_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
                 while (back := await readiness(server))[0] == 503:
                     await asyncio.sleep(0.05)
             ready.append(back)
-    well, ill = (200, "ready\n"), (503, "not ready: The limits, which each request has, cannot be counted.\n")  # fmt: skip
+    well, ill = (200, "ready\n"), (503, "not ready: The limits, which each request has, cannot be counted. The log says why.\n")  # fmt: skip
     assert [well, ill, well] == ready
     assert [200, 503, 503, 200] == [one.status for one in (before, away, gone, after)]
     assert {"limits_unavailable"} == {one.body["error"]["code"] for one in (away, gone)}

@@ -177,7 +177,9 @@ def stop() -> None:
     for one in reversed(found):  # those that have joined a head here, before it
         what = "head" if one.is_head else f"node of {one.address}"
         if not running.end(one, _STOP_TIMEOUT_S):
-            fail(f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers.")
+            fail(
+                f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers. Wait for its requests, and run this again."
+            )
         tell(f"{one.host} ({what}) has stopped.")
 
 
@@ -289,7 +291,9 @@ def _numbers(host: str) -> str:
     try:
         return socket.gethostbyname(host) if ":" not in host else host
     except OSError as error:
-        raise ConfigError(f"{host}: is not known here ({error.strerror}).") from error
+        raise ConfigError(
+            f"{host}: is not known here ({error.strerror}). Give an address of the machine."
+        ) from error
     except UnicodeError as error:
         raise ConfigError(
             f"{host[:100]!r} is no host name. Write an address such as 192.168.1.10."
@@ -303,7 +307,7 @@ def _way_to(host: str) -> str:
             asked.connect((_numbers(host), _DISCARD))
         except OSError as error:
             raise ConfigError(
-                f"{host}: cannot be reached from this machine ({error.strerror})."
+                f"{host}: cannot be reached from this machine ({error.strerror}). Check the network and the address."
             ) from error
         return str(asked.getsockname()[0])
 
@@ -419,7 +423,9 @@ def _asked(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any
         )
         told = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        fail(f"the cluster at {cluster.address} does not answer.")
+        fail(
+            f"the cluster at {cluster.address} does not answer. Check the address, or start its head with `unilect fleet start`."
+        )
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         fail(f"the cluster at {cluster.address} cannot be asked: {last[:400]}")

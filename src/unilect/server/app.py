@@ -224,7 +224,9 @@ def _check_ready(site: Site) -> None:
     if site.ledger is not None and not site.ledger.ready:
         raise BackendUnavailable("The ledger, which each request needs, cannot be written.")
     if site.limits is not None and not site.limits.ready:
-        raise BackendUnavailable("The limits, which each request has, cannot be counted.")
+        raise BackendUnavailable(
+            "The limits, which each request has, cannot be counted. The log says why."
+        )
     _ = site.keys.required  # raises where the store, which may have keys, cannot be read
     site.service.registry.check_able()
 

@@ -151,7 +151,9 @@ class Database:
         loop = asyncio.get_running_loop()
         end: asyncio.Future[_Result] = loop.create_future()
         if self._closed:
-            end.set_exception(StoreUnavailable("The server is stopping.", retry_after_s=5))
+            end.set_exception(
+                StoreUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
+            )
             return end
         # `run_in_executor` takes twice as long to bring a result back
         begun: Future[_Result] = threads.submit(work, *functions)
