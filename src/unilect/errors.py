@@ -136,13 +136,8 @@ class UnilectError(Exception):
         """The inner error object: message, type, param and code."""
         return {name: getattr(self, name) for name in ("message", "type", "param", "code")}
 
-    def envelope(self, has_detail: bool = False) -> dict[str, Any]:
-        """
-        Return the whole JSON body of an error answer.
-
-        Args:
-            has_detail: Of a bad request and a refused key, the client looks for `detail`.
-        """
+    def envelope(self) -> dict[str, Any]:
+        """The whole JSON body of an error answer."""
         return {
             "error": self.detail(),
             "object": "error",
@@ -158,10 +153,8 @@ class InvalidRequest(_OfCaller, UnilectError):
     code = "invalid_value"
     number = 40302
 
-    def envelope(self, has_detail: bool = False) -> dict[str, Any]:
-        """As always; clients of chatglm.cpp's and Alpaca's servers look for FastAPI's `detail`."""
-        if not has_detail:
-            return super().envelope()
+    def envelope(self) -> dict[str, Any]:
+        """Clients of chatglm.cpp's and Alpaca's servers look for FastAPI's `detail`."""
         where = ["body", self.param] if self.param else ["body"]
         detail = [{"loc": where, "msg": self.message, "type": "value_error"}]
         return super().envelope() | {"detail": detail}
@@ -228,10 +221,8 @@ class AuthenticationError(_OfCaller, UnilectError):
     number = 40102
     wrong = False  # a key was sent; some older servers told that apart
 
-    def envelope(self, has_detail: bool = False) -> dict[str, Any]:
-        """As always; FastChat's clients look for the error under `detail`."""
-        if not has_detail:
-            return super().envelope()
+    def envelope(self) -> dict[str, Any]:
+        """FastChat's clients look for the error under `detail`."""
         return super().envelope() | {"detail": {"error": self.detail()}}
 
 

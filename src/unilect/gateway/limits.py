@@ -24,7 +24,7 @@ from unilect.context import Context, Rates, Requests
 from unilect.errors import AnswerTooLong, LimitsUnavailable, UnilectError
 from unilect.events import Usage
 from unilect.gateway import claims
-from unilect.gateway._counters import (
+from unilect.gateway._counters import (  # fmt: skip
     Claim,
     Counters,
     MemoryCounters,

@@ -195,9 +195,7 @@ class HfServer:
                 last = reply.last
                 yield reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise BackendError(
-                "The engine process ended during the answer. Send the request again."
-            ) from error
+            raise BackendError("The engine process ended. Send the request again.") from error
         finally:
             writer.close()
 
@@ -362,9 +360,7 @@ class HfEngine:
         found = await self._vectors("rerank", request)
         logits = [logit for (logit,) in found.vectors]
         if any(map(math.isnan, logits)):
-            raise BackendError(
-                "The model produced NaN logits for this request. Change the request, or set another `dtype` for the model."
-            )
+            raise BackendError("The model produced NaN logits for this request. Change it.")
         scores = logits if request.raw_scores else [sigmoid(logit) for logit in logits]
         return Ranking(scores, found.tokens, sorted(found.cut))
 
