@@ -181,7 +181,9 @@ def reply_of(body: bytes) -> Reply:
     try:
         reply = _replies(body)
     except msgspec.DecodeError as error:
-        raise BackendError("The engine process sent an invalid frame.") from error
+        raise BackendError(
+            "The engine process sent an invalid frame. Send the request again."
+        ) from error
     if (failed := reply.error) is not None:
         raise _error_of(failed)
     return reply
@@ -240,7 +242,9 @@ async def read(reader: asyncio.StreamReader) -> bytes:
     """
     length = int.from_bytes(await reader.readexactly(_HEAD_BYTES), "big")
     if length > MAX_FRAME_BYTES:
-        raise BackendError("The engine process sent a frame that is too long.")
+        raise BackendError(
+            "The engine process sent a frame that is too long. Send the request again."
+        )
     return await reader.readexactly(length)
 
 

@@ -76,7 +76,7 @@ async def shared(task: "asyncio.Task[_Result]") -> _Result:
         waiting = asyncio.current_task()
         if not task.cancelled() or (waiting is not None and waiting.cancelling()):
             raise
-        raise BackendUnavailable("The model was stopped.", retry_after_s=5) from None
+        raise BackendUnavailable("The model was stopped. Try again.", retry_after_s=5) from None
 
 
 def _log_flaw(task: "asyncio.Task[Any]") -> None:

@@ -102,7 +102,7 @@ class ChatTemplate:
                 self._template = _environment().from_string(text)
         except _FAULTS as error:
             raise ConfigError(
-                f"chat_template: this is no Jinja template: {_words(error)}."
+                f"chat_template: this is no Jinja template: {_words(error)}. Correct it, or name a format of docs/templates.md."
             ) from error
 
     def render(self, messages: Sequence[Message], **more: Any) -> str:
@@ -126,7 +126,7 @@ class ChatTemplate:
                 return self._template.render(names | more | {"messages": turns})
         except _FAULTS as error:
             raise InvalidRequest(
-                f"`messages`: the model's chat template refuses them: {_words(error)}.",
+                f"`messages`: the model's chat template refuses them: {_words(error)}. Send what it takes: other roles, or another order.",
                 param="messages",
                 logged="`messages`: the model's chat template refuses them.",
             ) from error
@@ -186,12 +186,23 @@ def check_syntax(given: str, text: str) -> None:
         if "unknown tag" not in str(error):
             file = "" if text == given else f"{given[:200]}: "
             raise ConfigError(
-                f"chat_template: {file}line {error.lineno} is not valid Jinja: {_words(error)}."
+                f"chat_template: {file}line {error.lineno} is not valid Jinja: {_words(error)}. Correct it, or name a format of docs/templates.md."
             ) from error
     except RecursionError as error:
         raise ConfigError(
-            "chat_template: this is not valid Jinja: it is nested too deep."
+            "chat_template: this is not valid Jinja: it is nested too deep. Write it flatter."
         ) from error
+
+
+def unknown_word(text: str) -> str:
+    """Return the line and the name of a filter or test that Jinja does not have, of a template that llama.cpp has refused; empty without one."""
+    try:
+        _environment().compile(text)
+    except jinja2.TemplateAssertionError as error:
+        return f"line {error.lineno}: {_words(error)}"
+    except (jinja2.TemplateSyntaxError, RecursionError):
+        pass
+    return ""
 
 
 def named(name: str) -> ChatTemplate | None:

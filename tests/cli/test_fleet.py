@@ -1,5 +1,6 @@
-"""fleet.py: what `unilect fleet` refuses before anything is started. tests/fleet/test_loopback.py and test_state.py run it on real clusters."""
+"""fleet.py: what `unilect fleet` says and refuses before anything is started. tests/fleet/test_loopback.py and test_state.py run it on real clusters."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from unilect.cli.fleet import app as commands
 from unilect.config.fleet import FleetConfig, resources_here
 from unilect.errors import ConfigError
 from unilect.fleet import running
+from unilect.fleet.node import NodeSettings
 
 TOKEN = "a" * 32
 MODEL = "[models.a]\nsource = 'echo:'\n"
@@ -213,3 +215,16 @@ def test_which_cluster(home: Path) -> None:
         assert ("10.0.0.1:6379", known) == _fleet._cluster(None, None)
         assert ("10.0.0.1:6379", known) == _fleet._cluster(None, "10.0.0.1:6379")
         assert ("10.0.0.7:6379", None) == _fleet._cluster(config, None)
+
+
+def test_the_start_in_json() -> None:
+    """Where the log is JSON, so is what says where the head of a cluster is."""
+    wanted = NodeSettings("10.0.0.1", 6379, Path("/run/token"), {}, "", "1.2.3")
+    line = json.loads(_fleet._start_screen(wanted, "json"))
+
+    assert ("info", "10.0.0.1:6379", "/run/token") == (
+        line["level"],
+        line["address"],
+        line["token_file"],
+    )
+    assert "unilect fleet join 10.0.0.1:6379" in _fleet._start_screen(wanted, "text")

@@ -343,12 +343,13 @@ def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_no_store(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     command: tuple[str, ...],
     variables: dict[str, str],
     url: str | None,
     why: str,
 ) -> None:
-    """Where nothing can be stored no key is printed, and the command fails and says why, and how a store is named."""
+    """Where nothing can be stored no key is printed, and the command fails and says once why, and how a store is named."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     file = tmp_path / "unilect.toml"
@@ -357,6 +358,7 @@ def test_no_store(
     done = CliRunner().invoke(app, [*command, *of_file])
     assert (1, "") == (done.exit_code, done.stdout)
     assert why in done.stderr
+    assert not caplog.records
     assert "--config" in done.stderr or command == ("usage",)
 
 

@@ -25,6 +25,7 @@ from engine import engine, needs_transformers
 from unilect.cli import main as cli
 from unilect.config.server import Config
 from unilect.demo import FOLDER, MODEL
+from unilect.engines.gguf._child import try_templates
 from unilect.errors import ConfigError
 from unilect.routing import sources
 from unilect.routing.registry import Registry
@@ -209,7 +210,10 @@ def test_what_is_beside_a_model(options: dict[str, str], said: str) -> None:
     """A projector and a template that cannot be used are told with the model, the file and the line, before anything starts."""
     Path("t.jinja").write_text("{{ 1 }}\n{{ x( }}\n")
 
-    assert f"models.m: {said}" in told("m=OK.GGUF", **options)
+    message = told("m=OK.GGUF", **options)
+
+    assert f"models.m: {said}" in message
+    assert "valid Jinja" not in message or "Correct it, or name a format" in message
 
 
 def test_all_that_is_beside_a_model() -> None:
@@ -219,6 +223,14 @@ def test_all_that_is_beside_a_model() -> None:
     assert ["mmproj", "chat_template", "lora"] == [
         name for name in ("mmproj", "chat_template", "lora") if f"models.m: {name}: " in message
     ]
+
+
+def test_a_template_that_only_llama_cpp_refuses(tmp_path: Path) -> None:
+    """A filter that Jinja does not have is named with its line where llama.cpp refuses the template, and so is what to do."""
+    with pytest.raises(
+        ValueError, match=r"line 2: No filter named 'nosuch'\. Correct it, or leave"
+    ):
+        try_templates(["{{ 1 }}\n{{ messages | nosuch }}"], str(MODEL), tmp_path)
 
 
 def test_tags_that_only_others_have() -> None:

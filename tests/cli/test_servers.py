@@ -74,7 +74,8 @@ def test_none_is_named(pair: tuple[Server, Server], capsys: pytest.CaptureFixtur
     _admin.show(None, False)
     shown = capsys.readouterr().out
 
-    assert "2 servers run: name one with --server" in refused
+    assert "2 servers run. Name one with --server PORT: " in refused
+    assert "\\n" not in refused
     for server in pair:
         assert f"{server.root} (pid {server.pid}, " in refused
         assert f"{server.root}  pid {server.pid}\n" in shown
@@ -95,5 +96,7 @@ def test_no_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     (tmp_path / "unilect").mkdir()
     (tmp_path / "unilect" / "run").symlink_to(os.environ["TMPDIR"])
-    with pytest.raises(ConfigError, match="no server of this user runs"):
+    with pytest.raises(
+        ConfigError, match=r"no server of this user runs .*Start one with `unilect serve`"
+    ):
         servers.choose(None, None)

@@ -1,5 +1,6 @@
 """Tests of unilect.config.file; tests/config/test_mistakes_settings.py has the messages."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,18 @@ def test_places(tmp_path: Path) -> None:
         "of a flag",
         "of nothing",
     ] == [str(error) for error in origin.told(errors)]
+
+
+def test_a_pipe_of_the_shell() -> None:
+    """A configuration comes through a pipe that the process was started with, as by `--config <(command)`, and its lines are known."""
+    to_read, to_write = os.pipe()
+    os.write(to_write, b"# made by a program\nport = 1\n")
+    os.close(to_write)
+    path = Path(f"/dev/fd/{to_read}")
+    try:
+        assert {"port": 1} == read_file(path)
+        assert {("port",): 2} == lines(path)
+    finally:
+        os.close(to_read)
+    with pytest.raises(ConfigError, match=r"cannot be read \(Bad file descriptor\)"):
+        read_file(path)

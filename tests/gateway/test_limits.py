@@ -78,6 +78,12 @@ class Served:
             return SimpleNamespace(status=answer.status, headers=answer.headers, body=told)
 
 
+async def readiness(server: Served) -> tuple[int, str]:
+    """The status and the text of /readyz."""
+    async with server.client.get(f"{server.url}/readyz") as answer:
+        return answer.status, await answer.text()
+
+
 def echo(**options: Any) -> ModelConfig:
     """A model that says 80 characters, unless the options say otherwise."""
     return ModelConfig(source="echo:", options={"text": "y" * 80, "context": 4096} | options)
@@ -722,7 +728,7 @@ def test_what_is_a_budget() -> None:
 
 
 async def test_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While Redis is away a request that has limits is a 503 within a second, and it is answered when Redis is back, and has what runs."""
+    """While Redis is away a request that has limits is a 503 within a second, and a server whose requests all have some is not ready, until Redis is back."""
     monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
     monkeypatch.setattr(_redis, "ANEW_S", 1.0)
     with redis_server() as redis:
@@ -730,6 +736,7 @@ async def test_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
         model = msgspec.structs.replace(echo(), limits=Table(tokens_per_day=10_000))
         async with served(limits, model) as server:
             before = await server.ask(max_tokens=5)
+            ready = [await readiness(server)]
             redis.freeze()
             began = asyncio.get_running_loop().time()
             away = await server.ask(max_tokens=5)
@@ -737,10 +744,16 @@ async def test_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
             redis.freeze(False)
             redis.stop()
             gone = await server.ask(max_tokens=5)
+            ready.append(await readiness(server))
             redis.start()
             async with asyncio.timeout(20):
                 while (after := await server.ask(max_tokens=5)).status == 503:
                     await asyncio.sleep(0.05)
+                while (back := await readiness(server))[0] == 503:
+                    await asyncio.sleep(0.05)
+            ready.append(back)
+    well, ill = (200, "ready\n"), (503, "not ready: The limits, which each request has, cannot be counted. The log says why.\n")  # fmt: skip
+    assert [well, ill, well] == ready
     assert [200, 503, 503, 200] == [one.status for one in (before, away, gone, after)]
     assert {"limits_unavailable"} == {one.body["error"]["code"] for one in (away, gone)}
     assert "2" == away.headers["Retry-After"]

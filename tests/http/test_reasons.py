@@ -108,7 +108,7 @@ async def test_no_tls() -> None:
         error = await failure(f"https://127.0.0.1:{port}/v1")
 
     assert "failed the TLS handshake" in (error.reason or "")
-    assert "is it http://?" in (error.reason or "")
+    assert "without TLS does; try http://" in (error.reason or "")
 
 
 @pytest.mark.parametrize(

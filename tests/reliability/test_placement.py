@@ -107,7 +107,10 @@ async def test_model_that_is_stopped_keeps_nobody_waiting() -> None:
         body = await answer.json()
         running_one.close()
 
-        assert (503, "The model was stopped.") == (answer.status, body["error"]["message"])
+        assert (503, "The model was stopped. Try again.") == (
+            answer.status,
+            body["error"]["message"],
+        )
         assert engine._generator.closed
 
 

@@ -183,9 +183,9 @@ async def test_a_silent_server_holds_nobody_up(
         monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", 0.01)
 
     assert [["a"], ["a"], ["a"]] == await look(script, silent, lambda: None)
-    assert ["far: its models cannot be listed: its server sent nothing for 0 s"] == [
-        record.getMessage() for record in caplog.records if record.levelname == "WARNING"
-    ]
+    assert [
+        "far: its models cannot be listed, and are asked for again: its server sent nothing for 0 s"
+    ] == [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 async def test_a_flaw_is_not_the_last_look(

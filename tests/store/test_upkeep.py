@@ -97,6 +97,9 @@ async def test_a_damaged_file(tmp_path: Path) -> None:
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(ConfigError, match=r"a\.db: is not an SQLite database; name another file"):
         await upkeep(f"sqlite:///{path}").look()
+    with pytest.raises(ConfigError, match=r"a\.db: is not an SQLite database; name another file"):
+        upkeep(f"sqlite:///{path}").copy_to(tmp_path / "copy.db")
+    assert not (tmp_path / "copy.db").exists()
     path.unlink()
     await (await filled(f"sqlite:///{path}")).aclose()
     whole = bytearray(path.read_bytes())

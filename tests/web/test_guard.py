@@ -673,7 +673,7 @@ async def test_the_log_line() -> None:
 
     assert re.match(r"req_\w+ POST '/x/a\\nb\\x1b' 200 [\d.]+ ms key-", lines[0])
     assert lines[1].endswith(
-        ' ms - error=invalid_api_key reason="Incorrect API key provided: this server does not know it."'
+        ' ms - error=invalid_api_key reason="Incorrect API key provided: this server does not know it. Copy it again, or ask the operator for another one."'
     )
     assert all(line.isprintable() for line in lines)
     assert "SECRET" not in str(lines)

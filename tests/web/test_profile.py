@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from appserver import serving
 from unilect.config.server import Config
+from unilect.testing.echo import Echo
 from unilect.web.profile import OPENAI, PROFILES, profile_of
 
 
@@ -20,3 +22,24 @@ def test_options_are_stronger_than_a_dialect() -> None:
 
     assert (False, "error", True) == (found.done, found.unknown_model, found.conversation_choices)
     assert (True, "error") == (OPENAI.done, OPENAI.unknown_model)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "where"),
+    [
+        ("openai", None),
+        ("llamacpp", None),
+        ("chatglm", ["body", "messages"]),
+        ("alpaca", ["body", "messages"]),
+        ("fastchat", ["body", "messages"]),
+    ],
+)
+async def test_where_clients_look_for_an_error(dialect: Any, where: Any) -> None:
+    """Only clients that look for FastAPI's `detail` get the sentence of an error there, too."""
+    async with serving(Echo(), Config(dialect=dialect)) as app:
+        async with app.post("/v1/chat/completions", messages=1) as response:
+            body = await response.json()
+
+    assert 400 == response.status
+    assert body["error"]["message"] == body["message"]
+    assert where == (body["detail"][0]["loc"] if "detail" in body else None)

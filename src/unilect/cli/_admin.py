@@ -146,9 +146,13 @@ def _hang_up(pid: int) -> None:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
         stat = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError as error:
-        fail(f"--pid: there is no process {pid} ({error.strerror}).")
+        fail(
+            f"--pid: there is no process {pid} ({error.strerror}). `unilect ps` shows those of the servers."
+        )
     if not any(b"unilect" in word for word in words[:4]) or pid == os.getpid():
-        fail(f"--pid: process {pid} is not unilect.")
+        fail(
+            f"--pid: process {pid} is not unilect. `unilect ps` shows the processes of the servers."
+        )
     if stat[_TTY] != "0":
         fail(
             f"--pid: process {pid} runs in a terminal, where SIGHUP stops a server. Set `listen` in [admin], and use "
@@ -160,7 +164,9 @@ def _hang_up(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGHUP)
     except OSError as error:
-        fail(f"--pid: process {pid} cannot be sent a signal ({error.strerror}).")
+        fail(
+            f"--pid: process {pid} cannot be sent a signal ({error.strerror}). Run this as the user of the server."
+        )
 
 
 def _environment(pid: int) -> set[bytes]:

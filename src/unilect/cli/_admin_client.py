@@ -49,11 +49,11 @@ class AdminClient(NamedTuple):
                 )
         except (OSError, HTTPException) as error:
             raise ConfigError(
-                f"no server answers at {self.where} ({error}). Is it running, with this configuration?"
+                f"no server answers at {self.where} ({error}). Start it with this configuration, or name another one with --server."
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"what answers at {self.where} is not unilect's admin API."
+                f"what answers at {self.where} is not unilect's admin API. Correct `listen` in [admin], or --server."
             ) from error
         finally:
             connection.close()

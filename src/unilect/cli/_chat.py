@@ -117,7 +117,9 @@ class Chat:
         if not self._conversation.model:
             names = self._names()
             if not names:
-                raise BackendError("The server has no models.")
+                raise BackendError(
+                    "The server has no models. Give it one, or name another server with --url."
+                )
             self._conversation.model = names[0]
 
     def run(self) -> None:

@@ -260,7 +260,9 @@ def _turns(given: Values) -> Values:
     flags = ("chat_prompt", "user_name", "ai_name", "system_name", "stop")
     parts = [given[flag].replace("\\n", "\n") for flag in flags]
     if any("{}" in part for part in parts):
-        raise ConfigError("A flag of the chat template holds `{}`, which has no place there.")
+        raise ConfigError(
+            "A flag of the chat template holds `{}`, which has no place there. Take it out."
+        )
     preamble, user, ai, system, end = parts
     form = templates.Format(
         preamble=preamble,

@@ -17,7 +17,9 @@ def show(page: str | None) -> None:
     """Print a page, or the list of all with their titles; a terminal gets it formatted, in its pager."""
     folder = next((one for one in _FOLDERS if (one / "quickstart.md").is_file()), None)
     if folder is None:
-        fail("the documentation is not installed with this package; a clone has it in docs/.")
+        fail(
+            "the documentation is not installed with this package; a clone has it in docs/. Install the package again, or read it there."
+        )
     pages = {str(file.relative_to(folder).with_suffix("")): file for file in sorted(folder.rglob("*.md"))}  # fmt: skip
     if page is None:
         width = max(map(len, pages)) + 2

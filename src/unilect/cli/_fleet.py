@@ -29,6 +29,7 @@ from unilect.errors import ConfigError
 from unilect.extras import install
 from unilect.fleet import node, running, token
 from unilect.fleet.environment import is_alone, ray_environment
+from unilect.logs import json_line
 
 _ASK = "unilect.fleet._ask"
 _ASK_TIMEOUT_S = 90.0  # beside what is waited for
@@ -73,7 +74,7 @@ def start(
     wanted = or_exit(lambda: _head_settings(settings.fleet, listen, port, resources))
     with ExitStack() as stack:
         ended = or_exit(lambda: stack.enter_context(_node(wanted)))
-        tell(_start_screen(wanted), flush=True)
+        tell(_start_screen(wanted, settings.log_format), flush=True)
         ended.ends_with(lambda: os.kill(os.getpid(), signal.SIGTERM))
         commands.serve(given, lambda config: _into(config, wanted.address, wanted.token))
         if ended.why is not None:
@@ -176,7 +177,9 @@ def stop() -> None:
     for one in reversed(found):  # those that have joined a head here, before it
         what = "head" if one.is_head else f"node of {one.address}"
         if not running.end(one, _STOP_TIMEOUT_S):
-            fail(f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers.")
+            fail(
+                f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers. Wait for its requests, and run this again."
+            )
         tell(f"{one.host} ({what}) has stopped.")
 
 
@@ -288,7 +291,9 @@ def _numbers(host: str) -> str:
     try:
         return socket.gethostbyname(host) if ":" not in host else host
     except OSError as error:
-        raise ConfigError(f"{host}: is not known here ({error.strerror}).") from error
+        raise ConfigError(
+            f"{host}: is not known here ({error.strerror}). Give an address of the machine."
+        ) from error
     except UnicodeError as error:
         raise ConfigError(
             f"{host[:100]!r} is no host name. Write an address such as 192.168.1.10."
@@ -302,7 +307,7 @@ def _way_to(host: str) -> str:
             asked.connect((_numbers(host), _DISCARD))
         except OSError as error:
             raise ConfigError(
-                f"{host}: cannot be reached from this machine ({error.strerror})."
+                f"{host}: cannot be reached from this machine ({error.strerror}). Check the network and the address."
             ) from error
         return str(asked.getsockname()[0])
 
@@ -348,7 +353,12 @@ def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
         one.stop()
 
 
-def _start_screen(wanted: node.NodeSettings) -> str:
+def _start_screen(wanted: node.NodeSettings, form: str) -> str:
+    """Say where the head of a cluster is, and how it is joined; a line of JSON where the log is."""
+    if form == "json":
+        fields = {"address": wanted.address, "token_file": str(wanted.token)}
+        told = f"the head of the cluster is at {wanted.address}"
+        return json_line(told, "info", time.time(), fields)
     if wanted.host == node.LOOPBACK:
         return (
             f"The head of the cluster is at {wanted.address}, for this machine only: others cannot join. "
@@ -413,7 +423,9 @@ def _asked(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any
         )
         told = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        fail(f"the cluster at {cluster.address} does not answer.")
+        fail(
+            f"the cluster at {cluster.address} does not answer. Check the address, or start its head with `unilect fleet start`."
+        )
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
         fail(f"the cluster at {cluster.address} cannot be asked: {last[:400]}")

@@ -75,7 +75,9 @@ def image_url(location: str) -> str:
     for begins, kind in _KINDS:
         if begins.match(data):
             return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    raise InvalidRequest(f"{location}: is no image in PNG, JPEG, WebP or GIF.")
+    raise InvalidRequest(
+        f"{location}: is no image in PNG, JPEG, WebP or GIF. Convert it to one of these."
+    )
 
 
 def _is_image(location: str) -> bool:

@@ -72,7 +72,7 @@ class _Place:
         self.settings = config_load.load(config)
         if not self.settings.store.keys:
             raise ConfigError(
-                "store.keys: the keys of the store are turned off in this configuration."
+                "store.keys: the keys of the store are turned off in this configuration. Take `keys = false` out of [store]."
             )
         self.store = location(self.settings.store, process_environment())
         self._is_named = config_load.origin_of(config).file is not None
@@ -213,9 +213,13 @@ def print_digest() -> None:
     """Print the digest of a key that is typed, or comes on stdin: an argument would stand in the shell's history."""
     secret = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not secret.strip() or not secret.isascii() or " " in secret:
-        fail("the key is empty, or has spaces or non-ASCII characters.")
+        fail(
+            "the key is empty, or has spaces or non-ASCII characters. Give one of visible ASCII characters, such as of `openssl rand -hex 32`."
+        )
     if is_mistyped(secret):
-        fail("the key begins with `ul_` and has a typing error: its checksum is wrong.")
+        fail(
+            "the key begins with `ul_` and has a typing error: its checksum is wrong. Copy it again."
+        )
     tell(" ".join(hashed([secret])))
 
 

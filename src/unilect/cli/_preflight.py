@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from msgspec import structs
@@ -42,6 +41,8 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
     with found:
         server_context(config)
     yield from _look_at_store(config, found)
+    if config.limits.url is not None:
+        yield f"limits: {redacted(config.limits.url)}, not contacted"
     scheme = "http" if config.tls_cert is None else "https"
     count = len(config.api_keys)
     keys = [f"{count} keys" if count > 1 else "a key"] if count else []
@@ -115,11 +116,9 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
         place = location(store, environment)
         path = Path(place)
         if place != "memory" and not path.is_absolute():
-            yield f"store: {place}, not contacted"
+            yield f"store: {place}, not contacted (`unilect store check` does)"
             return
         if place == "memory" or not path.exists():
-            if store.url and place != "memory":
-                _check_folder(path.parent)
             return
         try:
             state = asyncio.run(Upkeep(store, environment).look())
@@ -128,7 +127,7 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
             raise ConfigError(f"store.url: {told}", ("store", "url")) from error
         if state.problems:
             raise ConfigError(
-                f"store.url: {state.place} is damaged: {state.problems[0]}. Put a backup in its place, or move it away.",
+                f"store.url: {state.place} is damaged; `unilect store check` says where. Put a backup in its place, or move it away.",
                 ("store", "url"),
             )
         if state.version > state.newest:
@@ -138,22 +137,6 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
                 ("store", "url"),
             )
         yield f"store: {state.place}"
-
-
-def _check_folder(folder: Path) -> None:
-    """
-    Check that a file can be made in a folder; what is made for that has no name, and is gone at once.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    try:
-        TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ConfigError(
-            f"store.url: no file can be made in {folder} ({error.strerror}). Let this user write there, or name a file in another folder.",
-            ("store", "url"),
-        ) from error
 
 
 def _here(spec: BackendSpec) -> BackendSpec | None:

@@ -58,7 +58,9 @@ async def listed_models(server: HttpServer) -> list[str]:
     try:
         return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
     except msgspec.DecodeError as error:
-        raise BackendError("The server's model list is not in OpenAI's format.") from error
+        raise BackendError(
+            "The server's model list is not in OpenAI's format. Check the address."
+        ) from error
 
 
 def server_at(url: str, api_key: str | None) -> HttpServer:

@@ -117,18 +117,22 @@ def choose(config: Path | None, server: str | None) -> list[AdminClient]:
     if file is None:
         found, silent = running(process_environment())
         if not found:
-            raise ConfigError(" ".join(silent) or f"no server of this user runs {_LOOKED}.")
+            raise ConfigError(
+                " ".join(silent) or f"no server of this user runs {_LOOKED}. {_choice([])}"
+            )
         return [one.client for one in found]
     settings, _ = config_load.read(config)  # what is wrong in it the server will say
     if settings.admin.is_off:
-        raise ConfigError(f"{file} has `listen = 'off'` in [admin], so its server cannot be asked.")
+        raise ConfigError(
+            f"{file} has `listen = 'off'` in [admin], so its server cannot be asked. Take that out of the file, and restart the server."
+        )
     place = settings.admin.place
     if place is not None:
         return [AdminClient(place, _keys(settings), settings.tls_cert)]
     found, _ = running(process_environment())
     own = [one.client for one in found if one.config == str(file.absolute())]
     if not own:
-        raise ConfigError(f"no server of this user runs with {file} {_LOOKED}.{_listed(found)}")
+        raise ConfigError(f"no server of this user runs with {file} {_LOOKED}. {_choice(found)}")
     return own
 
 
@@ -142,7 +146,7 @@ def only(config: Path | None, server: str | None) -> AdminClient:
     clients = choose(config, server)
     if len(clients) > 1:
         raise ConfigError(
-            f"{len(clients)} servers run: name one with --server PORT.{_listed([describe(one) for one in clients])}"
+            f"{len(clients)} servers run. {_choice([describe(one) for one in clients])}"
         )
     return clients[0]
 
@@ -150,8 +154,11 @@ def only(config: Path | None, server: str | None) -> AdminClient:
 _LOOKED = "with the default socket of its admin API (docs/operation.md)"
 
 
-def _listed(servers: Sequence[Server]) -> str:
-    return "".join(f"\n  {one}" for one in servers)
+def _choice(servers: Sequence[Server]) -> str:
+    """Say what to do where no server, or not one of several, is named."""
+    if not servers:
+        return "Start one with `unilect serve`, or name its socket with --server."
+    return f"Name one with --server PORT: {'; '.join(map(str, servers))}."
 
 
 def _named(server: str) -> AdminClient:
@@ -172,7 +179,9 @@ def _named(server: str) -> AdminClient:
         fits = [one for one in found if root in one.urls]
     if len(fits) != 1:
         why = "several servers run" if fits else "no server of this user runs"
-        raise ConfigError(f"--server: {why} with {server[:100]} {_LOOKED}.{_listed(fits or found)}")
+        raise ConfigError(
+            f"--server: {why} with {server[:100]} {_LOOKED}. {_choice(fits or found)}"
+        )
     return fits[0].client
 
 

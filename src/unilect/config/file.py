@@ -2,11 +2,15 @@
 The file of a configuration: TOML, the lines on which its options stand, and keys that it names and the environment holds.
 """
 
+import errno
+import os
 import re
+import stat
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,8 @@ from unilect.mistakes import Mistakes
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")
+#: A file that this process was started with.
+_INHERITED = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 _MOST_SECRET_BYTES = 65_536  # in a file
 #: How mistakes in TOML begin in the parser's words, and what to do about them.
 _ADVICE = {
@@ -212,7 +218,28 @@ def _is_model(path: Path) -> bool:
 
 def _text(path: Path) -> str:
     """The text of a file; editors of other systems begin it with a mark, and end lines with two characters."""
-    return read_plain(path, MAX_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
+    number = _INHERITED.fullmatch(str(path))
+    found = None if number is None else os.fstat(int(number[1]))
+    if number is not None and found is not None and stat.S_ISFIFO(found.st_mode):
+        data = _of_pipe(int(number[1]), found.st_ino)
+    else:
+        data = read_plain(path, MAX_BYTES)
+    return data.decode("utf-8-sig").replace("\r\n", "\n")
+
+
+@cache
+def _of_pipe(descriptor: int, inode: int) -> bytes:
+    """
+    The bytes of a pipe that a shell has made, as of `--config <(command)`: they come once, and a file is read more than once.
+
+    Raises:
+        OSError: They are too many.
+    """
+    with open(descriptor, "rb", closefd=False) as pipe:
+        data = pipe.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
+    return data
 
 
 def _names(values: Mapping[str, Any]) -> OptionPath:

@@ -157,17 +157,29 @@ def sqlite_path(url: str) -> str | None:
 
 def check_place(config: StoreConfig) -> None:
     """
-    The folder of the database's file is there, where a file is named.
+    The folder of the database's file is there, where a file is named, and the file is, too, or can be made.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is not so.
     """
     path = sqlite_path(config.url or "")
-    if path and not Path(path).parent.is_dir():
+    if not path or Path(path).exists():
+        return
+    folder = Path(path).parent.resolve()
+    if not folder.is_dir():
         raise ConfigError(
-            f"store.url: the folder {Path(path).parent} does not exist. Make it, or name a file in another one.",
+            f"store.url: the folder {folder} does not exist. Make it, or name a file in another one.",
             ("store", "url"),
         )
+    from tempfile import TemporaryFile  # most servers have their file already
+
+    try:
+        TemporaryFile(dir=folder).close()  # it has no name, and is gone at once
+    except OSError as error:
+        raise ConfigError(
+            f"store.url: no file can be made in {folder} ({error.strerror}). Let this user write there, or name a file in another folder.",
+            ("store", "url"),
+        ) from error
 
 
 def check_store(store: StoreConfig) -> None:

@@ -271,7 +271,10 @@ def _processor_s(pid: int) -> float | None:
 
 
 def _not_started(why: str) -> CheckerUnavailable:
-    log.error("the helper that compiles constraints cannot be started: %s", why)
+    log.error(
+        "the helper that compiles constraints cannot be started: %s; it is tried again with the next constraint",
+        why,
+    )
     return CheckerUnavailable(
         "The process that compiles grammars and schemas cannot be started; the reason is in the server's log.",
         retry_after_s=5,

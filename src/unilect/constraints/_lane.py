@@ -130,7 +130,9 @@ class Lane:
         for _ in range(2):
             said = await self._helper.ask(line, self._budget_s)
             if isinstance(said, Ended):
-                log.warning("the helper that compiles constraints ended: %s", said)
+                log.warning(
+                    "the helper that compiles constraints ended, and is started again: %s", said
+                )
                 babbled = said.babbled
                 if babbled or said.status in _KILLED:
                     continue
@@ -140,7 +142,7 @@ class Lane:
             if said.last or said.flaw:
                 await self._helper.kill()
             if said.flaw:
-                log.error("the helper that compiles constraints failed on a job", exc_info=_Traceback(said.flaw))  # fmt: skip
+                log.error("the helper that compiles constraints failed on a job, which is a bug in unilect: report it", exc_info=_Traceback(said.flaw))  # fmt: skip
             if isinstance(said.refused, str):
                 raise ConstraintError(said.refused)
             if said.flaw:

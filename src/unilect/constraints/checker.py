@@ -131,7 +131,10 @@ class Checker:
                 task.add_done_callback(lambda _: self._running.pop(digest, None))
             result = await asyncio.shield(self._running[digest])
         if isinstance(result, ConstraintError):
-            raise InvalidRequest(f"`{param}` cannot be compiled: {result}", param=param)
+            raise InvalidRequest(
+                f"`{param}` cannot be compiled: {str(result).rstrip('.')}. Correct it, or make it simpler.",
+                param=param,
+            )
         return result
 
     async def _work_out(

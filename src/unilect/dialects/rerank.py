@@ -137,7 +137,7 @@ def _checked(request: RerankRequest) -> RerankRequest:
             )
         if document.text is None:
             raise InvalidRequest(
-                f"`{where}.text` is missing; a document is a text, or an object with `text`.",
+                f"`{where}.text` is missing; a document is a text, or an object with `text`. Send one of them.",
                 param=f"{where}.text",
             )
     return request

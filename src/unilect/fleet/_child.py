@@ -217,7 +217,8 @@ def _meaning(failure: Exception) -> UnilectError:
         case grpc.aio.AioRpcError():
             code = failure.code().name
             return BackendError(
-                f"The connection to the model's replica failed: {code}.", reason=failure.details()
+                f"The connection to the model's replica failed: {code}. Send the request again.",
+                reason=failure.details(),
             )
     if isinstance(failure, _DIED):
         return EngineDied(_GONE)

@@ -83,7 +83,7 @@ class Link:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
-        raise BackendError("The model's replica sent an empty answer.")
+        raise BackendError("The model's replica sent an empty answer. Send the request again.")
 
     async def replies(self, asked: wire.Asked, *waits_s: float) -> Replies:
         """
@@ -112,7 +112,7 @@ class Link:
                 yield reply
         except TimeoutError as error:
             raise BackendTimeout(
-                "Timeout: the model's replica sent nothing for too long. The answer was aborted."
+                "Timeout: the model's replica sent nothing for too long. The answer was aborted. Try again, or ask for a shorter one."
             ) from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise EngineDied(_LOST) from error

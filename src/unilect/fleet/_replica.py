@@ -76,7 +76,7 @@ class Replica:
             return config
         if (folder := cache_folder(process_environment())) is None:
             raise ConfigError(
-                "the node has no folder for model files: there is neither HOME nor XDG_CACHE_HOME."
+                "the node has no folder for model files: there is neither HOME nor XDG_CACHE_HOME. Set one of them for `unilect fleet join`."
             )
         self._cache = Cache(
             folder, made.cache_bytes, made.start_timeout_s

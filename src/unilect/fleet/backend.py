@@ -179,7 +179,9 @@ class RayBackend:
                 return
             except EngineDied:  # of a connection that was lost before a replica had the call, nobody has noticed anything
                 if self._stopped:
-                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from None
+                    raise BackendUnavailable(
+                        "The model was stopped. Try again.", retry_after_s=5
+                    ) from None
                 if taken or time.monotonic() > until:
                     raise
             await asyncio.sleep(_PAUSE_S)  # the end of the process is noticed meanwhile

@@ -300,7 +300,7 @@ class Cache:
             except ConnectionError as error:
                 if time.monotonic() > until:
                     raise ConfigError(
-                        f"{item.path}: is not on this node, and no gateway that has it answers ({error}). What has come is kept."
+                        f"{item.path}: is not on this node, and no gateway that has it answers ({error}). What has come is kept; start its gateway, or copy the file to this node."
                     ) from error
                 time.sleep(PAUSE_S)
                 continue

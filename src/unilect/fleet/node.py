@@ -207,7 +207,7 @@ class Node:
             )
         except OSError as error:  # no memory, no more processes
             raise ConfigError(
-                f"Ray cannot be started on this machine: {error.strerror or error}."
+                f"Ray cannot be started on this machine: {error.strerror or error}. Install the extra *fleet* anew."
             ) from error
         self._process, self.pid = process, process.pid
         threading.Thread(target=self._hear, daemon=True).start()

@@ -119,5 +119,5 @@ def _write(file: Path, token: str) -> None:
         raise
     except OSError as error:
         raise ConfigError(
-            f"{file}: the token of the cluster cannot be kept there ({error.strerror})."
+            f"{file}: the token of the cluster cannot be kept there ({error.strerror}). Let this user write there."
         ) from error

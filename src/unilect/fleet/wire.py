@@ -142,7 +142,9 @@ def node_of(frame: bytes) -> str:
     try:
         return msgspec.msgpack.decode(frames.reply_in(frame).value, type=str)
     except msgspec.DecodeError as error:
-        raise BackendError("A replica began its answer with an invalid frame.") from error
+        raise BackendError(
+            "A replica began its answer with an invalid frame. Have all nodes run the same version of unilect."
+        ) from error
 
 
 def given(what: Any) -> Raw:

@@ -9,7 +9,7 @@ Counters of limits: what was used, what running requests may still use, and how 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -70,7 +70,14 @@ class Taken(NamedTuple):
 
 
 class Counters(Protocol):
-    """The counters of a server, or of several. Every method but `aclose` may raise `LimitsUnavailable`."""
+    """
+    The counters of a server, or of several. Every method but `aclose` may raise `LimitsUnavailable`.
+
+    Attributes:
+        is_away: Where they are did not answer last.
+    """
+
+    is_away: bool
 
     async def open(self) -> None:
         """Make ready; what fails is tried again later. Idempotent."""
@@ -95,6 +102,19 @@ class Counters(Protocol):
 
     async def aclose(self) -> None:
         """Release what is held. Idempotent."""
+
+
+def counters_of(
+    url: str | None,
+    seed: Callable[[], Awaitable[None]],
+    seed_after_death: Callable[[], Awaitable[None]],
+) -> Counters:
+    """Return counters on the Redis server of a URL, or in memory; see `RedisCounters`."""
+    if url is None:
+        return MemoryCounters()
+    from unilect.gateway._redis import RedisCounters  # an extra
+
+    return RedisCounters(url, seed, seed_after_death)
 
 
 def fits(claim: Claim, state: State) -> bool:
@@ -201,7 +221,10 @@ class MemoryCounters:
     Attributes:
         now_us: As given.
         generation: Another number after some counters were forgotten.
+        is_away: False: memory is always there.
     """
+
+    is_away = False
 
     def __init__(
         self,

@@ -78,6 +78,7 @@ class RedisCounters:
 
     Attributes:
         id: This server's, new for each process.
+        is_away: See `Counters`.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class RedisCounters:
         self._freeing: asyncio.Task[None] | None = None
         self._late: asyncio.Task[None] | None = None  # settles what could not be settled before
         self._seeding = asyncio.Lock()
-        self._away = False
+        self.is_away = False
 
     async def open(self) -> None:
         """See `Counters`: say that this server is alive, and go on saying it."""
@@ -136,7 +137,7 @@ class RedisCounters:
         if taken is None:  # no budget before its ledger
             await self._check_anew()
             async with self._seeding:
-                if self._away:  # who waits for one that has asked in vain need not ask, too
+                if self.is_away:  # who waits for one that has asked in vain need not ask, too
                     raise _unavailable(f"the Redis server at {self._where} does not answer")
                 taken = await self._taken(request, claims)
                 if taken is None:
@@ -335,8 +336,8 @@ class RedisCounters:
             pause_s = ALIVE_S
             try:
                 run, others = await self._asked(self._sign())
-                if self._away:
-                    self._away = False
+                if self.is_away:
+                    self.is_away = False
                     log.info("the Redis server at %s answers again", self._where)
                     await self._asked(self._begin_anew())
                     run = await self._asked(self._redis.get(_RUN))
@@ -420,8 +421,8 @@ class RedisCounters:
         except (RedisError, OSError) as error:  # a timeout is an OSError, too
             why = redacted(str(error)) or type(error).__name__
             reason = f"the Redis server at {self._where} does not answer: {why}"
-            if not self._away:
-                self._away = True
+            if not self.is_away:
+                self.is_away = True
                 log.error("limits: %s", reason)
             raise _unavailable(reason) from error
 

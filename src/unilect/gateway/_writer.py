@@ -207,7 +207,10 @@ class Writer:
         finally:
             self._idle.set()
             for item in (*self._writing, *waiting):
-                self._tell(item, LedgerUnavailable("The server is stopping.", retry_after_s=5))
+                self._tell(
+                    item,
+                    LedgerUnavailable("The server is stopping. Try again soon.", retry_after_s=5),
+                )
 
     async def _try(self, some: list[Item]) -> bool:
         """Write rows, or probe where there are none; whether that went well. What cannot be written now waits again."""
@@ -235,7 +238,12 @@ class Writer:
         if len(some) > 1:  # a flaw of ours, in one of them
             return all([await self._try([item]) for item in some])
         log.error("ledger: the row %s cannot be written", rows[0].id, exc_info=error)
-        self._tell(some[0], LedgerUnavailable("The request cannot be recorded in the ledger."))
+        self._tell(
+            some[0],
+            LedgerUnavailable(
+                "The request cannot be recorded in the ledger. Try again later, or ask the operator."
+            ),
+        )
         some[0].written()  # else it would come back from the journal
         return True
 
@@ -246,7 +254,7 @@ class Writer:
 
     def _fail(self, why: str) -> None:
         if not self._wrong:
-            log.warning("ledger: cannot be written: %s", why)
+            log.warning("ledger: cannot be written: %s; it is tried again", why)
         self._wrong = why
         self._start()
 

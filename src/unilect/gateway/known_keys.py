@@ -199,7 +199,7 @@ class KnownKeys:
 
     async def _find(self, secret: str, hashed: bytes) -> Secret | None:
         if is_mistyped(secret):
-            raise wrong("it has a typing error, or a part is missing. Copy it again.")
+            raise wrong("it has a typing error, or a part is missing.")
         secret_id = id_of(secret)
         if secret_id is None or self.stored.mark() == ABSENT:
             return None
@@ -342,6 +342,8 @@ def _unreadable(reason: str | None = None) -> StoreUnavailable:
 
 def wrong(why: str) -> AuthenticationError:
     """An error for a key that was sent and cannot be used."""
-    error = AuthenticationError(f"Incorrect API key provided: {why}")
+    error = AuthenticationError(
+        f"Incorrect API key provided: {why} Copy it again, or ask the operator for another one."
+    )
     error.wrong = True
     return error

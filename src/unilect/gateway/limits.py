@@ -24,7 +24,15 @@ from unilect.context import Context, Rates, Requests
 from unilect.errors import AnswerTooLong, LimitsUnavailable, UnilectError
 from unilect.events import Usage
 from unilect.gateway import claims
-from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
+from unilect.gateway._counters import (  # fmt: skip
+    Claim,
+    Counters,
+    MemoryCounters,
+    State,
+    Taken,
+    counters_of,
+    fits,
+)
 from unilect.gateway._ratelimit import headers, shown
 from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway._refusals import refuse, refuse_large
@@ -111,7 +119,7 @@ class LimitBook:
         self._measures, self._ledger, self.clock = measures, ledger, clock
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
-        self._counters = counters or _counters(url, self.seed, self._seed_after_death)
+        self._counters = counters or counters_of(url, self.seed, self._seed_after_death)
         # others may take or settle in their own way
         self._memory = self._counters if type(self._counters) is MemoryCounters else None
         self._requests: Requests = {} if requests is None else requests
@@ -129,11 +137,18 @@ class LimitBook:
         }
         self._has_models = any(one.limits is not None for one in config.models.values())
         self._has_own = bool(self._defaults or self._owners or self._has_models)
+        every = [one.limits is not None and any(_named(one.limits).values()) for one in config.models.values()]  # fmt: skip
+        self._limits_all = bool(self._defaults) or (bool(every) and all(every))
         self._plans = dict[tuple[str, str, str], _Plan]()
         # budgets that were not counted before have what the ledger says, also of what runs now
         self._unread = self._ledger is not None
         if self._requests:
             self.changed([EVERY])
+
+    @property
+    def ready(self) -> bool:
+        """False where every request has a limit, and none can be counted now."""
+        return not (self._limits_all and self._counters.is_away)
 
     def applies(self, context: Context) -> bool:
         """Whether a request may have a limit."""
@@ -457,18 +472,6 @@ class _Seated(_Bounded, eq=False):
     def close(self, usage: Usage, status: int) -> None:
         """See `Entry`."""
         self._seats.settle(self._needs, usage, self._price)
-
-
-def _counters(
-    url: str | None,
-    seed: Callable[[], Awaitable[None]],
-    seed_after_death: Callable[[], Awaitable[None]],
-) -> Counters:
-    if url is None:
-        return MemoryCounters()
-    from unilect.gateway._redis import RedisCounters  # an extra
-
-    return RedisCounters(url, seed, seed_after_death)
 
 
 def _named(table: Table) -> dict[str, float | None]:

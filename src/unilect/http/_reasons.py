@@ -36,7 +36,11 @@ def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) 
             return _of_certificate(error, host, where)
         case ssl.SSLError():
             told = error.reason or "no TLS"
-            hint = "; is it http://?" if told in ("WRONG_VERSION_NUMBER", "no TLS") else ""
+            hint = (
+                ", as one without TLS does; try http://"
+                if told in ("WRONG_VERSION_NUMBER", "no TLS")
+                else ""
+            )
             return f"{where} failed the TLS handshake ({told}){hint}"
         case ConnectionRefusedError():
             return f"connection refused by {where}"
@@ -83,7 +87,10 @@ def of_answer(
     logged = f"{told}{for_log(words)}.{hint}"
     if 300 <= status < 400:
         told += f", a redirect to {redacted(clean(headers.get('location')))}, which is not followed"
-    return f"{told}: {words[:MAX_TOLD]}{hint}" if words else f"{told}.{hint}", logged
+    if not words:
+        return f"{told}.{hint}", logged
+    words = words[:MAX_TOLD]
+    return f"{told}: {words.rstrip('.')}.{hint}" if hint else f"{told}: {words}", logged
 
 
 def likely_base(url: str) -> str:

@@ -463,7 +463,9 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
         raise BackendError(
             "The model's server refused the API key, or requires one; the operator must check `api_key`."
         )
-    raise BackendError(f"The model's server answered with status {status}.")
+    raise BackendError(
+        f"The model's server answered with status {status}. Try again, or ask its operator."
+    )
 
 
 def _seconds(value: str | None) -> float | None:

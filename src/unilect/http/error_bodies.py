@@ -81,7 +81,9 @@ def refused_request(body: bytes) -> UnilectError:
     """The error for a request that the upstream refuses, from the body of the answer."""
     error = _error_object(plain(body))
     if error is None:
-        return InvalidRequest("The model's server refused the request without a reason.")
+        return InvalidRequest(
+            "The model's server refused the request without a reason. Send fewer parameters, or ask its operator."
+        )
     return _judged(error, refused=True)
 
 
@@ -288,7 +290,10 @@ def _counted(error: ContextLengthExceeded, message: Any) -> ContextLengthExceede
 
 def unknown_token(param: str) -> InvalidRequest:
     """The error for a token id that is not in the vocabulary."""
-    return InvalidRequest(f"`{param}` has a token id outside the model's vocabulary.", param=param)
+    return InvalidRequest(
+        f"`{param}` has a token id outside the model's vocabulary. Send ids of this model's tokenizer.",
+        param=param,
+    )
 
 
 def clean(text: Any) -> str:

@@ -198,7 +198,9 @@ class Failover:
                 await asyncio.shield(model.stopping)
             self.tried |= self._unable(model)
             if model.closed:  # a request that was in it would start it again
-                self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
+                self._go_on(
+                    BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
+                )
             elif (member := self._again or model.pool.choose(self.asked)) is None:
                 self._go_on(self._none_left(model, last))
                 last = None

@@ -262,7 +262,7 @@ class FairQueue:
         """The model is stopped: who waits need not wait longer."""
         while (ticket := self._order.next(-math.inf)) is not None:
             assert isinstance(ticket, _Waiting)
-            ticket.refuse(BackendUnavailable("The model was stopped.", retry_after_s=5))
+            ticket.refuse(BackendUnavailable("The model was stopped. Try again.", retry_after_s=5))
 
     async def _turn(self, ticket: _Waiting, turn: asyncio.Future[None]) -> None:
         """Wait for a turn; raises as `enter`."""

@@ -193,7 +193,9 @@ class Discovery:
                 told = error.for_operator if isinstance(error, UnilectError) else ""
                 told = Secrets([config.api_key, *secrets_of(config.sources[0])]).removed_from(told)
                 why = told or f"its server sent nothing for {LIST_TIMEOUT_S:.0f} s"
-                log.warning("%s: its models cannot be listed: %s", table, why)
+                log.warning(
+                    "%s: its models cannot be listed, and are asked for again: %s", table, why
+                )
             self._down.add(table)
             return None
         return list(dict.fromkeys(listed))

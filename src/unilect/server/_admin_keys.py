@@ -239,7 +239,7 @@ def _stored(known: KnownKeys | None) -> StoredKeys:
     """
     if known is None:
         raise UnsupportedOperation(
-            "The keys of the store are turned off (`keys = false` in [store])."
+            "The keys of the store are turned off (`keys = false` in [store]). Take that out, and restart the server."
         )
     return known.stored
 

@@ -20,6 +20,7 @@ from unilect.gateway.account import Accounts, Book
 from unilect.gateway.failures import Failures
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
+from unilect.gateway.limits import LimitBook
 from unilect.gateway.metrics import Metrics
 from unilect.gateway.rejoin import Rejoin
 from unilect.gateway.tracing import Tracing
@@ -60,7 +61,7 @@ def create_app(
     store: Store | None = None,
     known: KnownKeys | None = None,
     ledger: LedgerBook | None = None,
-    books: tuple[Book, ...] = (),
+    limits: LimitBook | None = None,
     tracing: Tracing | None = None,
     rejoin: Rejoin | None = None,
     failures: Failures | None = None,
@@ -76,7 +77,7 @@ def create_app(
         store: What is kept beyond a request; one in memory by default.
         known: The keys of the store; by default those of the configuration are the only ones.
         ledger: Records the requests; by default nothing is recorded.
-        books: What else decides about, or keeps something of, each request; they are asked after the ledger, and closed before it.
+        limits: Decides about each request; it is asked after the ledger, and closed before it. By default there are no limits.
         tracing: Traces the requests; by default nothing is traced.
         rejoin: The owner of answers that outlive their clients; by default none does.
         failures: Keeps the failed requests; by default they are logged only.
@@ -85,10 +86,10 @@ def create_app(
     images = Images(config.image_hosts)
     metrics = metrics or metrics_of(registry, per_key=config.metrics_per_key)
     # totals of the ledger are read for the limits: what has a row has been counted there before
-    every = (tracing, ledger, *books)
-    accounts = Accounts(metrics, tuple(book for book in every if book is not None))
+    books: tuple[Book | None, ...] = (tracing, ledger, limits)
+    accounts = Accounts(metrics, tuple(book for book in books if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
-    site = Site(service, config, kept.answers, known, ledger, requests)
+    site = Site(service, config, kept.answers, known, ledger, requests, limits)
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(
         *(config, routes, site.profile, bodies, registry.look_again, site.requests, site.keys),
@@ -222,6 +223,10 @@ def _check_ready(site: Site) -> None:
         raise BackendUnavailable("The server is stopping.")
     if site.ledger is not None and not site.ledger.ready:
         raise BackendUnavailable("The ledger, which each request needs, cannot be written.")
+    if site.limits is not None and not site.limits.ready:
+        raise BackendUnavailable(
+            "The limits, which each request has, cannot be counted. The log says why."
+        )
     _ = site.keys.required  # raises where the store, which may have keys, cannot be read
     site.service.registry.check_able()
 

@@ -28,7 +28,6 @@ from unilect.config.server import Config, check_keys, each_listener, process_env
 from unilect.config.store import location
 from unilect.context import Requests
 from unilect.errors import BackendUnavailable, ConfigError, StoreUnavailable
-from unilect.gateway.account import Book
 from unilect.gateway.failures import Failures
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.ledger import LedgerBook
@@ -88,7 +87,6 @@ class Listener:
         clock.followers.append(self._limits.corrected)
         if known is not None:
             known.changed = self._limits.changed
-        books: tuple[Book, ...] = (self._limits,)
         self._rejoin = Rejoin(config.rejoin_s, self._requests) if config.rejoin_s else None
         metrics = self._metrics = metrics_of(
             registry,
@@ -108,7 +106,7 @@ class Listener:
             self._store,
             known,
             self._ledger,
-            books,
+            self._limits,
             self._tracing,
             self._rejoin,
             self._failures,

@@ -363,7 +363,9 @@ def first_message(group: BaseExceptionGroup[UnilectError]) -> str:
 
 
 def _stopping() -> BackendUnavailable:
-    return BackendUnavailable("The server is stopping; its configuration is not reloaded.")
+    return BackendUnavailable(
+        "The server is stopping; its configuration is not reloaded. Start it again."
+    )
 
 
 def _mark(file: Path | None) -> tuple[int, ...] | None:

@@ -102,7 +102,9 @@ class SqliteFile:
                 return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise unavailable(f"{self.path}: another process keeps it locked.") from None
+                    raise unavailable(
+                        f"{self.path}: another process keeps it locked. Close that process, or try again."
+                    ) from None
                 time.sleep(_LOOK_S)
 
     def _look(self) -> tuple[int, int]:

@@ -130,4 +130,4 @@ def _settle(end: "asyncio.Future[int]", outcome: Outcome) -> None:
 
 
 def _stopping() -> StoreUnavailable:
-    return StoreUnavailable("The server is stopping.", retry_after_s=5)
+    return StoreUnavailable("The server is stopping. Try again soon.", retry_after_s=5)

@@ -51,7 +51,7 @@ class Database:
         timeout_s: How long another's lock, or the server, is waited for.
         is_default: Nobody has asked for this SQLite file: its folder is made, for this user only, and where that fails, there is a
             database in memory instead, and a warning in the log.
-        is_lasting: There is no database in memory in its place: it is unavailable.
+        is_lasting: It is that of a command: no database in memory takes its place, and the command says itself what is wrong.
 
     Raises:
         ConfigError: It is no such URL, or what it needs is not installed. The password is not told.
@@ -151,7 +151,9 @@ class Database:
         loop = asyncio.get_running_loop()
         end: asyncio.Future[_Result] = loop.create_future()
         if self._closed:
-            end.set_exception(StoreUnavailable("The server is stopping.", retry_after_s=5))
+            end.set_exception(
+                StoreUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
+            )
             return end
         # `run_in_executor` takes twice as long to bring a result back
         begun: Future[_Result] = threads.submit(work, *functions)
@@ -217,7 +219,7 @@ class Database:
 
     def _log(self, wrong: str) -> None:
         """The log tells why the database cannot be used, and that it can be used again, once each."""
-        if wrong != self._wrong:
+        if wrong != self._wrong and not self._is_lasting:
             self._wrong = wrong
             log.warning("%s", wrong) if wrong else log.warning("store: %s works again", self.name)
 

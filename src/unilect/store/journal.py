@@ -232,7 +232,9 @@ class Journal:
         self._free += [Slot(self._maps[count], number, self._free) for number in numbers]
 
     def _told(self, error: OSError) -> StoreUnavailable:
-        return unavailable(f"{self.path}: cannot be written ({error.strerror}).")
+        return unavailable(
+            f"{self.path}: cannot be written ({error.strerror}). Let the user of this process write there, or make room."
+        )
 
 
 class Dead:
@@ -271,7 +273,11 @@ def dead(stem: Path) -> list[Dead]:
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            log.warning("ledger: %s: cannot be read (%s)", path, error.strerror)
+            log.warning(
+                "ledger: %s: cannot be read (%s); let the user of this process read it",
+                path,
+                error.strerror,
+            )
             continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -344,7 +350,10 @@ def _is_known(file: int, path: Path) -> bool:
     head = os.pread(file, len(_MAGIC), 0)
     if head.strip(b"\0") in (b"", _MAGIC):
         return True
-    log.warning("ledger: %s: is no journal that this version of unilect knows; it is left", path)
+    log.warning(
+        "ledger: %s: is no journal that this version of unilect knows; it is left. A newer version reads it; else delete it",
+        path,
+    )
     return False
 
 

@@ -126,7 +126,9 @@ class Upkeep:
             except FileExistsError as error:
                 raise ConfigError(f"{target}: exists already; name a new file.") from error
             except OSError as error:
-                raise ConfigError(f"{target}: cannot be written ({error.strerror}).") from error
+                raise ConfigError(
+                    f"{target}: cannot be written ({error.strerror}). Name a new file in a folder that this user may write to."
+                ) from error
             try:
                 with closing(sqlite3.connect(target)) as copy:
                     source.backup(copy)
@@ -136,7 +138,9 @@ class Upkeep:
             except (sqlite3.Error, OSError) as error:
                 with suppress(OSError):
                     target.unlink()
-                raise ConfigError(f"{target}: cannot be written ({error}).") from error
+                raise ConfigError(
+                    f"{target}: cannot be written ({error}). Make room, or name a file on another disk."
+                ) from error
             return target.stat().st_size
 
     @contextmanager
@@ -149,10 +153,15 @@ class Upkeep:
         """
         assert self._file is not None
         if not self._file.is_file():
-            raise ConfigError(f"{self._file}: there is no such file; nothing has been stored yet.")
+            raise ConfigError(
+                f"{self._file}: there is no such file; nothing has been stored yet. A server makes it when it first stores something."
+            )
         try:
             with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as file:
                 file.execute("BEGIN")
+                file.execute(
+                    "PRAGMA schema_version"
+                )  # reads the file: what is wrong with it is known before it is copied
                 yield file
         except sqlite3.Error as error:
             why = advise(error) or f"cannot be read ({error})"

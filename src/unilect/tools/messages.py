@@ -47,7 +47,8 @@ def arguments(written: str, where: str) -> Any:
         value = msgspec.json.decode(written or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidRequest(
-            f"`{where}` is not the JSON text of an object ({str(error)[:100]}).", param=where
+            f"`{where}` is not the JSON text of an object ({str(error)[:100]}). Send one such as `{{}}`.",
+            param=where,
         ) from error
     if nested(value, _MAX_ARGUMENTS_DEPTH):
         raise InvalidRequest(

@@ -49,7 +49,7 @@ from unilect.web.bodies import Bodies
 from unilect.web.pages import HEADERS as PAGE_HEADERS
 from unilect.web.pages import sign_in, wants_html
 from unilect.web.profile import OPENAI, CompatProfile
-from unilect.web.route import BODY, ErrorForm, Handler, Route
+from unilect.web.route import BODY, ErrorForm, Handler, Route, detailed_error, openai_error
 from unilect.web.streaming import HEADERS, SHORTENED
 
 log = logging.getLogger("unilect")
@@ -80,6 +80,8 @@ MAX_NAMED = 100  # characters of a host or an origin that an error names
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 #: A second try would do the same work again, in vain; the official clients make two of every 5xx and 429 unless they are told.
 _FINAL = (UnsupportedOperation, OutOfMemory, QuotaExceeded, RequestTooLarge)
+#: Dialects whose clients look for `detail` in errors.
+_DETAILED = frozenset({"chatglm", "fastchat"})
 _SOON = (429, 503, 529)  # some clients give up where these say no time
 _RETRY_AFTER_S = 1  # where nobody knows better
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -309,6 +311,8 @@ class Guard:
         elif self._profile.error_status is not None and status != 401:
             status = self._profile.error_status
         form = route.for_request(request).error if route.path else self._form(request.path)
+        if form is openai_error and (self._profile.error_detail or route.dialect in _DETAILED):
+            form = detailed_error
         response = form(error.for_client(request_id), status)
         if not route.path:  # what a form says instead is said of its own routes
             response.set_status(status)
@@ -373,7 +377,7 @@ def _translated(request: web.Request, error: BaseException) -> BaseException:
         request.transport.abort()  # a second head in a begun answer would be taken for its text
         return asyncio.CancelledError()
     return InternalError(
-        f"The server failed on this request ({request_id}); this is a bug in unilect."
+        f"The server failed on this request ({request_id}); this is a bug in unilect. Report it, with the log."
     )
 
 

@@ -26,6 +26,7 @@ class CompatProfile(Struct, frozen=True, kw_only=True):
             key `message` does on every listener; who writes `content` speaks OpenAI's API, and gets its answers.
         wrong_key_status: The status for a key that is unknown; a missing one is always 401.
         any_key_scheme: `Authorization` may hold the key after any word, not only after `Bearer`.
+        error_detail: Clients look for `detail` in errors, on routes of OpenAI's API too.
         error_status: The status of every other error, instead of its own.
         home: The text that programs get at `GET /`, instead of links.
     """
@@ -38,6 +39,7 @@ class CompatProfile(Struct, frozen=True, kw_only=True):
     conversation_choices: bool = False
     wrong_key_status: int = 401
     any_key_scheme: bool = False
+    error_detail: bool = False
     error_status: int | None = None
     home: str | None = None
 
@@ -53,9 +55,11 @@ PROFILES = {
         wrong_key_status=403,
         any_key_scheme=True,
     ),
-    "chatglm": CompatProfile(unknown_model="default", tool_finish="function_call"),
-    "fastchat": CompatProfile(string_messages="raw", error_status=400),
-    "alpaca": CompatProfile(unknown_model="default", conversation_choices=True),
+    "chatglm": CompatProfile(
+        unknown_model="default", tool_finish="function_call", error_detail=True
+    ),
+    "fastchat": CompatProfile(string_messages="raw", error_detail=True, error_status=400),
+    "alpaca": CompatProfile(unknown_model="default", conversation_choices=True, error_detail=True),
     "ollama": CompatProfile(home="Ollama is running"),
 }
 

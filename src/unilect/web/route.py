@@ -28,7 +28,13 @@ class Callers(Protocol):
 
 
 def openai_error(error: UnilectError, status: int) -> web.Response:
-    """An error in OpenAI's form."""
+    """An error in OpenAI's form, with what FastChat's clients look for beside it."""
+    body = {name: value for name, value in error.envelope().items() if name != "detail"}
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type=JSON)
+
+
+def detailed_error(error: UnilectError, status: int) -> web.Response:
+    """An error as in `openai_error`, for clients that look for `detail`."""
     body = msgspec.json.encode(error.envelope())
     return web.Response(status=status, body=body, content_type=JSON)
 

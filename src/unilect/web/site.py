@@ -11,6 +11,7 @@ from unilect.context import Requests
 from unilect.gateway.keys import Keys, MetricsKeys
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
+from unilect.gateway.limits import LimitBook
 from unilect.routing.service import Service
 from unilect.store.answers import Answers
 from unilect.tasks import END_TIMEOUT_S, Tasks
@@ -41,11 +42,13 @@ class Site:
         known: The keys of the store, of all addresses.
         ledger: What was used, of all addresses.
         requests: The requests that are being answered, of all addresses; work in the background for a caller is one of them.
+        limits: The limits of requests, of all addresses.
 
     Attributes:
         service, config: As given.
         answers: As given; None where none are stored.
         ledger: As given; None where nothing is recorded.
+        limits: As given; None where there are none.
         requests: As given.
         keys: Who may send requests to this address.
         metrics_keys: Who may read the metrics there.
@@ -62,8 +65,10 @@ class Site:
         known: KnownKeys | None = None,
         ledger: LedgerBook | None = None,
         requests: Requests | None = None,
+        limits: LimitBook | None = None,
     ) -> None:
         self.service = service
+        self.limits = limits
         self.answers = answers
         self.ledger = ledger
         self.requests: Requests = {} if requests is None else requests

@@ -227,7 +227,7 @@ async def test_our_own_models_stay_behind_the_keys() -> None:
 
     assert [[], ["m"], ["m"]] == seen
     assert (200, {"address": ""}) == named
-    assert "No worker has this model now." == refused["text"]
+    assert "No worker has this model now. Start one, or try again later." == refused["text"]
     assert "cannot be reached" in asked["text"]
 
 

@@ -177,7 +177,9 @@ def _relayed(path: str, workers: Workers, own: Own) -> Handler:
         if not address and own.has(request, model):
             return await own.calls[path](request)
         if not address:
-            raise BackendUnavailable("No worker has this model now.", retry_after_s=5)
+            raise BackendUnavailable(
+                "No worker has this model now. Start one, or try again later.", retry_after_s=5
+            )
         server = HttpServer(
             address, headers={_RELAYS: _relays(request)}, connect_to=workers.connect_to(address)
         )

@@ -110,7 +110,9 @@ class FastChatRegistration(Resident):
         try:
             return msgspec.json.decode(body, type=_Beat).exist
         except msgspec.DecodeError as error:
-            raise BackendError("It does not have FastChat's protocol.") from error
+            raise BackendError(
+                "It does not have FastChat's protocol. Name the address of a controller."
+            ) from error
 
     async def _post(self, path: str, **fields: Any) -> bytes:
         body = msgspec.json.encode({"worker_name": self._work.address} | fields)

@@ -70,7 +70,9 @@ def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     check_one_kind("prompt", request.prompt)
     prompts = request.prompts
     if not prompts or any(prompt == [] for prompt in prompts):
-        raise InvalidRequest("`prompt` has an empty list of token ids.", param="prompt")
+        raise InvalidRequest(
+            "`prompt` has an empty list of token ids. Send at least one.", param="prompt"
+        )
     choices = len(prompts) * max(request.n or 1, request.best_of or 1)
     if choices > MAX_CHOICES:
         raise InvalidRequest(

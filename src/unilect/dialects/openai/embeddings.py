@@ -113,7 +113,7 @@ def shortened(vector: list[float], dimensions: int) -> list[float]:
     """
     if dimensions > len(vector):
         raise InvalidRequest(
-            f"`dimensions` is {dimensions}; this model's embeddings have {len(vector)}.",
+            f"`dimensions` is {dimensions}; this model's embeddings have {len(vector)}. Leave it out.",
             param="dimensions",
         )
     if dimensions == len(vector):

@@ -71,7 +71,8 @@ class Before:
             chain = await self._answers.chain(owner, id, with_bodies=False)
         if chain is None:
             raise PreviousNotFound(
-                f"Previous response with id '{id[:100]}' not found.", param="previous_response_id"
+                f"Previous response with id '{id[:100]}' not found. Send the whole conversation as `input`, or the id of a stored response.",
+                param="previous_response_id",
             )
         last = chain[-1]
         if last.status in UNFINISHED:
@@ -154,7 +155,7 @@ def stored_in(answers: Answers | None) -> Answers:
         NotStored: Nothing is stored here.
     """
     if answers is None:
-        raise NotStored("Responses are not stored here: the operator has turned `[store] responses` off.")  # fmt: skip
+        raise NotStored("Responses are not stored here: the operator has turned `[store] responses` off. Send the whole conversation as `input`.")  # fmt: skip
     return answers
 
 

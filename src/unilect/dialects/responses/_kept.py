@@ -343,13 +343,13 @@ class Kept:
             if live.cancelled:
                 encoder.cancel()
             else:
-                encoder.fail(BackendUnavailable("The server was stopped."))
+                encoder.fail(BackendUnavailable("The server was stopped. Send the request again."))
                 stops = True
             raise
         finally:
             self._requests.pop(context.request_id, None)  # nobody ends what has ended
             if encoder.status in UNFINISHED:  # what is raised is a flaw of ours
-                flaw = "The server failed on this response; this is a bug in unilect."
+                flaw = "The server failed on this response; this is a bug in unilect. Report it, with the log."
                 encoder.fail(InternalError(flaw))
             await self._finish(live, context.caller, stops)
 

@@ -195,7 +195,9 @@ class Tools:
                 f"`{place}`: there are two tools of the name `{known[:100]}`.", param=place
             )
         if len(self.functions) >= MAX_TOOLS:
-            raise InvalidRequest(f"`tools` holds more than {MAX_TOOLS} functions.", param="tools")
+            raise InvalidRequest(
+                f"`tools` holds more than {MAX_TOOLS} functions. Send fewer.", param="tools"
+            )
         self.names[known], self.places[known] = CalledAs(kind, name, namespace), place
         self.functions.append(Tool(function))
 

@@ -88,7 +88,7 @@ def prompt_of(
         raise InvalidRequest("`prompt` has no token ids; it needs at least one.", param="prompt")
     if isinstance(prompt, list) and any(id >= vocabulary for id in prompt):
         raise InvalidRequest(
-            f"`prompt` holds a token id that the model does not have; it has {vocabulary}.",
+            f"`prompt` holds a token id that the model does not have; it has {vocabulary}. Send ids of its own tokenizer.",
             param="prompt",
         )
     return prompt

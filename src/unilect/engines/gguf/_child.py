@@ -70,7 +70,12 @@ def try_templates(templates: Sequence[str], model: str, folder: Path) -> None:
         try:
             trial.tried(partial(_converse, template, model, folder))
         except trial.TrialError as error:
-            raise ValueError(f"chat_template: llama.cpp cannot use it: {error}.") from error
+            from unilect.templates import unknown_word  # with Jinja; most templates are right
+
+            raise ValueError(
+                f"chat_template: llama.cpp cannot use it: {unknown_word(template) or error}. Correct it, or leave `chat_template` "
+                "out for the model's own."
+            ) from error
 
 
 def _converse(template: str, model: str, within: Path) -> None:

@@ -63,7 +63,7 @@ def attribute_error(error: InvalidRequest, request: Any) -> InvalidRequest:
             return unknown_token(given[0])
         if len(given) == 1 or given[0] == "grammar":
             told = error.message[error.message.index(words) :]
-            message = f"`{given[0]}` cannot be compiled: {told.rstrip('.')}."
+            message = f"`{given[0]}` cannot be compiled: {told.rstrip('.')}. Correct it, or make it simpler."
             told = f"`{given[0]}` cannot be compiled."
             return InvalidRequest(message, param=given[0], logged=told)
     return error

@@ -177,7 +177,9 @@ class Slots:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
-                waiter.set_exception(BackendUnavailable("The model was stopped.", retry_after_s=5))
+                waiter.set_exception(
+                    BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
+                )
 
     def _queued(self) -> asyncio.Future[int]:
         """A place at the end of the line."""

@@ -277,7 +277,7 @@ class ChildProcess:
         except OSError as error:  # no memory, no more files, no space
             self._forget()
             raise BackendUnavailable(
-                f"The engine's process cannot be started: {error.strerror or error}."
+                f"The engine's process cannot be started: {error.strerror or error}. Free memory or processes on its machine, and try again."
             ) from error
         self._process = process
         self._watcher = apart(self._watch(process))

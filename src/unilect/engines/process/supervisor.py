@@ -119,7 +119,9 @@ class Supervisor:
         process = self.process
         ended = process.closed or await process.has_ended(ticket.life)
         if process.closed:
-            raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
+            raise BackendUnavailable(
+                "The model was stopped. Try again.", retry_after_s=5
+            ) from error
         if not ended:
             raise error
         if ticket.life > process.replaced:  # of that nobody is to blame

@@ -200,7 +200,9 @@ class Child:
                 return
             except Exception:  # noqa: BLE001 - the outputs of the other answers come after it
                 traceback.print_exc()
-                ended.set_exception(BackendError("The answer could not be decoded."))
+                ended.set_exception(
+                    BackendError("The answer could not be decoded. Send the request again.")
+                )
                 return
             if batch:
                 writer.write(frames.of_events(batch, answer.over))

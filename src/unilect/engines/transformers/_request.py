@@ -145,7 +145,10 @@ def prepare(
         try:
             constraint = bind(grammar, reader.family.think[1] if begun else None)
         except ValueError as error:
-            raise InvalidRequest(f"`{param}` cannot be compiled: {error}", param=param) from error
+            raise InvalidRequest(
+                f"`{param}` cannot be compiled: {str(error).rstrip('.')}. Correct it, or make it simpler.",
+                param=param,
+            ) from error
     limit = request.token_limit
     echo = isinstance(request, CompletionRequest) and bool(request.echo)
     job = Job(

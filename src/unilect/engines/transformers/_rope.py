@@ -53,7 +53,9 @@ def stretched(scaling: RopeScaling, config: dict[str, Any], positions: int) -> i
     """
     kind = parameters(config).get("rope_type", "default")
     if kind not in _REPLACED:
-        raise ConfigError(f"rope_scaling: the model's own RoPE type {kind} cannot be replaced.")
+        raise ConfigError(
+            f"rope_scaling: the model's own RoPE type {kind} cannot be replaced. Leave `rope_scaling` out."
+        )
     return int(_trained(scaling, parameters(config), positions) * scaling.factor)
 
 

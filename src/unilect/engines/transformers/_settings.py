@@ -97,7 +97,9 @@ def _longest(folder: Folder, config: ModelConfig) -> int:
     if config.rope_scaling is None:
         return folder.context
     if folder.own_code and config.trust_remote_code:
-        raise ConfigError(f"rope_scaling: {folder.path} has custom code, which sets its own RoPE.")
+        raise ConfigError(
+            f"rope_scaling: {folder.path} has custom code, which sets its own RoPE. Leave `rope_scaling` out."
+        )
     return stretched(config.rope_scaling, folder.text_config, folder.positions)
 
 
@@ -105,7 +107,7 @@ def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
     if config.context is not None and config.context > longest:
         reason = "`rope_scaling` allows" if config.rope_scaling else "the model was trained for"
         raise ConfigError(
-            f"context: {config.context} is more than the {longest} tokens that {reason}."
+            f"context: {config.context} is more than the {longest} tokens that {reason}. Set at most {longest}."
         )
     if config.tokenizer is not None and not has_tokenizer(Path(config.tokenizer)):
         raise ConfigError(

@@ -167,7 +167,7 @@ class HfServer:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
-        raise BackendError("The engine process sent an empty answer.")
+        raise BackendError("The engine process sent an empty answer. Send the request again.")
 
     async def replies(self, call: frames.Call, patient: bool = False) -> Replies:
         """
@@ -195,7 +195,7 @@ class HfServer:
                 last = reply.last
                 yield reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise BackendError("The engine process ended during the answer.") from error
+            raise BackendError("The engine process ended. Send the request again.") from error
         finally:
             writer.close()
 
@@ -205,7 +205,7 @@ class HfServer:
                 return await frames.read(reader)
         except TimeoutError as error:
             raise BackendTimeout(
-                "Timeout: the engine sent nothing for too long. The answer was aborted."
+                "Timeout: the engine sent nothing for too long. The answer was aborted. Try again, or ask for a shorter one."
             ) from error
 
     def _has(self, name: str) -> bool:
@@ -360,7 +360,7 @@ class HfEngine:
         found = await self._vectors("rerank", request)
         logits = [logit for (logit,) in found.vectors]
         if any(map(math.isnan, logits)):
-            raise BackendError("The model produced NaN logits for this request.")
+            raise BackendError("The model produced NaN logits for this request. Change it.")
         scores = logits if request.raw_scores else [sigmoid(logit) for logit in logits]
         return Ranking(scores, found.tokens, sorted(found.cut))
 

@@ -102,7 +102,9 @@ def read_folder(path: Path) -> Folder:
     safe = _weights(path)
     pickles = sorted(path.glob("pytorch_model*.bin"))
     if not safe and not pickles:
-        raise ConfigError(f"{path}: has a config.json and no weights (*.safetensors).")
+        raise ConfigError(
+            f"{path}: has a config.json and no weights (*.safetensors). Fetch them, or convert those of another format to safetensors."
+        )
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert isinstance(text, dict)
     lengths = [text[name] for name in _CONTEXT_NAMES if isinstance(text.get(name), int)]
@@ -295,10 +297,12 @@ def must_merge(adapter: Path) -> bool:
     config = _json(adapter / "adapter_config.json", "is not a PEFT LoRA adapter")
     if not (adapter / "adapter_model.safetensors").exists():
         raise ConfigError(
-            f"lora: {adapter} has no adapter_model.safetensors; pickled adapters are not supported."
+            f"lora: {adapter} has no adapter_model.safetensors; pickled adapters are not supported. Save it as safetensors."
         )
     if config.get("peft_type") != "LORA":
-        raise ConfigError(f"lora: {adapter} is {config.get('peft_type')}, and not LORA.")
+        raise ConfigError(
+            f"lora: {adapter} is {config.get('peft_type')}, and not LORA. Name a LoRA adapter."
+        )
     bias = config.get("bias", "none") != "none"
     return bias or any(config.get(name) for name in (*_WHOLE_LAYERS, *_OTHER_KINDS))
 
@@ -309,7 +313,7 @@ def _json(file: Path, otherwise: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise ConfigError(f"{file.parent}: {otherwise} (no {file.name}).") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON.") from error
+        raise ConfigError(f"{file}: cannot be read as JSON. Fetch it again.") from error
 
 
 def _pooling(path: Path) -> Literal["mean", "cls", "last"] | None:
@@ -336,11 +340,11 @@ def _check_modules(path: Path) -> None:
     try:
         modules = msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON.") from error
+        raise ConfigError(f"{file}: cannot be read as JSON. Fetch it again.") from error
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if unknown := next((kind for kind in kinds if kind not in _MODULES), None):
         raise ConfigError(
-            f"{path}: its embeddings go through a layer of the kind {unknown}, which is not known here."
+            f"{path}: its embeddings go through a layer of the kind {unknown}, which is not known here. Serve it with the software that it was made for."
         )
 
 

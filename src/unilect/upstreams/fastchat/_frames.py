@@ -109,7 +109,9 @@ class FrameReader:
         if more:
             self._rest = bytearray(more[-1])
         if len(self._rest) > MAX_FRAME_BYTES:
-            raise BackendError(f"The worker sent a frame of more than {MAX_FRAME_BYTES} bytes.")
+            raise BackendError(
+                f"The worker sent a frame of more than {MAX_FRAME_BYTES} bytes. Try again, or ask its operator."
+            )
         return [decode(frame) for frame in whole if frame]
 
     def end(self) -> None:
@@ -120,7 +122,9 @@ class FrameReader:
             BackendError: It ended within a frame.
         """
         if self._rest.strip():
-            raise BackendError("The worker broke off in the middle of its answer.")
+            raise BackendError(
+                "The worker broke off in the middle of its answer. Send the request again."
+            )
 
 
 def decode(data: bytes) -> Frame:
@@ -185,7 +189,9 @@ class AnswerDecoder:
             BackendError: The answer is incomplete.
         """
         if not self._begun or (self._speaks_of_finish and self._reason is None):
-            raise BackendError("The worker broke off in the middle of its answer.")
+            raise BackendError(
+                "The worker broke off in the middle of its answer. Send the request again."
+            )
         return [*self._delta(final=True), Finish(self._finish_reason())]
 
     def _take(self, frame: Frame) -> None:
@@ -202,7 +208,7 @@ class AnswerDecoder:
         reason = frame.finish_reason
         reason = reason[0] if isinstance(reason, list) and reason else reason
         if reason == "abort":
-            raise BackendError("The worker aborted the answer.")
+            raise BackendError("The worker aborted the answer. Send the request again.")
         self._reason = reason if isinstance(reason, str) else self._reason
 
     def _delta(self, final: bool) -> list[Event]:
@@ -211,7 +217,9 @@ class AnswerDecoder:
             text = text.rstrip()
         new = _extension(self._sent, text)
         if new is None and final:
-            raise BackendError("The worker changed a part of its answer that was already sent.")
+            raise BackendError(
+                "The worker changed a part of its answer that was already sent. Send the request again."
+            )
         tokens = self._new_tokens()
         if not new and not (final and tokens):
             return []
@@ -277,7 +285,7 @@ def embeddings(body: bytes) -> tuple[list[list[float]], int]:
     Raises:
         UnilectError: The answer is an error, or has no embeddings.
     """
-    otherwise = "The worker sent an answer without embeddings."
+    otherwise = "The worker sent an answer without embeddings. Try again, or ask its operator."
     answer = typed(body, _Embeddings, otherwise)
     if answer.error_code:
         raise error(answer.error_code, answer.text)

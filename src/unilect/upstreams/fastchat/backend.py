@@ -210,7 +210,7 @@ class FastChatUpstream:
             found, used = wire.embeddings(await self._post("/worker_get_embeddings", body))
             if len(found) != len(batch):
                 raise BackendError(
-                    f"The worker answered {len(batch)} inputs with {len(found)} vectors."
+                    f"The worker answered {len(batch)} inputs with {len(found)} vectors. Try again, or ask its operator."
                 )
             vectors += found
             tokens += used
@@ -218,11 +218,11 @@ class FastChatUpstream:
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """Unsupported: FastChat's workers only count tokens."""
-        raise UnsupportedOperation("FastChat's workers cannot tokenize.")
+        raise UnsupportedOperation("FastChat's workers cannot tokenize. Choose another model.")
 
     async def detokenize(self, tokens: list[int]) -> str:
         """Unsupported: FastChat's workers only count tokens."""
-        raise UnsupportedOperation("FastChat's workers cannot detokenize.")
+        raise UnsupportedOperation("FastChat's workers cannot detokenize. Choose another model.")
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of prompt tokens; see `Backend`."""
@@ -367,7 +367,7 @@ class FastChatUpstream:
     def _server(self, address: str, connect_to: str | None) -> HttpServer:
         try:
             if "@" in address or "?" in address:
-                raise ConfigError("a worker's URL has no user and no query")
+                raise ConfigError("a worker's URL has no user and no query; leave them out")
             return HttpServer(
                 address,
                 connect_to=connect_to,
@@ -375,7 +375,9 @@ class FastChatUpstream:
                 reuse_connections=self._config.reuse_connections,
             )
         except ConfigError as error:
-            raise BackendError("The controller sent an invalid worker URL.") from error
+            raise BackendError(
+                "The controller sent an invalid worker URL. Try again, or ask its operator."
+            ) from error
 
     async def _forget(self, worker: _Worker | None) -> None:
         if worker is not None:
@@ -389,7 +391,9 @@ class FastChatUpstream:
             return await worker.server.post(path, body)
         except (InvalidRequest, NoSuchPath) as error:
             # 404: vLLM's worker, and others, have no such call
-            raise UnsupportedOperation("The model's worker does not support embeddings.") from error
+            raise UnsupportedOperation(
+                "The model's worker does not support embeddings. Choose another model."
+            ) from error
         except (BackendError, BackendUnavailable) as error:
             if not _is_gone(error):
                 raise

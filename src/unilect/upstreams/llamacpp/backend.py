@@ -242,7 +242,7 @@ class LlamaCppUpstream:
                 settings = _decoded(await self._server.get("/model.json"), _Settings)
         except RouteNotFound as error:
             raise BackendError(
-                "The model's server does not have llama.cpp's native protocol at this URL: it has no /props."
+                "The model's server does not have llama.cpp's native protocol at this URL: it has no /props. The operator must check `source`."
             ) from error
         self._template, self._tokens = self._given or find(TEMPLATE_OF_2023), {}
         self._takes = None
@@ -352,7 +352,7 @@ class LlamaCppUpstream:
             self._sees = bool(decoder.multimodal)
         if not self._sees:
             raise InvalidRequest(
-                "`messages` has an image, and the model's server was started without `--mmproj`.",
+                "`messages` has an image, and the model's server was started without `--mmproj`. Leave the image out, or ask its operator.",
                 param="messages",
             )
 
@@ -378,7 +378,9 @@ class LlamaCppUpstream:
             return refusal("suffix", "its model has no fill-in-the-middle tokens")
         if self._of_2023:
             return Busy()  # it has the URL, and says so of every error
-        return BackendError("The model's server has no `/completion` at this URL.")
+        return BackendError(
+            "The model's server has no `/completion` at this URL; the operator must check `source`."
+        )
 
     async def _embed_2025(self, text: Prompt) -> Embeddings:
         body = msgspec.json.encode({"input": text, "encoding_format": "float"} | self._model)

@@ -212,7 +212,7 @@ class FrameDecoder:
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     self._take(decoded, frames[:number], into)
                     raise BackendError(
-                        "The model's server sent a frame that is not part of an answer."
+                        "The model's server sent a frame that is not part of an answer. Try again, or ask its operator."
                     ) from error
         self._take(decoded, frames, into)
 
@@ -232,7 +232,9 @@ class FrameDecoder:
         if not self.begun:
             raise Busy
         if not self.done:
-            raise BackendError("The model's server ended its answer before it was finished.")
+            raise BackendError(
+                "The model's server ended its answer before it was finished. Send the request again."
+            )
         return []
 
     def _take(self, decoded: list[_Frame | None], frames: list[bytes], into: list[Event]) -> None:
@@ -412,7 +414,9 @@ def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
     if status == 404 and text in ("slot unavailable", "internal_error"):
         raise Busy
     if status == 404 and "File Not Found" in text:
-        raise RouteNotFound("The model's server does not know the URL.")
+        raise RouteNotFound(
+            "The model's server does not know the URL; the operator must check `source`."
+        )
     if status == 501:
         raise UnsupportedOperation(refused_request(body).message)
     if status == 500 and "json.exception" in text:

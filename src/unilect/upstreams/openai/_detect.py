@@ -134,7 +134,9 @@ async def model_cards(server: HttpServer) -> list[dict[str, Any]]:
         ]
         if cards or not models:
             return cards
-    raise BackendError("The server's model list is not in OpenAI's format.")
+    raise BackendError(
+        "The server's model list is not in OpenAI's format; its operator must check the base URL of `source`."
+    )
 
 
 def choose(models: list[dict[str, Any]], wanted: str) -> str:
@@ -149,7 +151,7 @@ def choose(models: list[dict[str, Any]], wanted: str) -> str:
         return wanted
     if len(names) != 1:
         raise BackendError(
-            "The model's server does not have exactly one model, and none is configured.",
+            "The model's server does not have exactly one model, and none is configured; the operator must set `model`.",
             reason=f"The server has {len(names)} models ({', '.join(names[:20])}); name one with `model = ...`.",
         )
     return names[0]

@@ -45,7 +45,9 @@ def plain_json(data: bytes) -> Any:
         text = json.dumps(value, ensure_ascii=False)
         return msgspec.json.decode(_SURROGATE.sub("\ufffd", text))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BackendError("The model's server sent a frame that is not JSON.") from error
+        raise BackendError(
+            "The model's server sent a frame that is not JSON. Try again, or ask its operator."
+        ) from error
 
 
 def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +131,9 @@ def _texts(parts: list[Any]) -> tuple[str, str]:
             thinking = part["thinking"]
             thoughts.append(thinking if isinstance(thinking, str) else _texts(thinking or [])[0])
         else:
-            raise BackendError("The model's server sent a content part that is not text.")
+            raise BackendError(
+                "The model's server sent a content part that is not text. Try again, or ask its operator."
+            )
     return "".join(texts), "".join(thoughts)
 
 

@@ -94,6 +94,6 @@ class Tokens:
             answer = await server.post(path, msgspec.json.encode({**fields, **self._model}))
         except NoSuchPath as error:
             raise UnsupportedOperation(
-                f"The model's server has no {path}; its operator may have an older version."
+                f"The model's server has no {path}; its operator may have an older version. Choose another model."
             ) from error
         return typed(answer, kind, _ODD)

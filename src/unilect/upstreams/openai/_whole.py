@@ -39,10 +39,14 @@ def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     try:
         answer = plain_json(body)
     except BackendError as error:
-        raise BackendError("The model's server sent an answer that is not JSON.") from error
+        raise BackendError(
+            "The model's server sent an answer that is not JSON. Try again, or ask its operator."
+        ) from error
     decoder.decode([msgspec.json.encode(_chunk(answer)), DONE], events)
     if not isinstance(answer, dict) or answer.get("choices") is None:  # and no error either
-        raise BackendError("The model's server sent an answer without choices.")
+        raise BackendError(
+            "The model's server sent an answer without choices. Try again, or ask its operator."
+        )
     return events + decoder.end()
 
 

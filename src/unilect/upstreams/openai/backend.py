@@ -189,7 +189,7 @@ class OpenAIUpstream:
         if len(embeddings.vectors) != len(request.inputs):
             raise BackendError(
                 f"The model's server answered {len(request.inputs)} inputs with "
-                f"{len(embeddings.vectors)} vectors."
+                f"{len(embeddings.vectors)} vectors. Try again, or ask its operator."
             )
         return embeddings
 
@@ -223,7 +223,9 @@ class OpenAIUpstream:
         except NoSuchPath as error:
             if not self._lists:
                 raise
-            raise UnsupportedOperation(f"The model's server does not support {what}.") from error
+            raise UnsupportedOperation(
+                f"The model's server does not support {what}. Choose another model."
+            ) from error
 
     def describe(self) -> Description:
         """What the model is, as its server says; see `Describes`."""

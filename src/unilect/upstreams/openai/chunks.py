@@ -224,9 +224,13 @@ class ChunkDecoder:
             BackendError: The answer was cut.
         """
         if not self._whole:
-            raise BackendError("The model's server ended its answer before it was finished.")
+            raise BackendError(
+                "The model's server ended its answer before it was finished. Send the request again."
+            )
         if not self._begun and self._usage is None:
-            raise BackendError("The model's server ended its answer before it had begun.")
+            raise BackendError(
+                "The model's server ended its answer before it had begun. Send the request again."
+            )
         events: list[Event] = []
         for index in sorted(self._begun or {0}):
             calls = self._calls.get(index)
@@ -293,7 +297,9 @@ class ChunkDecoder:
         """Keep the finish reason of a choice: the first, or one that is more specific than "stop"."""
         reason = reason.lower()
         if reason in _BROKEN:
-            raise BackendError(f"The model's server aborted its answer ({reason}).")
+            raise BackendError(
+                f"The model's server aborted its answer ({reason}). Send the request again."
+            )
         finish = Finish(_REASONS.get(reason, "stop"), index, extra, self._words.get(index))
         known = self._finishes.get(index)
         if known is None or (known.reason == "stop" and finish.reason != "stop"):
@@ -319,7 +325,9 @@ class ChunkDecoder:
         if raw is None:
             return Chunk(), []  # llama-server sends it between the answers to several prompts
         if not isinstance(raw, dict):
-            raise BackendError("The model's server sent a frame that is not a chunk.")
+            raise BackendError(
+                "The model's server sent a frame that is not a chunk. Try again, or ask its operator."
+            )
         raw = normalize_chunk(raw)
         chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[Chunk] and v is not None}
         choices, extras = [], []
@@ -331,7 +339,9 @@ class ChunkDecoder:
         try:
             chunk = msgspec.convert(raw, Chunk, strict=False)
         except msgspec.ValidationError as error:
-            raise BackendError("The model's server sent a frame that is not a chunk.") from error
+            raise BackendError(
+                "The model's server sent a frame that is not a chunk. Try again, or ask its operator."
+            ) from error
         if chunk_extra:
             if not chunk.choices:
                 return chunk, [Extra(chunk_extra)]
@@ -354,14 +364,18 @@ _fast_whole = msgspec.json.Decoder(Whole).decode
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list | None):
-        raise BackendError("The model's server sent `choices` that is not a list.")
+        raise BackendError(
+            "The model's server sent `choices` that is not a list. Try again, or ask its operator."
+        )
     return value or []
 
 
 def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
     """A choice's known and unknown fields."""
     if not isinstance(choice, dict):
-        raise BackendError("The model's server sent a choice that is not an object.")
+        raise BackendError(
+            "The model's server sent a choice that is not an object. Try again, or ask its operator."
+        )
     delta = choice.get("delta")
     known = {k: v for k, v in choice.items() if k in _KNOWN[Choice]}
     if not _is_readable(known.get("logprobs")):

@@ -43,7 +43,9 @@ def decode_embeddings(body: bytes) -> Embeddings:
         items = sorted(answer.data, key=lambda item: item.index)
         vectors = [vector(item.embedding) for item in items]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BackendError("The model's server sent an answer without embeddings.") from error
+        raise BackendError(
+            "The model's server sent an answer without embeddings. Try again, or ask its operator."
+        ) from error
     return Embeddings(vectors, believed(answer.usage.prompt_tokens))
 
 

@@ -93,7 +93,9 @@ def decode_ranking(body: bytes, count: int) -> Ranking:
     try:
         answer = msgspec.json.decode(body, type=_Results)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The model's server sent an answer without scores.") from error
+        raise BackendError(
+            "The model's server sent an answer without scores. Try again, or ask its operator."
+        ) from error
     found = {
         one.index: one.score if one.relevance_score is None else one.relevance_score
         for one in answer.results
@@ -101,7 +103,7 @@ def decode_ranking(body: bytes, count: int) -> Ranking:
     scores = [score for place in range(count) if (score := found.get(place)) is not None]
     if len(scores) != count or len(answer.results) != count:
         raise BackendError(
-            f"The model's server ranked {len(answer.results)} documents, and {count} were sent."
+            f"The model's server ranked {len(answer.results)} documents, and {count} were sent. Try again, or ask its operator."
         )
     usage, ignored = answer.usage or _Usage(), frozenset(answer.unilect.ignored)
     cut = [place for place in range(count) if cut_name(place) in ignored] if ignored else []

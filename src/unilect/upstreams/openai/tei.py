@@ -123,7 +123,9 @@ class TextEmbeddings:
             found, tokens = await self._told("/rerank", fields | {"texts": texts}, list[_Scored], len(texts))  # fmt: skip
             scores = {one.index: one.score for one in found}
             if scores.keys() != set(range(len(texts))):
-                raise BackendError("The model's server did not score each document once.")
+                raise BackendError(
+                    "The model's server did not score each document once. Try again, or ask its operator."
+                )
             return [scores[place] for place in range(len(texts))], tokens
 
         parts = await self._in_parts(request.texts, part)
@@ -169,9 +171,11 @@ class TextEmbeddings:
         except InvalidRequest as error:
             raise _as_length(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BackendError(f"The model's server sent no answer of {path}.") from error
+            raise BackendError(
+                f"The model's server sent no answer of {path}. Try again, or ask its operator."
+            ) from error
         if len(found) != count:
-            raise BackendError(f"The model's server answered {count} texts with {len(found)} results.")  # fmt: skip
+            raise BackendError(f"The model's server answered {count} texts with {len(found)} results. Try again, or ask its operator.")  # fmt: skip
         tokens = answer.headers.get(_TOKENS, "")
         return found, int(tokens) if tokens.isdecimal() and len(tokens) < 12 else 0
 
