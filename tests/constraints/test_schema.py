@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unilect.constraints import ConstraintError
 from unilect.constraints.keywords import can_be_validated, in_words
-from unilect.constraints.schema import ASSERTIONS, Use, analyse, unenforced
+from unilect.constraints.schema import ASSERTIONS, Use, analyse, target, unenforced
 
 
 def nested(keyword: str, levels: int) -> dict[str, Any]:
@@ -49,6 +49,8 @@ def chain(length: int, **around: Any) -> dict[str, Any]:
         ({"patternProperties": {"a{1,99999999999}": {}}}, "a pattern repeats more than 2000 times"),
         ({"pattern": 3}, "`pattern` is not a string"),
         ({"properties": {"a": 3}}, "at $.properties.a: expected an object"),
+        ({"minimum": 5, "maximum": 3}, "at $: `minimum` (5) is above `maximum` (3)"),
+        ({"items": {"minLength": 5, "maxLength": 3}}, "at $.items: `minLength` (5) is above `maxLength` (3)"),
         ({"properties": []}, "at $.properties: expected an object"),
         ({"anyOf": {}}, "at $.anyOf: expected an object"),
         ([], "at $: expected an object"),
@@ -83,8 +85,8 @@ def test_uses() -> None:
         Use("properties", "$"),
         Use("type", "$.properties.pattern"),
         Use("minimum:integer", "$.properties.pattern"),
-        Use("pattern:anchored", "$.properties.b"),
-        Use("format:date", "$.properties.b"),
+        Use("pattern", "$.properties.b"),
+        Use("format:date:pattern", "$.properties.b"),
         Use("type", "$.properties.b.then"),
         Use("type", "$.properties.c"),
         Use("items", "$.properties.c"),
@@ -106,10 +108,26 @@ def test_a_schema_that_contains_itself() -> None:
     assert analyse(nested("anyOf", 16))
 
 
+def test_kinds_of_patterns() -> None:
+    """A pattern that no automaton follows is told from one that has no grammar of ours, and from all others."""
+    kinds = {"^a$": "", "a|b": "", "^.+?$": "", r"^\p{L}$": ":foreign", r"a\b": ":irregular", "(?=a)": ":irregular"}  # fmt: skip
+    for pattern, kind in kinds.items():
+        assert [Use(f"pattern{kind}", "$")] == analyse({"pattern": pattern})
+
+
+def test_references() -> None:
+    """A reference is a fragment: percent-encoded, with `~0` and `~1` for what a pointer cannot hold."""
+    schema = {"$defs": {"a/b~c": 1, "P<F>": 2, "l": [3]}}
+
+    assert schema == target(schema, "#", "$") == target(schema, "#/", "$")
+    for ref, found in (("#/$defs/a~1b~0c", 1), ("#/$defs/P%3CF%3E", 2), ("#/$defs/l/0", 3)):
+        assert found == target(schema, ref, "$")
+
+
 def test_words() -> None:
     """Errors name a keyword as the client wrote it; a format that nobody knows cannot be validated."""
     assert "`format: ipv9` (at $.a)" == in_words(Use("format:ipv9", "$.a"))
-    assert "`pattern` (at $)" == in_words(Use("pattern:anchored", "$"))
+    assert "`pattern` (at $)" == in_words(Use("pattern:irregular", "$"))
     assert not can_be_validated(Use("format:ipv9:beside", "$"))
     assert can_be_validated(Use("format:ipv6", "$"))
     assert can_be_validated(Use("not", "$"))

@@ -115,8 +115,8 @@ def test_grammars(target: Target, engine: str, path: str, field: str, rest: dict
     [PATTERN, nested(40), SCHEMAS["a chain of definitions"], SCHEMAS["a pattern: deep"]],
     ids=["pattern", "unions", "references", "groups"],
 )
-def test_schemas(target: Target, schema: dict[str, Any]) -> None:
-    """A schema that is too hard for an engine is refused, as the answer's and as a tool's."""
+def test_schemas(target: Target, engine: str, schema: dict[str, Any]) -> None:
+    """A schema that is too hard for an engine is refused, as the answer's and as a tool's; a pattern is left to validation where that is possible."""
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 64}
     for name, value in (
         ("response_format", response_format(schema)),
@@ -125,20 +125,20 @@ def test_schemas(target: Target, schema: dict[str, Any]) -> None:
     ):
         forced = {"tool_choice": "required"} if name == "tools" else {}
         reply = told(target, CHAT, **chat, **forced, **{name: value})
+        if engine == "gguf" and schema is PATTERN:
+            assert reply.status in (200, 422), (name, reply)
+            continue
         assert 400 == reply.status, (name, reply)
         message = reply.error["message"]  # a matcher that gives up midway tells no parameter
         assert name in message or "grammar or schema" in message, (name, reply)
 
 
 @pytest.mark.heavy
-def test_a_schema_of_many_ways(target: Target, engine: str) -> None:
-    """Forty unions are refused for the engine that would go all their ways, and followed by the one that joins equal ones."""
+def test_a_schema_of_many_ways(target: Target) -> None:
+    """Forty unions of two equal choices each are followed as one way."""
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 64}
     reply = told(target, CHAT, **chat, response_format=response_format(doubled(40)))
-    if engine == "hf":
-        assert 200 == reply.status, reply
-    else:
-        assert (400, "response_format") == (reply.status, reply.error["param"]), reply
+    assert 200 == reply.status, reply
 
 
 @pytest.mark.parametrize("name", KEYWORDS)

@@ -17,11 +17,12 @@ import xllamacpp
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from unilect.constraints import ConstraintError, gbnf
+from unilect.constraints import ConstraintError, gbnf, schema_grammar
+from unilect.constraints.normal import normal
 from unilect.constraints.schema import analyse, patterns
 from unilect.socket_folders import make_folder
 
-MAX_GBNF = 1024 * 1024  # of llama.cpp's own making
+MAX_GBNF = 1024 * 1024  # of a schema
 _TRIED_TOKENS = 4
 #: The processor time that llama.cpp may take to read a grammar and to hold all 4,096 tokens of the bundled model against it five
 #: times. A usual grammar takes 10 to 20 ms, and a long one 10 us for each byte; other models have up to 60 times as many tokens.
@@ -91,15 +92,26 @@ class Jobs:
         self._follow(grammar, _WALKED_TOKENS_OF_GBNF)
 
     def schema_to_gbnf(self, schema: str) -> str:
-        """llama.cpp's grammar for a schema, with at most one space between two symbols, after running it for some tokens."""
+        """The grammar of a schema, after running it for some tokens; it leaves out patterns that are too hard to follow."""
         self.schema(schema)
-        grammar = _compact(self._converted(schema))
-        gbnf.analyse(grammar, MAX_GBNF)
-        for pattern in patterns(json.loads(schema)):  # a walk may not come to where they stand
-            alone = json.dumps({"type": "string", "pattern": pattern})
-            self._follow(_compact(self._converted(alone)))
-        self._follow(grammar)
+        decoded = normal(json.loads(schema))
+        hard = set()
+        for pattern in patterns(decoded):  # a walk may not come to where they stand
+            try:
+                self._run(schema_grammar.grammar_of({"type": "string", "pattern": pattern}))
+            except ConstraintError:
+                hard.add(pattern)
+        grammar = schema_grammar.grammar_of(decoded, hard)
+        self._run(grammar)
         return grammar
+
+    def takes(self, schema: str) -> None:
+        """Convert a schema as llama.cpp itself does for a tool that may be called, and run that for some tokens."""
+        self._run(_compact(self._converted(schema)))
+
+    def _run(self, grammar: str) -> None:
+        gbnf.analyse(grammar, MAX_GBNF)
+        self._follow(grammar)
 
     def llguidance(self, grammar: str) -> None:
         """Run a grammar, llguidance's own or GBNF, in llguidance for some tokens."""
@@ -125,7 +137,7 @@ class Jobs:
 
     def schema(self, schema: str) -> list[tuple[str, str]]:
         """The keywords that a schema uses, and where, after checking that the schema is valid."""
-        decoded = json.loads(schema)
+        decoded = normal(json.loads(schema))
         uses = analyse(decoded)
         _validator(decoded)
         return [(use.keyword, use.path) for use in uses]
@@ -137,7 +149,7 @@ class Jobs:
         except ValueError as error:
             return f"it is not valid JSON: {error}"
         try:
-            for found in _validator(json.loads(schema)).iter_errors(value):
+            for found in _validator(normal(json.loads(schema))).iter_errors(value):
                 where = "".join(f"[{json.dumps(step)}]" for step in found.instance_path)
                 return f"at ${where[:_SHOWN]}: {found.message[:_SHOWN]}"
         except ValueError as error:  # a pattern that takes too many steps
@@ -244,7 +256,7 @@ def _parameters(model: str, folder: Path) -> Any:
 
 def _compact(grammar: str) -> str:
     """Only the rules of a response format, with at most one space between two symbols, and none around."""
-    rules = dict(line.split(" ::= ", 1) for line in grammar.splitlines() if " ::= " in line)
+    rules = dict(line.split(" ::= ", 1) for line in grammar.split("\n") if " ::= " in line)
     rules["root"], rules["space"] = _ROOT, _SPACE
     wanted, waiting = {"root"}, ["root"]
     while waiting:

@@ -72,13 +72,21 @@ class Checker:
 
     async def schema_to_gbnf(self, schema: Mapping[str, Any], param: str) -> str:
         """
-        llama.cpp's GBNF for a JSON Schema, already checked, with at most one space between two symbols.
+        The GBNF of a JSON Schema, already checked, with at most one space between two symbols.
 
         Raises:
-            InvalidRequest: The schema is invalid, or llama.cpp cannot compile it.
+            InvalidRequest: The schema is invalid, or llama.cpp cannot follow it.
         """
         text = _schema_text(schema, param)
         return str(await self._compiled("schema_to_gbnf", {"schema": text}, param))
+
+    async def is_taken(self, schema: Mapping[str, Any]) -> bool:
+        """Whether llama.cpp's own converter takes a JSON Schema, and can follow what it makes of it."""
+        try:
+            await self._compiled("takes", {"schema": _schema_text(schema, "tools")}, "tools")
+        except InvalidRequest:
+            return False
+        return True
 
     async def schema(self, schema: Mapping[str, Any], param: str) -> list[Use]:
         """

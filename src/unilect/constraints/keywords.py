@@ -6,18 +6,29 @@ The tests verify both tables with the libraries: for each keyword with a text th
 
 from unilect.constraints.schema import Use, names
 
-#: What llama.cpp's grammar for a schema enforces. Beside `$ref`, `anyOf` and `oneOf` it looks at nothing; `oneOf` is `anyOf`.
-LLAMACPP = names(
+_OF_TEXTS = names("minLength:pattern maxLength:pattern format:date:pattern format:date-time:pattern format:time:pattern format:uuid:pattern")  # fmt: skip
+_BOTH = names(
     "$ref additionalItems additionalProperties allOf anyOf const enum exclusiveMaximum:integer exclusiveMinimum:integer "
     "format:date format:date-time format:time format:uuid items items:list maxItems maxLength maximum:integer minItems "
-    "minLength minimum:integer oneOf pattern:anchored prefixItems properties required type"
+    "minLength minimum:integer oneOf pattern prefixItems properties required type"
 )
-_LLGUIDANCE = LLAMACPP | names(
-    "exclusiveMaximum exclusiveMinimum format:duration format:email format:hostname format:ipv4 format:ipv6 format:uri "
-    "maxProperties maximum minProperties minimum multipleOf pattern patternProperties"
-)
+
+
+def _anywhere(keywords: frozenset[str]) -> frozenset[str]:
+    return keywords | {f"{keyword}:beside" for keyword in keywords}
+
+
+#: What the grammar that `schema_grammar` makes for llama.cpp enforces, also beside others; `oneOf` is `anyOf`.
+LLAMACPP = _anywhere(_BOTH)
 #: What llguidance enforces, also beside others.
-LLGUIDANCE = _LLGUIDANCE | {f"{keyword}:beside" for keyword in _LLGUIDANCE}
+LLGUIDANCE = _anywhere(
+    _BOTH
+    | _OF_TEXTS
+    | names(
+        "exclusiveMaximum exclusiveMinimum format:duration format:email format:hostname format:ipv4 format:ipv6 format:uri "
+        "maxProperties maximum minProperties minimum multipleOf pattern:foreign patternProperties"
+    )
+)
 #: The formats that a finished answer can be held against.
 FORMATS = names(
     "date date-time duration email hostname idn-email idn-hostname ipv4 ipv6 iri iri-reference json-pointer regex "
@@ -27,7 +38,7 @@ FORMATS = names(
 
 def can_be_validated(use: Use) -> bool:
     """Whether a finished answer can be validated against a keyword: all except unknown formats."""
-    keyword = use.keyword.removesuffix(":beside")
+    keyword = use.keyword.removesuffix(":beside").removesuffix(":pattern")
     return not keyword.startswith("format:") or keyword.removeprefix("format:") in FORMATS
 
 

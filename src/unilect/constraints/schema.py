@@ -1,8 +1,9 @@
 """
 Analysis of clients' JSON Schemas, without recursion: schemas that are too large or too deep are refused, and the used keywords are listed.
 
-The names of uses distinguish what engines support separately: `format:uuid`; `pattern` and `pattern:anchored`, because llama.cpp supports a
-pattern only from `^` to `$`; `minimum` and `minimum:integer`; `properties:beside` for a keyword next to a `$ref` or a union.
+The names of uses distinguish what engines support separately: `format:uuid`; `pattern:foreign` for a pattern that has no grammar of ours,
+and `pattern:irregular` for one that no automaton follows; `minLength:pattern` for a keyword next to a pattern; `minimum` and
+`minimum:integer`; `properties:beside` for a keyword next to a `$ref` or a union.
 
 Source: https://json-schema.org/draft/2020-12/json-schema-core, https://json-schema.org/draft/2020-12/json-schema-validation
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from unilect.constraints import ConstraintError
+from unilect.constraints.regex import string_of
 
 MAX_NODES = 10_000
 MAX_DEPTH = 64
@@ -30,7 +32,8 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_MAPS = names("properties patternProperties $defs definitions dependentSchemas")
+DEFINITIONS = ("$defs", "definitions")
+_MAPS = names("properties patternProperties dependentSchemas") | set(DEFINITIONS)
 _LISTS = names("allOf anyOf oneOf prefixItems")
 _SINGLE = names(
     "additionalItems additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems "
@@ -43,6 +46,11 @@ _OTHERS = names(
     "maxProperties minContains minItems minLength minProperties multipleOf pattern required type uniqueItems"
 )
 _REMARKS = names("$defs definitions contentSchema")
+_OF_TEXTS = names("minLength maxLength format")
+#: What no automaton follows: what is looked at and not taken, and what refers back.
+_IRREGULAR = re.compile(r"\(\?<?[=!]|\\[bBkGAzZ1-9]|\(\?>|[*+?]\+")
+#: Two bounds, of which the first must not be above the second.
+_ORDERED = (("minimum", "maximum"), ("exclusiveMinimum", "maximum"), ("minimum", "exclusiveMaximum"), ("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))  # fmt: skip
 #: Keywords that say something about an answer; all others are remarks.
 ASSERTIONS = (_MAPS | _LISTS | _SINGLE | _INTEGER | _OTHERS) - _REMARKS
 _OPEN = names("additionalItems additionalProperties items unevaluatedItems unevaluatedProperties")
@@ -92,6 +100,7 @@ def analyse(schema: Any) -> list[Use]:
             continue
         if not isinstance(node, Mapping):
             raise ConstraintError(f"at {shortened(path)}: expected an object, true or false.")
+        _check_bounds(node, path)
         uses += _uses(node, path)
         values += sum(_size(node[name]) for name in ("enum", "const") if name in node)
         patterns += _check_patterns(node, path)
@@ -135,10 +144,12 @@ def _uses(node: Mapping[str, Any], path: str) -> Iterator[Use]:
             name += ":integer"
         elif name == "format":
             name += f":{str(value)[:_SHOWN]}"
-        elif name == "pattern" and _anchored(value):
-            name += ":anchored"
+        elif name == "pattern":
+            name += _kind(value)
         elif name == "items" and isinstance(value, list):
             name += ":list"
+        if "pattern" in node and name.partition(":")[0] in _OF_TEXTS:
+            name += ":pattern"
         if beside and name not in ("$ref", "type", *_UNIONS):
             name += ":beside"
         yield Use(name, path)
@@ -157,27 +168,60 @@ def _is_idle(name: str, value: Any) -> bool:
     return any(value == one and type(value) is type(one) for one in idle)
 
 
-def _anchored(pattern: Any) -> bool:
-    return isinstance(pattern, str) and pattern.startswith("^") and pattern.endswith("$")
+def is_irregular(pattern: Any) -> bool:
+    """Whether no automaton follows a pattern."""
+    return _kind(pattern) == ":irregular"
+
+
+def _kind(pattern: Any) -> str:
+    """A qualifier that says who can follow a pattern; none where everybody can."""
+    try:
+        string_of(pattern)
+    except (ValueError, TypeError):
+        return ":irregular" if _IRREGULAR.search(str(pattern)) else ":foreign"
+    return ""
+
+
+def children_of(node: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The subschemas of a schema: the keyword, the key below it (None where the keyword has one alone), and what stands there."""
+    for name, value in node.items():
+        if (name in _MAPS or name == "dependencies") and isinstance(value, Mapping):
+            for key, child in value.items():
+                if name != "dependencies" or not isinstance(child, list):
+                    yield name, key, child
+        elif (name in _LISTS or name == "items") and isinstance(value, list):
+            for number, child in enumerate(value):
+                yield name, number, child
+        elif name in _SINGLE:
+            yield name, None, value
+        elif name in _MAPS or name in _LISTS:
+            yield name, None, None  # which is no schema, and is told so
 
 
 def _children(node: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
-    """The subschemas of a schema, each with its path."""
-    for name, value in node.items():
-        if name in _MAPS and isinstance(value, Mapping):
-            for key, child in value.items():
-                yield child, f".{name}.{key[:_SHOWN]}", name
-        elif name == "dependencies" and isinstance(value, Mapping):
-            for key, child in value.items():
-                if not isinstance(child, list):
-                    yield child, f".{name}.{key[:_SHOWN]}", name
-        elif (name in _LISTS or name == "items") and isinstance(value, list):
-            for number, child in enumerate(value):
-                yield child, f".{name}[{number}]", name
-        elif name in _SINGLE:
-            yield value, f".{name}", name
-        elif name in _MAPS or name in _LISTS:
-            yield None, f".{name}", name  # which is no schema, and is told so
+    """The subschemas of a schema, each with its path and the keyword before it."""
+    for name, key, child in children_of(node):
+        if key is None:
+            yield child, f".{name}", name
+        else:
+            shown = f"[{key}]" if isinstance(key, int) else f".{key[:_SHOWN]}"
+            yield child, f".{name}{shown}", name
+
+
+def _check_bounds(node: Mapping[str, Any], path: str) -> None:
+    """
+    Raises:
+        ConstraintError: No value keeps two bounds.
+    """
+    for low, high in _ORDERED:
+        least, most = node.get(low), node.get(high)
+        if not (isinstance(least, int | float) and isinstance(most, int | float)):
+            continue
+        if least > most and not isinstance(least, bool) and not isinstance(most, bool):
+            raise ConstraintError(
+                f"at {shortened(path)}: `{low}` ({str(least)[:_SHOWN]}) is above `{high}` ({str(most)[:_SHOWN]}), so that no value "
+                "satisfies it; lower it."
+            )
 
 
 def _size(value: Any) -> int:
@@ -233,19 +277,16 @@ def _check_refs(schema: Any) -> None:
             )
         for name in ("$dynamicRef", "$recursiveRef"):
             if name in node:
-                _target(schema, node[name], path)
+                target(schema, node[name], path)
         ref = node.get("$ref")
         if ref is not None:
-            target = _target(schema, ref, path)
-            _check_loop(schema, target, path)
+            found = target(schema, ref, path)
+            _check_loop(schema, found, path)
         for child, where, name in _children(node):
-            if name not in (
-                "$defs",
-                "definitions",
-            ):  # those are followed where they are referred to
+            if name not in DEFINITIONS:  # those are followed where they are referred to
                 waiting.append((child, path + where, refs))
         if ref is not None:
-            waiting.append((target, path, refs + 1))
+            waiting.append((found, path, refs + 1))
 
 
 def _check_loop(schema: Any, node: Any, path: str) -> None:
@@ -256,13 +297,13 @@ def _check_loop(schema: Any, node: Any, path: str) -> None:
     for _ in range(MAX_REFS + 1):
         if not isinstance(node, Mapping) or "$ref" not in node:
             return
-        node = _target(schema, node["$ref"], path)
+        node = target(schema, node["$ref"], path)
     raise ConstraintError(
         f"at {shortened(path)}: `$ref` is circular, or refers through more than {MAX_REFS} others."
     )
 
 
-def _target(schema: Any, ref: Any, path: str) -> Any:
+def target(schema: Any, ref: Any, path: str) -> Any:
     """
     The target of a reference.
 
@@ -275,7 +316,7 @@ def _target(schema: Any, ref: Any, path: str) -> Any:
             "are supported; URLs are not fetched."
         )
     node = schema
-    for step in ref[2:].split("/") if ref != "#" else ():
+    for step in ref[2:].split("/") if ref not in ("#", "#/") else ():
         key = unquote(step).replace("~1", "/").replace("~0", "~")
         if isinstance(node, Mapping) and key in node:
             node = node[key]

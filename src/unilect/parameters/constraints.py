@@ -16,8 +16,8 @@ from msgspec import Raw, Struct
 
 from unilect.backend import Capabilities, Support
 from unilect.bounds import check_free_form
+from unilect.constraints.regex import grammar_of, literal
 from unilect.errors import InvalidRequest, UnilectError, WrongType
-from unilect.parameters._regex_grammar import grammar_of, literal
 from unilect.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS, SAME_AS
 from unilect.parameters.rules import parameters_of, refusal
 from unilect.requests import (

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from unilect.constraints.normal import regular
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.requests import ChatRequest, ToolChoice
@@ -88,7 +89,8 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
 
     Source: https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
     """
-    return schema | {
+    made: dict[str, Any] = regular(schema)
+    return made | {
         "x-guidance": {
             "lenient": True,
             "whitespace_flexible": False,

@@ -14,8 +14,11 @@ from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest
 from unilect.tools.forced import CallStyle, allowed_calls, call_head
 
-#: Literals and classes of GBNF, or the name of a rule; comments are none of llama.cpp's converter.
-_SYMBOL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([A-Za-z][A-Za-z0-9-]*)')
+#: Literals, classes, tokens, numbers of repetitions and comments of GBNF, or the name of a rule.
+_SYMBOL = re.compile(
+    r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|!?<[^>]*>|\{[^}]*\}|#[^\r\n]*|([A-Za-z0-9-]+)',
+    re.DOTALL,
+)
 
 
 async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker) -> str:
@@ -35,7 +38,7 @@ async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker
 
 
 def renamed(grammar: str, prefix: str) -> str:
-    """A grammar of llama.cpp's converter whose rules have longer names, so that several fit into one grammar."""
+    """A grammar whose rules have longer names, so that several fit into one grammar."""
     return _SYMBOL.sub(lambda found: prefix + found[1] if found[1] else found[0], grammar)
 
 

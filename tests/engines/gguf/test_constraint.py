@@ -127,7 +127,7 @@ async def test_an_object_without_a_schema(model: GgufEngine) -> None:
         ({"grammar": 'root ::= "a"{5,2}'}, "grammar"),
         ({"grammar": "(" * 1000}, "grammar"),
         ({"response_format": {"type": "json_object", "schema": {"type": "hiccup"}}}, "response_format"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g", "parameters": {"type": "hiccup"}}}]}, "tools"),
+        ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g", "parameters": {"type": "hiccup"}}}]}, "tools"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_followed(

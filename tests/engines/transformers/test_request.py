@@ -15,6 +15,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
+import thinking_templates as templates
 from engine import chat, completion
 from strict_templates import STYLES, TALK, missing
 from unilect.engines.transformers._constraint import AfterThought, Grammars
@@ -451,3 +452,29 @@ def test_plain_tokens_of_a_tokenizer_in_python() -> None:
     assert reader.tokens("a</s>", special=False) != letters
     assert letters == reader.plain_tokens("a</s>", special=False)
     assert [*letters, 1] == reader.plain_tokens("a</s>", special=True)
+
+
+@pytest.mark.parametrize(
+    ("template", "mark"),
+    [(templates.BEGUN, "</think>"), (templates.WORDS, "[BEGIN FINAL RESPONSE]")],
+    ids=["tag", "words"],
+)
+def test_thoughts_that_the_prompt_has_begun(template: str, mark: str) -> None:
+    """A grammar begins behind the mark that the template shows, and what stands before the mark is no text of the answer."""
+    marks: list[str | None] = []
+    model = Model(template)
+    request = chat(grammar='root ::= "ab"')
+    prepare(model.reader, request, None, lambda _, mark: marks.append(mark))
+    choice, _ = model.answer(chat(), f"a b{mark}ab")
+
+    assert [mark] == marks
+    assert ("a b", "ab") == (choice.reasoning, choice.text)
+
+
+def test_a_forced_call_ends_thoughts() -> None:
+    """A call that must come stands behind the thoughts that the prompt has begun, and behind none where they are over."""
+    model = Model(templates.BEGUN_WITH_TOOLS)
+    for flags in ({}, {"enable_thinking": False}):
+        asked = chat(tools=[WEATHER], tool_choice="required", chat_template_kwargs=flags)
+        job, _ = prepare(model.reader, asked, None, model.bind)
+        assert model.reader.text(job.prompt).endswith("<think></think>\n\n<tool_call>\n")

@@ -151,7 +151,8 @@ def template_body(request: ChatRequest) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": messages(request.messages)}
     body |= template_flags(request) | _ending(request)
     if request.tools and request.tool_choice != "none":
-        body["tools"] = tools(request.tools)
+        # nothing is made here that a grammar could bind, and llama.cpp would make one of every schema
+        body |= {"tools": tools(request.tools), "tool_choice": "none"}
     return body
 
 

@@ -26,7 +26,7 @@ class Turns:
         if not stands_out(turn["role"] for turn in turns):
             return turns
         if self._takes is None:
-            self._takes = learnt([await _prompt(server, probe) for probe in probes("{}")])
+            self._takes = learnt([await prompt_of(server, probe) for probe in probes("{}")])
         return placed(turns, self._takes)
 
     def forget(self) -> None:
@@ -34,14 +34,17 @@ class Turns:
         self._takes = None
 
 
-async def _prompt(server: HttpServer, turns: Sequence[Turn]) -> str | None:
+async def prompt_of(server: HttpServer, turns: Sequence[Turn], goes_on: bool = True) -> str | None:
     """
     What the template makes of a conversation; None where it refuses.
+
+    Args:
+        goes_on: The model's turn is opened behind it.
 
     Raises:
         UnilectError: The child cannot be asked.
     """
-    body: dict[str, Any] = {"messages": turns}
+    body: dict[str, Any] = {"messages": turns, "add_generation_prompt": goes_on}
     try:
         answer = await server.post("/apply-template", msgspec.json.encode(body))
     except InvalidRequest:

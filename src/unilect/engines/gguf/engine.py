@@ -52,6 +52,7 @@ from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
+from unilect.engines.gguf._thoughts import ThoughtsOfModel
 from unilect.engines.gguf._tokens import (
     chat_length,
     check_length,
@@ -140,7 +141,7 @@ class GgufEngine:
         self._slots = Slots(config.parallel)
         self._partition = Partition(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
-        self._turns = Turns()
+        self._turns, self._thoughts = Turns(), ThoughtsOfModel()
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
@@ -300,12 +301,12 @@ class GgufEngine:
         lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, lora, self._vocabulary)
-            return await constrained(request, body, self._checker, self._chat_template)
+            return await constrained(request, body, self._checker)
         body = wire.chat_body(request, lora, self._vocabulary)
         if must_call(request):
             body["grammar"] = await calls_grammar(request, self._style, self._checker)
         else:
-            body = await constrained(request, body, self._checker, self._chat_template)
+            body = await constrained(request, body, self._checker)
         if self._stop:
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
@@ -356,11 +357,17 @@ class GgufEngine:
             return echoed(server, request, body, ids)
         if isinstance(request, CompletionRequest):
             return completed(server, request, body)
+        template = self._chat_template
         if not must_call(request):
-            turns = await self._turns.placed(server, body["messages"])
+            body = body | {"messages": await self._turns.placed(server, body["messages"])}
+            if "grammar" in body:
+                prompt = await rendered(server, request, self._turns)
+                body = await self._thoughts.bound(server, body, prompt, template)
             tell = told_twice if request.reasoning_format == "deepseek-legacy" else chatted
-            return tell(server, request, body | {"messages": turns}, self._chat_template)
+            return tell(server, request, body, template)
         prompt = await rendered(server, request, self._turns)
+        if (ending := await self._thoughts.begun(server, prompt, template)) is not None:
+            prompt += ending.mark + ending.rest
         without = (*CONVERSATION, "stop")
         sampling = {name: value for name, value in body.items() if name not in without}
         return forced_call(server, request, prompt, sampling, self._style)
@@ -371,6 +378,7 @@ class GgufEngine:
         self._chat_template = self._template or found.props.chat_template
         self._style = call_style(self._chat_template)
         self._turns.forget()
+        self._thoughts.forget()
         self.capabilities = learned(self._known, found, self._chat_template)
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:

@@ -21,7 +21,8 @@ from unilect.sandbox import TooMuch
 from unilect.templates import ChatTemplate
 from unilect.tools import parser as calls
 from unilect.tools.messages import arguments, template_flags, text, tools
-from unilect.tools.turns import Takes, placed, stands_out, takes
+from unilect.tools.thoughts import Ending, Thoughts, begun, learnt, probes
+from unilect.tools.turns import Takes, Turn, placed, stands_out, takes
 
 #: What ends a turn; folders that were made of a model of texts often name that model's end only.
 _TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
@@ -96,8 +97,6 @@ class Reader:
         self.rows = size or len(tokenizer)
         self.family = calls.family(template)
         special = _special(tokenizer)
-        shown = {self.family.begin, self.family.end, *self.family.marks, *calls.THINK}
-        self._hidden = frozenset(id for id, text in special.items() if text not in shown)
         ends = {id for id, text in special.items() if text in _TURN_ENDS and text in template}
         self.turn_ends = frozenset(ends | (set(stop_token_ids) & special.keys()))
         self._begin = tokenizer.bos_token_id if foreign and self._begins() else None
@@ -106,6 +105,15 @@ class Reader:
         """True where the tokenizer puts a token before every text."""
         begin = self._tokenizer.bos_token_id
         return begin is not None and self.tokens("", special=True)[:1] == [begin]
+
+    @cached_property
+    def _hidden(self) -> frozenset[int]:
+        """Special tokens that are no part of an answer's text."""
+        shown = {self.family.begin, self.family.end, *self.family.marks, *calls.THINK}
+        if self._thoughts.ending is not None:
+            shown.add(self._thoughts.ending.mark)
+        special = _special(self._tokenizer)
+        return frozenset(id for id, text in special.items() if text not in shown)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special ones."""
@@ -196,6 +204,24 @@ class Reader:
         if stands_out(turn["role"] for turn in turns):
             turns = placed(turns, self._takes)
         return self._chat.render_turns(turns, **self._names, **more)
+
+    def begun(self, prompt: str) -> Ending | None:
+        """What ends the thoughts that a prompt has begun; None where it has begun none."""
+        return begun(prompt, self._thoughts)
+
+    @cached_property
+    def _thoughts(self) -> Thoughts:
+        """Where thoughts stand in the template's turns."""
+        made = [self._made(turns, goes_on) for turns, goes_on in probes()]
+        return learnt(made, self.template)
+
+    def _made(self, turns: Sequence[Turn], goes_on: bool) -> str | None:
+        if self._chat is None:
+            return None
+        try:
+            return self._chat.render_turns(turns, add_generation_prompt=goes_on, **self._names)
+        except InvalidRequest:
+            return None
 
     @cached_property
     def _takes(self) -> Takes:

@@ -126,15 +126,17 @@ def prepare(
     rules = sampling(request, reader.rows)
     forced: ForcedCall | None = None
     grammar, param = bound_by(request, reader.template)
-    begun = False
+    end: str | None = None
     if isinstance(request, ChatRequest):
         text = reader.rendered(request)
-        _, begun = calls.thinks(reader.template, text)
+        ending = reader.begun(text)
         if must_call(request):
             style = call_style(reader.template)
             forced, _ = bound_call(request, style)
-            text += (reader.family.think[1] + "\n\n" if begun else "") + style.before
-            begun = False
+            text += (ending.mark + ending.rest if ending else "") + style.before
+        elif ending is not None:
+            own = reader.family.think[1]
+            end = own if (ending.mark + ending.rest).startswith(own) else ending.mark
         prompt = reader.chat_tokens(text)
     else:
         prompt = reader.prompt(request.prompts[0], "prompt")
@@ -143,7 +145,7 @@ def prepare(
     constraint = None
     if grammar is not None:
         try:
-            constraint = bind(grammar, reader.family.think[1] if begun else None)
+            constraint = bind(grammar, end)
         except ValueError as error:
             raise InvalidRequest(
                 f"`{param}` cannot be compiled: {str(error).rstrip('.')}. Correct it, or make it simpler.",
@@ -162,10 +164,12 @@ def prepare(
         prompt_logprobs=echo and _logprobs(request) is not None,
         ignore_eos=bool(request.ignore_eos),
         stop_ids=reader.turn_ends if isinstance(request, ChatRequest) else frozenset(),
-        constraint=_bounded(constraint, request, reader, begun) if forced is None else constraint,
+        constraint=_bounded(constraint, request, reader, end is not None)
+        if forced is None
+        else constraint,
         reuse=request.cache_prompt is not False,
     )
-    answers = [Answer(reader, request, job, forced, begun, echo) for _ in range(job.choices)]
+    answers = [Answer(reader, request, job, forced, end, echo) for _ in range(job.choices)]
     return job, answers[0] if job.choices == 1 else Answers(answers)
 
 
@@ -215,7 +219,7 @@ class Answer:
         request: ChatRequest | CompletionRequest,
         job: Job,
         forced: ForcedCall | None,
-        begun: bool,
+        end: str | None,
         echo: bool,
     ) -> None:
         self.over = False
@@ -229,7 +233,7 @@ class Answer:
             stops += reader.stops
             self._detokenizer = Detokenizer(reader.decode)
             if forced is None:
-                self._parser = _parser(reader, request, begun)
+                self._parser = _parser(reader, request, end)
         else:
             prompt = request.prompts[0]
             self._written = prompt if isinstance(prompt, str) else reader.text(prompt)
@@ -404,15 +408,24 @@ def _one_by_one(step: Step) -> list[Step]:
     return [*single[:-1], Step(step.tokens[-1:], [], step.finish)]
 
 
-def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser | ChannelParser:
+def _parser(reader: Reader, request: ChatRequest, end: str | None) -> calls.Parser | ChannelParser:
+    """
+    What reads an answer.
+
+    Args:
+        end: What ends the thoughts that the prompt has begun.
+    """
     given = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
     tools = given if given and request.tool_choice != "none" else None
     most = 1 if request.parallel_tool_calls is False else None
     if reader.family is calls.HARMONY:
         return ChannelParser(tools, new_call_id, most)
     thinking, _ = calls.thinks(reader.template, "")
+    family, begun = reader.family, end is not None
+    if end is not None:
+        family = msgspec.structs.replace(family, think=(family.think[0], end))
     return calls.Parser(
-        reader.family, tools, new_call_id, thinking=thinking, begun=begun, most=most
+        family, tools, new_call_id, thinking=thinking or begun, begun=begun, most=most
     )
 
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.parameters._regex_grammar."""
+"""Tests of unilect.constraints.regex."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.parameters._regex_grammar import MAX_PATTERN, grammar_of, literal
+from unilect.constraints.regex import MAX_PATTERN, grammar_of, literal
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""
+Puts clients' JSON Schemas into one form, before anything reads them.
+
+Draft 4 and OpenAPI 3.0 write `exclusiveMinimum: true`, some generators put `$defs` beside the reference to them, and others write their own
+`$id` before it: each means one thing only, and is valid for whoever wrote it.
+
+Source: https://json-schema.org/draft-06/json-schema-release-notes, https://spec.openapis.org/oas/v3.0.3#schema-object
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from unilect.constraints.schema import DEFINITIONS, MAX_DEPTH, children_of, is_irregular
+
+_OLD = re.compile(r"https?://json-schema\.org/draft-0[34]/schema#?")
+_BOUNDS = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
+
+
+def normal(schema: Any) -> Any:
+    """A schema in today's form; as it is where it is in that form already."""
+    if not isinstance(schema, Mapping):
+        return schema
+    own = schema.get("$id")
+    before = own.rstrip("#") + "#" if isinstance(own, str) and own else "#"
+    beside: dict[str, dict[str, Any]] = {}
+
+    def change(node: dict[str, Any]) -> dict[str, Any]:
+        for name, bound in _BOUNDS:
+            if isinstance(node.get(name), bool) and node.pop(name) and bound in node:
+                node[name] = node.pop(bound)
+        if isinstance(node.get("$ref"), str):
+            if node["$ref"].startswith(before):
+                node["$ref"] = "#" + node["$ref"].removeprefix(before)
+            _note_definitions(node, beside)
+        return node
+
+    whole: dict[str, Any] = mapped(schema, change)
+    for name, definitions in beside.items():
+        if isinstance(known := whole.get(name, {}), Mapping):
+            whole[name] = {**definitions, **known}
+    if isinstance(whole.get("$schema"), str) and _OLD.fullmatch(whole["$schema"]):
+        del whole["$schema"]
+    return whole
+
+
+def _note_definitions(node: Mapping[str, Any], beside: dict[str, dict[str, Any]]) -> None:
+    """Note the definitions that stand beside a reference to them: it would look for them in the whole schema."""
+    for name in DEFINITIONS:
+        if isinstance(node.get(name), Mapping) and node["$ref"].startswith(f"#/{name}/"):
+            beside.setdefault(name, {}).update(node[name])
+
+
+def regular(schema: Any) -> Any:
+    """A schema in today's form, without the patterns that no automaton follows."""
+
+    def change(node: dict[str, Any]) -> dict[str, Any]:
+        if "pattern" in node and is_irregular(node["pattern"]):
+            del node["pattern"]
+        return node
+
+    return mapped(normal(schema), change)
+
+
+def mapped(schema: Any, change: Callable[[dict[str, Any]], Any], depth: int = 0) -> Any:
+    """A schema in which every subschema that is an object is replaced, from within to without; none deeper than any may be."""
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+        return schema
+    node = dict(schema)
+    for name, key, child in children_of(schema):
+        if isinstance(child, Mapping):
+            made = mapped(child, change, depth + 1)
+            if key is None:
+                node[name] = made
+            else:
+                if node[name] is schema[name]:
+                    node[name] = schema[name].copy()
+                node[name][key] = made
+    return change(node)

@@ -1,0 +1,61 @@
+"""
+Grammars of chats where a model thinks before it answers: what the child's chat template makes of three conversations tells where thoughts
+stand, and a rendered prompt tells whether it has begun them.
+"""
+
+from typing import Any
+
+from unilect.engines.gguf._turns import prompt_of
+from unilect.http.client import HttpServer
+from unilect.tools.thoughts import Ending, Thoughts, begun, behind, learnt, probes
+
+#: In a body: a schema as llama.cpp's own converter takes it, for a template whose answers are framed.
+FRAMED = "response_format"
+
+
+class ThoughtsOfModel:
+    """Where thoughts stand in one model's turns. Its template is looked at once, for the first chat that is bound."""
+
+    def __init__(self) -> None:
+        self._shown: Thoughts | None = None
+
+    def forget(self) -> None:
+        """Another template is in use."""
+        self._shown = None
+
+    async def begun(self, server: HttpServer, prompt: str, template: str) -> Ending | None:
+        """What ends the thoughts that a prompt has begun; None where it has begun none."""
+        return begun(prompt, await self._of(server, template))
+
+    async def bound(
+        self, server: HttpServer, body: dict[str, Any], prompt: str, template: str
+    ) -> dict[str, Any]:
+        """
+        A body whose grammar begins behind the thoughts.
+
+        Args:
+            body: Its grammar is of the answer; with `FRAMED` where that is JSON.
+            prompt: The rendered conversation.
+        """
+        shown = await self._of(server, template)
+        ending = begun(prompt, shown)
+        is_schema = FRAMED in body
+        if is_schema and ending is None and shown.is_framed:  # only llama.cpp knows how
+            return {name: value for name, value in body.items() if name != "grammar"}
+        body = {name: value for name, value in body.items() if name != FRAMED}
+        if ending is not None:
+            body["grammar"] = behind(body["grammar"], ending)
+        elif is_schema and shown.ending and shown.opening and not _is_over(prompt, shown.ending):
+            body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
+        return body
+
+    async def _of(self, server: HttpServer, template: str) -> Thoughts:
+        if self._shown is None:
+            made = [await prompt_of(server, turns, goes_on) for turns, goes_on in probes()]
+            self._shown = learnt(made, template)
+        return self._shown
+
+
+def _is_over(prompt: str, ending: Ending) -> bool:
+    """The prompt has ended the thoughts already."""
+    return prompt.rstrip().endswith((ending.mark + ending.rest).rstrip())
