@@ -436,7 +436,7 @@ class BackendSpec(Struct, frozen=True):
         shared: What the backends of one configuration share, such as one base for several adapters.
         checker: Compiles the grammars and schemas of clients; the server's only one.
         engines: How many engines the server has.
-        several_callers: The server has keys of several callers, as far as is known before it starts.
+        several_callers: The server has a key, as far as is known before it starts: there may be several callers.
     """
 
     name: str

@@ -132,12 +132,12 @@ def test_backends() -> None:
 
 @pytest.mark.parametrize(
     ("keys", "stored", "several"),
-    [([], False, False), (["a"], False, False), (["a", "b"], False, True), ([], True, True)],
+    [([], False, False), (["a"], False, True), (["a", "b"], False, True), ([], True, True)],
 )
 async def test_several_callers(
     tmp_path: Path, keys: list[str], stored: bool, several: bool
 ) -> None:
-    """An engine knows before its start whether the server has several callers: by the keys of the configuration, and those of the store."""
+    """An engine knows before its start whether the server may have several callers: there is a key in the configuration, or in the store."""
     config = StoreConfig(url=f"sqlite:///{tmp_path}/x.db")
     store = Store(config, {})
     if stored and store.keys is not None:
@@ -146,7 +146,9 @@ async def test_several_callers(
     made = registry(Config(api_keys=keys, store=config)).get("demo").pool.members[0].backend
 
     assert isinstance(made, GgufEngine)
-    assert ({"cache_ram_mib": 0} if several else {}) == made._partition.at_start()
+    assert ({"cache_ram_mib": 0} if several else {}) == made._partition.at_start(
+        {"cache_ram_mib": None}
+    )
 
 
 def test_no_models() -> None:

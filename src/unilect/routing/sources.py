@@ -83,7 +83,7 @@ def built(config: Config, checker: Checker, progress: Progress | None = None) ->
     engines = _count_engines(models)
     threads = max(1, (_cores() - 1) // engines)
     shared: dict[Any, Any] = {FleetConfig: config.fleet}
-    several = len(config.api_keys) > 1 or may_have_keys(config.store, process_environment())
+    several = bool(config.api_keys) or may_have_keys(config.store, process_environment())
     for name, one in models.items():
         with found:
             check_server(name, one, models)
@@ -200,7 +200,7 @@ def model(
         shared: What the backends of one configuration share.
         checker: The server's, where the model's engine needs one.
         engines: How many engines the server has.
-        several_callers: The server has keys of several callers.
+        several_callers: The server has a key: there may be several callers.
 
     Raises:
         ConfigError: A source or a setting is wrong.

@@ -69,12 +69,47 @@ async def test_short_beginning_is_not_worth_a_gap() -> None:
     alone = await slots.take(SHORT + b" goes on")
     slots.give_back(alone)
     slots = Slots(3)
-    for prompt in (OTHER, b"busy", SHORT):
+    for prompt in (b"another", b"busy", SHORT):
         await slots.take(prompt)
     slots.give_back(0)
     slots.give_back(2)
 
     assert (1, 0) == (alone, await slots.take(SHORT + b" goes on"))
+
+
+async def test_conversations_that_take_turns_keep_their_slots() -> None:
+    """A new conversation gets an empty slot, and where there is none that of the conversation that was not heard of for longest."""
+    slots = Slots(3)
+    slots.kept = True
+    prompts = [letter * BLOCK_BYTES for letter in (b"a", b"b", b"c")]
+    found = [await read(slots, "ada", prompt) for prompt in prompts * 2]
+    found += [await read(slots, "ada", prompt) for prompt in (prompts[0], b"d" * BLOCK_BYTES)]
+
+    assert [0, 1, 2, 0, 1, 2, 0, 1] == found
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(True, [3, 0]), (False, [3, 2])])
+async def test_beside_others(kept: bool, expected: list[int]) -> None:
+    """Beside a busy slot one that holds little is lost first; where llama.cpp keeps what is lost the lowest comes next, else the oldest."""
+    slots = Slots(4)
+    slots.kept = kept
+    for prompt in (LONG, b"busy", OTHER, SHORT):
+        await slots.take(prompt)
+    for slot in (2, 0, 3):
+        slots.give_back(slot)
+    slots._order[0] = 9  # was heard of later
+    found = [await slots.take(b"x" + LONG) for _ in range(2)]
+
+    assert expected == found
+
+
+async def test_a_slot_that_was_filled_is_not_empty() -> None:
+    """What a caller has filled a slot with is not lost to another conversation while there is an empty one."""
+    slots = Slots(2)
+    with of("ada"), slots.held(0, fills=True):
+        pass
+
+    assert 1 == await read(slots, "bob", LONG)
 
 
 async def test_nothing_is_held_by_a_new_engine() -> None:
@@ -195,12 +230,12 @@ async def test_another_callers_slot_is_the_last_that_is_given() -> None:
     assert [1, 0] == next_ones
 
 
-async def test_where_callers_share_the_lowest_free_slot_is_given() -> None:
-    """Without the partition a slot's owner does not count."""
+async def test_where_callers_share_a_slots_owner_does_not_count() -> None:
+    """Without the partition a conversation goes back to its slot, whoever sends it."""
     slots = Slots(3)
     found = [await read(slots, name, prompt) for name in ("ada", "bob") for prompt in (OTHER, LONG)]
 
-    assert [0] * 4 == found
+    assert [0, 1] * 2 == found
 
 
 @pytest.mark.parametrize(

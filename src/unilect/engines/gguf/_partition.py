@@ -2,9 +2,9 @@
 Keeps the callers of one GGUF model apart, so that none sees by the clock what another has asked.
 
 llama.cpp looks for the beginning of a prompt in two places. One is the slot, which is emptied before it is read from for another caller
-(`_slots`). The other is its cache in memory, of which it cannot be told whose prompts are whose. That cache is on while a single caller is
-known, and off where there are several: a server with several keys starts its models without it. Where a second caller comes unforeseen,
-the running requests end first, and the model is loaded again.
+(`_slots`). The other is its cache in memory, of which it cannot be told whose prompts are whose, and which cannot be emptied. So a server
+with a key starts its models without it: a second key changes nothing. A server without keys has one caller, and the cache. Where it is
+given a key while it runs, the running requests end first, and the model is loaded again.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (`--cache-ram`, `cache_prompt`)
 """
@@ -28,7 +28,7 @@ class Partition:
         name: The model's name, for logs.
         slots: The engine's; told at each start of its child.
         shares: The model's option `share_cache`: all callers count as one.
-        several: Several callers are known before the first request.
+        several: There may be several callers: the server has a key.
     """
 
     def __init__(self, name: str, slots: Slots, shares: bool, several: bool) -> None:
@@ -39,9 +39,10 @@ class Partition:
         self._caller: str | None = None  # whose prompts llama.cpp's cache in memory may hold
         self._changing = asyncio.Lock()
 
-    def at_start(self) -> dict[str, Any]:
+    def at_start(self, settings: dict[str, Any]) -> dict[str, Any]:
         """What differs in the settings of a child that is about to start."""
         self._slots.apart = self._several
+        self._slots.kept = settings["cache_ram_mib"] != 0 and not self._several
         return {"cache_ram_mib": 0} if self._several else {}
 
     async def admit(self, child: ChildProcess) -> None:

@@ -1,14 +1,17 @@
 """
 Assigns an engine's slots to requests, and queues the others.
 
-llama.cpp steps busy slots together only where they lie side by side (each has a KV cache of its own), and left to itself it
-spreads them: eight requests on 32 slots then make 0.65 of the tokens. So the lowest free slot is handed out, except to a
-conversation whose beginning a free slot still holds: it goes back there, when that saves more than the gap costs. What a
-slot held before is not lost to others: llama.cpp keeps it in memory and brings it back to any slot.
+A conversation goes back to the slot that holds its beginning. Any other request gets a slot that holds nothing, else one that was not
+used for longest, so that conversations which take turns keep theirs.
 
-Where callers are kept apart (see `_partition`), a request is given a slot that holds its own caller's prompts, where their beginning is
-alike; else an empty one, else one of its caller's, else that of another: the one that was not used for longest. Only a slot of whose
-content it is known that it is the caller's is read from: a request that was given up early leaves nobody's.
+llama.cpp steps busy slots together only where they lie side by side (each has a KV cache of its own), and left to itself it
+spreads them: eight requests on 32 slots then make 0.65 of the tokens. So beside others a request gets the lowest slot that holds nothing
+worth the gap, which is what would soon be read again; and where llama.cpp keeps in memory what a slot held and brings it back to any slot,
+the lowest free one.
+
+Where callers are kept apart (see `_partition`), a request is given no slot that holds another caller's prompts while there is one of its
+own or an empty one. Only a slot of whose content it is known that it is the caller's is read from: a request that was given up early
+leaves nobody's.
 
 Requests wait in the order in which they came.
 
@@ -43,6 +46,7 @@ class Slots:
 
     Attributes:
         apart: Callers are kept apart: none reads what a slot holds of another's prompts.
+        kept: llama.cpp keeps what a slot held when another prompt is read there.
     """
 
     def __init__(self, count: int) -> None:
@@ -55,7 +59,7 @@ class Slots:
         self._takers: dict[int, str] = {}  # whose request was given it last
         self._order: dict[int, int] = {}  # of being taken
         self._taken = 0
-        self.apart = False
+        self.apart = self.kept = False
         self._restored: set[int] = set()  # and not asked since
         self._waiting: deque[asyncio.Future[int]] = deque()
 
@@ -208,15 +212,30 @@ class Slots:
         held = {slot: _common(self._blocks.get(slot, []), blocks) for slot in read}
         best = max(held, key=lambda slot: (held[slot], -slot), default=None)
         alone = len(self._free) == self._count  # then there is nobody to lie beside
-        if best is not None and held[best] >= (1 if alone else WORTH_A_GAP):
+        worth = 1 if alone else WORTH_A_GAP
+        if best is not None and held[best] >= worth:
             return best
-        return self._to_fill(own) if self.apart else min(self._free)
+        return self._to_fill(own, worth)
 
-    def _to_fill(self, own: set[int]) -> int:
-        """The free slot whose content costs its caller least: nobody's, one's own, or another's, the longest unused first."""
-        if empty := self._free - self._owners.keys():
-            return min(empty)
-        return min(own or self._free, key=lambda slot: self._order.get(slot, 0))
+    def _to_fill(self, own: set[int], worth: int) -> int:
+        """
+        The free slot whose content costs least.
+
+        Args:
+            own: Those of the caller's.
+            worth: So many blocks are worth keeping.
+        """
+        mine = own | (self._free - self._owners.keys()) if self.apart else self._free
+        for group in (mine, self._free):
+            if empty := {slot for slot in group - self._restored if self._held(slot) < worth}:
+                return min(empty)
+        if self.kept and worth > 1:
+            return min(self._free)
+        return min(mine or self._free, key=lambda slot: self._order.get(slot, 0))
+
+    def _held(self, slot: int) -> int:
+        """How many blocks of a prompt a slot holds."""
+        return len(self._blocks.get(slot, ()))
 
 
 def _tells_of_reading(event: Event) -> bool:

@@ -98,7 +98,7 @@ class GgufEngine:
         on_progress: Called with a fraction from 0 to 1 while the model loads.
         checker: The server's; None for one of the engine's own.
         engines: How many engines the server has, among which the memory for prompts is shared out.
-        several_callers: The server has keys of several callers.
+        several_callers: The server has a key: there may be several callers.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -396,7 +396,7 @@ class GgufEngine:
         )
 
         def settings(socket_path: str) -> dict[str, Any]:
-            own: dict[str, Any] = {} if embedding else self._partition.at_start()
+            own: dict[str, Any] = {} if embedding else self._partition.at_start(fixed)
             tried = [] if self._is_known else fixed["tried_templates"]  # once
             own |= {"tried_templates": tried}
             return fixed | {"socket_path": socket_path, "api_key": self._key} | own
