@@ -2,7 +2,7 @@
 The process of `tiny_child`: the real child's side around a server of one line a connection.
 
 `say X` is answered with X. `begin` is answered with a line, and then with nothing; `wait` with nothing at all. `die` ends the process,
-`stop` halts it, `eat N` takes N MiB and is answered with `ate` or `no memory`.
+`starve` does for want of memory, as C++ does, `stop` halts it, `eat N` takes N MiB and is answered with `ate` or `no memory`.
 """
 
 import signal
@@ -61,6 +61,10 @@ def _answer(connection: socket.socket) -> None:
                     stream.flush()
                 stream.readline()
             case "die":
+                signal.raise_signal(signal.SIGABRT)
+            case "starve":
+                words = "terminate called after throwing an instance of 'std::bad_alloc'"
+                print(words, file=sys.stderr, flush=True)
                 signal.raise_signal(signal.SIGABRT)
             case "stop":
                 signal.raise_signal(signal.SIGSTOP)

@@ -35,6 +35,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + UnsupportedOperation          501  the backend cannot do what this URL is for
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
+    | | + MemoryExhausted           503  our own engine has no memory left, for whatever it does
     | + OutOfMemory                 502  the backend has no memory for this request
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
@@ -47,9 +48,8 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BackendTimeout                504  the backend was silent for too long
     ConfigError, ConfigErrors            no answers: mistakes in the configuration, told at start
 
-A message says what was wrong, what was expected, and what to do. It never contains a path of the server, an upstream's text
-or a traceback. The body (`envelope`) can be read by OpenAI's clients and by FastChat's, which look for `object`, `message`
-and an integer `code` at the top.
+A message says what was wrong, what was expected, and what to do; it holds no path, no upstream's text and no traceback. The body
+(`envelope`) can be read by OpenAI's clients and by FastChat's, which look for `object`, `message` and an integer `code` at the top.
 
 Source: https://platform.openai.com/docs/guides/error-codes
 """
@@ -71,8 +71,7 @@ class UnilectError(Exception):
 
     Attributes:
         status: HTTP status code.
-        type: OpenAI's error type.
-        code: OpenAI's error code, a string, or None.
+        type, code: OpenAI's error type, and its error code, a string, or None.
         number: FastChat's error code, an integer.
         param: The request parameter at fault, or None.
         retry_after_s: Seconds after which a retry makes sense, or None.
@@ -369,21 +368,22 @@ class BackendError(UnilectError):
     """The backend broke off, or sent an invalid answer."""
 
     status = 502
-    type = "upstream_error"
-    code = "backend_error"
+    type, code = "upstream_error", "backend_error"
 
 
 class EngineDied(BackendError):
-    """
-    The engine process ended during the answer.
-
-    Attributes:
-        blamed: It died of this request, as far as is known.
-        from_outside: Somebody else ended it: it died of no request.
-    """
+    """The engine process ended during the answer."""
 
     code = "engine_died"
-    blamed = from_outside = False
+    blamed = False  # it died of this request, as far as is known
+    from_outside = False  # it died of no request
+
+
+class MemoryExhausted(EngineDied):
+    """The engine has no memory left, through no fault of the request."""
+
+    status = 503
+    code = "memory_exhausted"
 
 
 class OutOfMemory(BackendError):

@@ -52,6 +52,7 @@ _ERRORS = {
         errors.BackendTimeout,
         errors.BackendError,
         errors.EngineDied,
+        errors.MemoryExhausted,
         errors.OutOfMemory,
         errors.QueueFull,
         errors.RequestKilledEngine,

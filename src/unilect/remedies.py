@@ -35,6 +35,7 @@ _REMEDIES: dict[type[UnilectError], str] = {
     errors.UnsupportedOperation: "Choose a model whose backend supports the endpoint.",
     errors.BackendError: "Send the request again; the log has the backend's own words.",
     errors.EngineDied: "Send the request again: the engine is started anew. The log has the reason.",
+    errors.MemoryExhausted: "Lower the model's `context`, `parallel` or `cache_ram_mib`; the log's first lines tell what it takes.",
     errors.OutOfMemory: "Send a shorter request, or lower the model's `context` or `parallel`.",
     errors.BackendUnavailable: "Wait for `Retry-After`; `unilect ps` shows which backends are out, and why.",
     errors.BackendUnreachable: "Start the backend, or correct its address; `unilect ps` shows it.",

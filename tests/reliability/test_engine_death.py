@@ -236,17 +236,8 @@ async def test_a_request_that_ran_at_two_deaths_is_refused(mortal: Site) -> None
     first, *others = [await streaming(mortal, count) for count in (1510, 1501, 1502)]
     for other in others:
         other.close()
-    child = mortal.child
-    for death in range(2):
-        life = child.starts
-
-        async def at_work_again(life: int = life) -> bool:
-            return child.starts > life and child.alive and await mortal.busy() == 1
-
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        if not death:
-            await until(at_work_again)
+    for begins_again in (True, False):
+        await kill(mortal, signal.SIGKILL, begins_again)
     assert "engine_died" == (await frames(first))[-1]["error"]["code"]
     refused = await status_of(mortal, max_tokens=1510, stream=True)
     answered = [await streaming(mortal, count) for count in (1501, 1503)]
@@ -255,6 +246,19 @@ async def test_a_request_that_ran_at_two_deaths_is_refused(mortal: Site) -> None
 
     assert (400, "request_killed_engine") == refused
     assert [200, 200] == [stream.status for stream in answered]
+
+
+async def kill(running: Site, number: signal.Signals, begins_again: bool) -> None:
+    """Kill an engine, and wait until the one request that it had is at work again, if that is to come."""
+    child, life = running.child, running.child.starts
+
+    async def at_work_again() -> bool:
+        return child.starts > life and child.alive and await running.busy() == 1
+
+    assert child.pid is not None
+    os.kill(child.pid, number)
+    if begins_again:
+        await until(at_work_again)
 
 
 async def streaming(running: Site, max_tokens: int) -> Any:
@@ -268,13 +272,13 @@ async def streaming(running: Site, max_tokens: int) -> Any:
 async def test_a_request_is_refused_before_the_engine_is_back(
     mortal: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an engine has died of is refused while the engine still starts; another request waits for it and is answered."""
+    """What an engine has died of twice is refused while the engine still starts; another request waits for it and is answered."""
     child, may_start = mortal.child, asyncio.Event()
+    stream = await streaming(mortal, 1520)
+    await kill(mortal, signal.SIGSEGV, begins_again=True)
     starts = child.starts
     monkeypatch.setattr(child, "_pause", may_start.wait)
-    stream = await streaming(mortal, 1520)
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGSEGV)
+    await kill(mortal, signal.SIGSEGV, begins_again=False)
     told = (await frames(stream))[-1]["error"]["code"]
     other = asyncio.create_task(status_of(mortal, max_tokens=7))
     refused = await asyncio.wait_for(status_of(mortal, max_tokens=1520, stream=True), 60)
@@ -292,9 +296,8 @@ async def test_requests_that_kill_do_not_put_a_model_out() -> None:
     async with site(Config(port=0, models=models, log_level="error")) as running:
         for number in range(MAX_DEATHS + 1):
             stream = await streaming(running, 1500 + number)
-            pid = running.child.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGSEGV)
+            for begins_again in (True, False):
+                await kill(running, signal.SIGSEGV, begins_again)
             told = (await frames(stream))[-1]["error"]
             assert "engine_died" == told["code"]
         answered = await status_of(running, max_tokens=5)

@@ -86,8 +86,8 @@ def test_fields(path: Path) -> None:
         ("f64", 12, struct.pack("<d", 0.5), 0.5),
         ("numbers", 9, struct.pack("<IQ2i", 5, 2, 1, -1), [1, -1]),
         ("texts", 9, struct.pack("<IQ", 8, 2) + text("a") + text("b"), ["a", "b"]),
-        ("many numbers", 9, struct.pack("<IQ", 0, 100) + b"x" * 100, None),
-        ("many texts", 9, struct.pack("<IQ", 8, 100) + text("a") * 100, None),
+        ("many numbers", 9, struct.pack("<IQ", 0, 1000) + b"x" * 1000, None),
+        ("many texts", 9, struct.pack("<IQ", 8, 1000) + text("a") * 1000, None),
     ]
     path.write_bytes(gguf([field(name, kind, data) for name, kind, data, _ in values]))
 

@@ -10,8 +10,18 @@ from engine import made
 from unilect.config.server import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf._file import GgufHead, read_head
-from unilect.engines.gguf._memory import Needs, complaint, doubt, needs, where
+from unilect.engines.gguf._layers import layers
+from unilect.engines.gguf._memory import (
+    MOST_CHECKPOINTS,
+    Needs,
+    budget,
+    complaint,
+    doubt,
+    needs,
+    where,
+)
 from unilect.engines.gguf.engine import GgufEngine
+from unilect.engines.process.memory import MIB, processor_words
 from unilect.errors import BackendUnavailable
 
 GB = 10**9
@@ -29,14 +39,12 @@ PLAIN = {"block_count": 12, "embedding_length": 512, "attention__head_count": 8}
 @pytest.mark.parametrize(
     ("fields", "per_token"),
     [
+        (PLAIN | {"attention__shared_kv_layers": 4}, 8 * 8 * (64 + 64) * 2),
         (PLAIN, 12 * 8 * (64 + 64) * 2),
         (PLAIN | {"attention__head_count_kv": 2}, 12 * 2 * (64 + 64) * 2),
         (PLAIN | {"attention__head_count_kv": [2] * 6 + [0] * 6}, 6 * 2 * (64 + 64) * 2),
         (PLAIN | {"attention__key_length": 256, "attention__value_length": 128}, 12 * 8 * (256 + 128) * 2),
-        (PLAIN | {"attention__sliding_window": 512}, 2 * 8 * (64 + 64) * 2),
         (PLAIN | {"attention__kv_lora_rank": 512, "attention__key_length": 576, "attention__head_count_kv": 1}, 12 * 576 * 2),
-        (PLAIN | {"ssm__state_size": 16}, 0),
-        (PLAIN | {"ssm__state_size": 16, "attention__head_count_kv": [0, 2] * 6}, 6 * 2 * (64 + 64) * 2),
         ({"block_count": 12}, 0),
         ({}, 0),
     ],
@@ -45,7 +53,103 @@ def test_keys_and_values(fields: dict[str, Any], per_token: int) -> None:
     """Each kind of model has its own size, never more than it takes; what is not known counts for nothing."""
     need = needs(head(**fields), Path("x.gguf"), ModelConfig(parallel=3), 1000, embedding=False)
 
-    assert (per_token * 1000, 3 * per_token * 1000) == (need.slot, need.cache)
+    assert (per_token * 1024, 3 * per_token * 1024) == (need.slot, need.cache)
+    assert 0 == need.checkpoint
+
+
+KEY_AND_VALUE = 8 * (64 + 64) * 2  # bytes of a token in a layer of PLAIN
+MAMBA = {
+    "ssm__state_size": 16,
+    "ssm__inner_size": 256,
+    "ssm__conv_kernel": 4,
+    "ssm__group_count": 1,
+}
+STATE = 4 * (3 * (256 + 2 * 16) + 16 * 256)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "whole", "windowed", "states"),
+    [
+        ("gemma3", {"attention__sliding_window": 512}, 2, 10, 0),
+        ("gemma2", {"attention__sliding_window": 512}, 6, 6, 0),
+        ("llama", {"attention__sliding_window": 512}, 12, 0, 0),
+        ("new", {"attention__sliding_window": 512}, 2, 10, 0),
+        ("new", {"attention__sliding_window": 512, "attention__sliding_window_pattern": [True, False] * 6}, 6, 6, 0),
+        ("gemma4", {"attention__sliding_window": 512, "attention__sliding_window_pattern": 3}, 4, 8, 0),
+        ("mamba2", MAMBA, 0, 0, 12),
+        ("jamba", MAMBA | {"attention__head_count_kv": [0, 8] * 6}, 6, 0, 6),
+        ("falcon-h1", MAMBA, 12, 0, 12),
+        ("qwen35", MAMBA, 3, 0, 9),
+        ("qwen3next", MAMBA | {"full_attention_interval": 3}, 4, 0, 8),
+        ("x", MAMBA | {"attention__recurrent_layers": [True] * 6 + [False] * 6}, 6, 0, 6),
+        ("nemotron_h", MAMBA | {"attention__head_count_kv": [0, 8, 0] * 4, "feed_forward_length": [0, 0, 9] * 4}, 4, 0, 4),
+    ],
+)  # fmt: skip
+def test_windows_and_states(
+    architecture: str, fields: dict[str, Any], whole: int, windowed: int, states: int
+) -> None:
+    """Layers with a window keep that and a step, layers with a state keep it; a checkpoint holds both, and nothing of the others."""
+    named = {f"{architecture}.{name.replace('__', '.')}": value for name, value in (PLAIN | fields).items()}  # fmt: skip
+    found = layers(GgufHead({"general.architecture": architecture} | named, 0), "f16", "f16")
+    kept = windowed * KEY_AND_VALUE * 768 + states * STATE
+
+    assert found.slot(8192, 64) == whole * KEY_AND_VALUE * 8192 + kept
+    assert found.checkpoint(8192, 64) == kept
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({"wkv__head_size": 64, "token_shift_count": 2}, 4 * 512 * (64 + 2)),
+        ({"shortconv__l_cache": 3}, 4 * 512 * 2),
+        ({"kda__head_dim": 32, "ssm__conv_kernel": 4}, 4 * 32 * 8 * (3 * 3 + 32)),
+    ],
+)
+def test_other_states(fields: dict[str, Any], state: int) -> None:
+    """The states of other kinds of layers have their own sizes."""
+    assert 12 * state == layers(head(**PLAIN, **fields), "f16", "f16").state
+
+
+def test_weights_that_are_copied() -> None:
+    """Weights whose order llama.cpp changes for the processor count twice."""
+    file = GgufHead({}, 1000, matrices={2: 3200, 12: 25600, 1: 5000})
+    need = needs(file, Path("x.gguf"), ModelConfig(), 16, embedding=False)
+    copies = 3200 * 18 // 32 + 25600 * 144 // 256
+
+    assert need.repacked == (copies if processor_words() & {"avx2", "asimddp"} else 0)
+    assert need.own >= need.repacked
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_mib", "free_mib", "engines", "given", "expected"),
+    [
+        (1, 8000, 1, None, (MOST_CHECKPOINTS, 1000)),
+        (100, 8000, 1, None, (2, 1000)),
+        (100, 8000, 1, 0, (2, 0)),
+        (100, 8000, 1, 20_000, (2, 20_000)),
+        (9000, 8000, 1, None, (1, 1000)),
+        (100, 0, 1, None, (1, 0)),
+        (100, None, 1, None, (MOST_CHECKPOINTS, 8192)),
+        (100, 10**6, 2, None, (MOST_CHECKPOINTS, 4096)),
+        (100, 8000, 4, None, (1, 250)),
+    ],
+)
+def test_what_is_remembered(
+    checkpoint_mib: int, free_mib: int | None, engines: int, given: int | None, expected: tuple[int, int]
+) -> None:  # fmt: skip
+    """Idle conversations and checkpoints get an eighth each of what is left, all engines together; one checkpoint is always kept."""
+    need = Needs(0, 0, 5, 16, checkpoint=checkpoint_mib * MIB)
+    found = budget(need, given, None if free_mib is None else free_mib * MIB, engines)
+
+    assert expected == (found.checkpoints, found.prompts // MIB)
+    assert found.grows == (5 * expected[0] * checkpoint_mib + expected[1]) * MIB
+
+
+def test_what_a_model_takes_is_not_left() -> None:
+    """What is remembered is a share of what is left when the model is loaded."""
+    need = budget(Needs(1000 * MIB, 250 * MIB, 4, 16), None, 10_000 * MIB)
+
+    assert 1000 * MIB == need.prompts
 
 
 def test_fewer_bits() -> None:
@@ -141,9 +245,10 @@ async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
     told = [record.getMessage() for record in caplog.records if "KV cache" in record.getMessage()]
 
     assert 1 == len(told)
-    assert (
-        "demo: on the CPU, 2 threads; weights 4 MB, KV cache 524 MB (`context` 2048 x `parallel` 100)"
-        == told[0]
+    assert re.fullmatch(
+        r"demo: on the CPU, 2 threads; weights 4 MB, KV cache 524 MB \(`context` 2048 x `parallel` 100\); "
+        r"\d+ MB when loaded, at most .* GB with .* of idle conversations \(`cache_ram_mib`\)",
+        told[0],
     )
 
 

@@ -50,6 +50,9 @@ def test_why_a_child_ended_while_it_loaded(lines: list[str], expected: str) -> N
          "std::bad_alloc (crashed (SIGABRT))"),
         (['parse: error parsing grammar: root ::= "my secret" error', "secret error"], -11, "crashed (SIGSEGV)"),
         (["MemoryError: my secret"], 1, "MemoryError (exit status 1)"),
+        (["0.1 E ggml_aligned_malloc: insufficient memory (attempted to allocate  123.45 MB)", ASSERT], -6,
+         "insufficient memory (attempted to allocate  123.45 MB) (crashed (SIGABRT))"),
+        (["0.1 E CUDA error: out of memory"], -6, "CUDA error: out of memory (crashed (SIGABRT))"),
         ([], -9, "killed (SIGKILL): by hand, or by the system for want of memory"),
     ],
 )  # fmt: skip
@@ -64,3 +67,19 @@ def test_many_lines() -> None:
 
     assert "line 999" == kept.of_load(0)
     assert len(kept._lines) < 100
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("terminate called after throwing an instance of 'std::bad_alloc'", True),
+        ("terminate called after throwing an instance of 'std::runtime_error'", False),
+        ("buffer: failed to allocate buffer of size 46080983040", True),
+        ("0.1 E CUDA error: out of memory", True),
+        (ASSERT, False),
+        ("parse: error parsing grammar: root ::= 'std::bad_alloc' error", False),
+    ],
+)
+def test_want_of_memory(line: str, expected: bool) -> None:
+    """Want of memory is known by lines in which no client's text stands."""
+    assert expected == words(line, "more").of_memory()

@@ -10,7 +10,6 @@ from engine import ENGINES_IN_CI, answer, chat, engine, process
 from tiny_child import Tiny
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import FOLDER, MODEL
-from unilect.engines.gguf._child import cache_ram_mib
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 from unilect.engines.transformers.engine import HfEngine
 from unilect.routing import sources
@@ -102,30 +101,6 @@ def test_this_machine() -> None:
     free = free_bytes()
 
     assert (free is not None and free > MIB) == Path("/proc/meminfo").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "free_mib", "expected"),
-    [
-        (None, 8000, 1000),
-        (None, 10**6, 8192),
-        (None, None, 8192),
-        (0, 8000, 0),
-        (20_000, 1, 20_000),
-    ],
-)
-def test_the_prompt_cache_of_llama_cpp(
-    given: int | None, free_mib: int | None, expected: int
-) -> None:
-    """It is as large as it was set, else an eighth of what is free, and never more than llama.cpp itself would take."""
-    assert expected == cache_ram_mib(given, None if free_mib is None else free_mib * MIB)
-
-
-def test_engines_share_the_prompt_cache() -> None:
-    """All engines of a server together remember as much as one alone would; what was set is not divided."""
-    assert 4 * [1000 // 4] == [cache_ram_mib(None, 8000 * MIB, 4)] * 4
-    assert 8192 // 4 == cache_ram_mib(None, 10**6 * MIB, 4)
-    assert 512 == cache_ram_mib(512, 8000 * MIB, 4)
 
 
 def test_the_bundled_model_remembers_little() -> None:

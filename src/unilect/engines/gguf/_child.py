@@ -13,15 +13,11 @@ from typing import Any
 import msgspec
 import xllamacpp
 
-from unilect.engines.gguf._memory import Needs, complaint, doubt
+from unilect.engines.gguf._memory import STEP, Needs, budget, complaint, doubt
 from unilect.engines.process import child, trial
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 
-# a prompt can be given up between batches; on a CPU, reading is as fast as with 2048
-_CPU_BATCH = 64
 _GPU_BATCH = 2048
-_MOST_CACHE_MIB = 8192  # llama.cpp's own
-_CACHE_PART = 8  # of what is free, for all engines of a server together
 # what a GPU's driver and library may take of the machine's memory while they run
 _GPU_GROWS_BYTES = 8 * 2**30
 _IMAGE_BYTES = 2 * 2**30  # a large picture, unpacked
@@ -37,22 +33,25 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: llama.cpp refuses; its reason is on stderr.
     """
     needs = msgspec.convert(settings["needs"], Needs)
+    if has_gpu() and settings["gpu_layers"] != 0:
+        needs = msgspec.structs.replace(needs, repacked=0)
     folder = Path(settings["socket_path"]).parent  # the parent removes it
     try:
         try_templates(settings["tried_templates"], settings["trial_model"], folder)
     except ValueError as error:
         raise ValueError(f"{settings['name']}: {error}") from error
     warning = _check(settings, needs)
-    chosen = parameters(settings)
-    _server.append(xllamacpp.Server(chosen))
+    needs = budget(needs, settings["cache_ram_mib"], free_bytes(), settings["engines"])
+    _server.append(xllamacpp.Server(parameters(settings, needs)))
     own = _GPU_GROWS_BYTES if has_gpu() else 0
     images = _IMAGE_BYTES if settings["mmproj"] else 0
     return {
         "address": _server[0].listening_address,
         "devices": [str(device["description"]) for device in _gpus()],
         "warning": warning,
-        # what leaves a slot is copied before anything is dropped for it
-        "grows_bytes": max(0, chosen.cache_ram_mib) * MIB + 2 * needs.slot + own + images,
+        "needs": msgspec.to_builtins(needs),
+        # beside what is remembered, copies of a slot while it is changed
+        "grows_bytes": needs.grows + 2 * (needs.slot + needs.checkpoint) + own + images,
     }
 
 
@@ -120,7 +119,7 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
     return doubt(name, needs, None if free is None else free - reserved)
 
 
-def parameters(settings: dict[str, Any]) -> Any:
+def parameters(settings: dict[str, Any], needs: Needs) -> Any:
     """llama.cpp's parameters for our settings."""
     p = xllamacpp.CommonParams()
     p.model.path = settings["path"]
@@ -135,12 +134,13 @@ def parameters(settings: dict[str, Any]) -> Any:
     p.warmup = False
     p.cont_batching = True
     p.cache_idle_slots = False  # else every request waits until all idle slots are copied
-    p.cache_ram_mib = cache_ram_mib(settings["cache_ram_mib"], free_bytes(), settings["engines"])
+    p.cache_ram_mib = needs.prompts // MIB
+    p.n_ctx_checkpoints = needs.checkpoints
     p.ctx_shift = False  # dropping the middle of a conversation unasked loses the newest text first
     p.n_parallel = settings["parallel"]
     p.n_ctx = settings["context"] * settings["parallel"]
     p.cpuparams.n_threads = p.cpuparams_batch.n_threads = settings["threads"]
-    p.n_batch = settings["batch"] or (_GPU_BATCH if has_gpu() else _CPU_BATCH)
+    p.n_batch = settings["batch"] or (_GPU_BATCH if has_gpu() else STEP)
     p.n_batch = max(p.n_batch, p.n_parallel)  # a step makes a token for each
     p.n_ubatch = min(p.n_batch, 512)
     # it reads the file once more, and changes nothing but the layers that are nobody's choice
@@ -166,14 +166,6 @@ def parameters(settings: dict[str, Any]) -> Any:
             kind = xllamacpp.llama_pooling_type
             p.pooling_type = _member(kind, "LLAMA_POOLING_TYPE", settings["pooling"])
     return p
-
-
-def cache_ram_mib(given: int | None, free: int | None, engines: int = 1) -> int:
-    """What llama.cpp may keep of conversations that have no slot; a share of what is free, where nobody says."""
-    if given is not None:
-        return given
-    most = _MOST_CACHE_MIB // engines
-    return most if free is None else min(most, free // (_CACHE_PART * engines) // MIB)
 
 
 def has_gpu() -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilect.engines.gguf._images import BROKEN
-from unilect.errors import BackendError, InvalidRequest, UnilectError
+from unilect.errors import BackendError, InvalidRequest, MemoryExhausted, UnilectError
 from unilect.http.client import raise_for_answer
 from unilect.http.error_bodies import error_text, reported, unknown_token
 
@@ -22,6 +22,8 @@ _TOLD = {
 }
 #: What llama.cpp says of images; of texts it says neither.
 _OF_IMAGES = ("Failed to load image", "Failed to tokenize prompt")
+#: What the C++ library says where there is no memory, behind whatever the server was doing.
+_NO_MEMORY = "std::bad_alloc"
 _STRAYS = "does not match the expected"
 
 
@@ -37,13 +39,15 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
         InvalidRequest: Also a 500 that tells a fault of the request.
         UnilectError: As `raise_for_answer` otherwise.
     """
-    if status == 500:
+    if status == 500 or (status == 400 and _NO_MEMORY in error_text(body)):
         raise fault(reported(error_text(body)))
     raise_for_answer(status, headers, body)
 
 
 def fault(error: BackendError) -> UnilectError:
-    """The error itself, or what it means where its words tell a fault of the request, or an answer that was lost."""
+    """The error itself, or what it means where its words tell a want of memory, a fault of the request, or an answer that was lost."""
+    if _NO_MEMORY in error.message:
+        return MemoryExhausted("", logged=error.logged)  # the supervisor knows the sizes
     if any(words in error.message for words in _TOLD):
         return InvalidRequest(error.message, logged=error.logged)
     if _STRAYS in error.message:

@@ -27,8 +27,9 @@ MAX_STRING_BYTES = 64 * 1024 * 1024
 MAX_DIMENSIONS = 4
 _NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_KEPT_ARRAY = 64  # longer arrays (vocabularies) are skipped over; nobody here reads them
+_KEPT_ARRAY = 512  # a number for each layer; longer arrays (vocabularies) are skipped over; nobody here reads them
 _EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
+_ROWS = 8  # that many are put together
 _LFS = b"version https://git-lfs"
 _LIBRARY = "xllamacpp"
 
@@ -52,6 +53,8 @@ class GgufHead(Struct, frozen=True):
         size_bytes: The size of the file.
         marks: The ids of tokens by their texts, of those that may be fill-in-the-middle tokens.
         classifies: It has layers that make a score of a text.
+        vocabulary: How many tokens it has.
+        matrices: How many weights it has by type, of those that may be put into another order.
     """
 
     fields: dict[str, Any]
@@ -59,6 +62,8 @@ class GgufHead(Struct, frozen=True):
     parameters: int = 0
     marks: dict[bytes, int] = {}
     classifies: bool = False
+    vocabulary: int = 0
+    matrices: dict[int, int] = {}
 
     @property
     def architecture(self) -> str:
@@ -151,7 +156,15 @@ def read_head(path: Path) -> GgufHead:
             )
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             reader = _Reader(data, size)
-            return GgufHead(reader.head(), size, reader.parameters, reader.marks, reader.classifies)
+            return GgufHead(
+                reader.head(),
+                size,
+                reader.parameters,
+                reader.marks,
+                reader.classifies,
+                reader.vocabulary,
+                reader.matrices,
+            )
     except FileNotFoundError as error:
         raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
@@ -261,7 +274,8 @@ class _Reader:
     def __init__(self, data: mmap.mmap, size: int) -> None:
         self._data = data
         self._size = size
-        self._at = self.parameters = 0
+        self._at = self.parameters = self.vocabulary = 0
+        self.matrices: dict[int, int] = {}
         self.marks: dict[bytes, int] = {}
         self.classifies = False
 
@@ -300,11 +314,18 @@ class _Reader:
             if not all(1 <= size <= 2**40 for size in sizes):
                 raise _Damaged("a tensor's size makes no sense")
             self.parameters += prod(sizes)
-            self._number("I")
+            self._count(name, sizes, self._number("I"))
             furthest = max(furthest, self._number("Q"))
         start = (self._at + alignment - 1) // alignment * alignment
         if tensors and start + furthest >= self._size:
             raise _Damaged("it is cut off: tensors are beyond its end")
+
+    def _count(self, name: bytes, sizes: list[int], kind: int) -> None:
+        """Take note of a tensor's type and rows."""
+        if name == b"token_embd.weight":
+            self.vocabulary = sizes[-1]
+        elif (len(sizes) == 2 or b"_exps." in name) and sizes[1:] and sizes[1] % _ROWS == 0:
+            self.matrices[kind] = self.matrices.get(kind, 0) + prod(sizes)
 
     def _number(self, code: str) -> Any:
         (value,) = struct.unpack_from("<" + code, self._data, self._at)

@@ -9,56 +9,123 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-kv-cache.cpp
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
+
+from unilect.engines.gguf._layers import cells, layers, number
+from unilect.engines.process.memory import MIB, processor_words
 
 if TYPE_CHECKING:  # the child needs neither, and is to start soon
     from unilect.config.model import ModelConfig
     from unilect.engines.gguf._file import GgufHead
 
 MAX_CELLS = 2**31 - 1  # llama.cpp counts the tokens of all requests in an int32
-_BYTES = {
-    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32,
-}  # fmt: skip
-_WINDOWED = 6  # of so many layers one sees the whole context, in the model with the most windows
+STEP = 64  # tokens that are read at once on a CPU: a prompt can be given up between two steps, and no larger one reads faster
+MOST_CHECKPOINTS = 8  # those of the last two or three turns
+_SHARE = 8  # of what is left, for idle conversations, and as much for checkpoints
+_MOST_MIB = 8192  # llama.cpp's own, of idle conversations
+_PROCESS = 47 * MIB  # Python, llama.cpp and its server
+_TOKEN = 160  # bytes of each token in the vocabulary
 _SPLIT = re.compile(r"^(.*)-00001-of-(\d{5})\.gguf$")
+#: Bytes of a weight in the types that llama.cpp copies into an order that suits the processor, by the processor's word for what that needs.
+_REPACKED = {
+    "avx2": {2: 18 / 32, 12: 144 / 256, 20: 18 / 32, 39: 17 / 32},
+    "avx512f": {10: 84 / 256},
+    "asimddp": {2: 18 / 32, 8: 34 / 32, 12: 144 / 256, 13: 176 / 256, 14: 210 / 256, 20: 18 / 32, 39: 17 / 32},
+}  # fmt: skip
 
 
 class Needs(Struct, frozen=True):
     """
-    What a model takes.
+    What a model takes, in bytes.
 
     Attributes:
-        weights: Bytes of its files, which are mapped.
-        slot: Bytes of the keys and values of one request with the whole context.
+        weights: Its files, which are mapped.
+        slot: The keys, values and state of one request with the whole context.
         parallel: How many of these there are.
         context: Their length in tokens.
+        repacked: Weights that are copied beside the files.
+        work: What is calculated with, adapters and projector.
+        checkpoint: One checkpoint of a slot; 0 for a model that needs none.
+        checkpoints: How many each slot keeps.
+        prompts: Idle conversations, at most.
     """
 
     weights: int
     slot: int
     parallel: int
     context: int
+    repacked: int = 0
+    work: int = 0
+    checkpoint: int = 0
+    checkpoints: int = 1
+    prompts: int = 0
 
     @property
     def cache(self) -> int:
-        """Bytes of all keys and values."""
+        """All keys and values."""
         return self.slot * self.parallel
+
+    @property
+    def own(self) -> int:
+        """What is allocated while the model loads."""
+        return self.cache + self.repacked + self.work
+
+    @property
+    def loaded(self) -> int:
+        """What the process takes once the model is loaded."""
+        return self.weights + self.own + _PROCESS
+
+    @property
+    def grows(self) -> int:
+        """What comes while it answers."""
+        return self.checkpoint * self.checkpoints * self.parallel + self.prompts
 
 
 def needs(
     head: "GgufHead", path: Path, config: "ModelConfig", context: int, embedding: bool
 ) -> Needs:
-    """What a file takes with these settings."""
-    per_token = 0.0
-    for heads in _kv_heads(head):
-        key, value = _width(head, "key"), _width(head, "value")
-        per_token += heads * (
-            key * _BYTES[config.cache_type_k] + value * _BYTES[config.cache_type_v]
-        )
+    """What a file takes with these settings, before `budget`."""
+    kept = layers(head, config.cache_type_k, config.cache_type_v)
     parallel = 1 if embedding else config.parallel
-    return Needs(_size(path, head.size_bytes), int(per_token * context), parallel, context)
+    step = context if embedding else min(512, max(config.batch or STEP, parallel))
+    wide = max(number(head, "feed_forward_length"), number(head, "expert_feed_forward_length"))
+    work = step * (12 * number(head, "embedding_length") + 8 * wide + 2 * cells(context))
+    work += 24 * step * number(head, "ssm.inner_size") + 2 * kept.widest * parallel
+    work += (4 * parallel + _TOKEN) * head.vocabulary
+    from unilect.config.paths import adapter_of  # the child does without
+
+    beside = [adapter_of(text)[0] for text in config.lora]
+    beside += [config.mmproj] if config.mmproj and not embedding else []
+    return Needs(
+        weights=_size(path, head.size_bytes),
+        slot=kept.slot(context, step),
+        parallel=parallel,
+        context=context,
+        repacked=0 if config.gpu_layers not in (None, 0) else _repacked(head),
+        work=work + sum(Path(file).stat().st_size for file in beside),
+        checkpoint=0 if embedding else kept.checkpoint(context, step),
+    )
+
+
+def budget(need: Needs, cache_ram_mib: int | None, free: int | None, engines: int = 1) -> Needs:
+    """
+    The needs with what may be remembered beside the slots: a share of what is left where the model is loaded, unless somebody says.
+
+    Args:
+        cache_ram_mib: The option.
+        free: Bytes that are free, before it is loaded; None where nobody knows.
+        engines: How many engines share that.
+    """
+    left = None if free is None else max(0, free - need.own - need.weights)
+    share = _MOST_MIB // engines
+    share = share if left is None else min(share, left // (_SHARE * engines) // MIB)
+    prompts = share if cache_ram_mib is None else cache_ram_mib
+    all_at_once = max(1, need.checkpoint * need.parallel)
+    count = max(1, min(MOST_CHECKPOINTS, share * MIB // all_at_once))
+    return msgspec.structs.replace(need, checkpoints=count, prompts=max(0, prompts) * MIB)
 
 
 def complaint(
@@ -79,7 +146,7 @@ def complaint(
             f"{MAX_CELLS} that llama.cpp can hold. Lower `context` or `parallel`."
         )
     sizes = told(need)
-    if free is not None and need.cache > free - reserved:
+    if free is not None and need.cache + need.repacked > free - reserved:
         others = f", of which other models that start now take {_gigabytes(reserved)}"
         return (
             f"{name} does not fit into memory: {sizes}, and {_gigabytes(free)} are free{others if reserved else ''}. Lower `context` or `parallel`, "
@@ -96,7 +163,7 @@ def complaint(
 def doubt(name: str, need: Needs, free: int | None) -> str:
     """What the operator should know of a model that can be loaded; empty where there is nothing."""
     free = None if free is None else max(0, free)
-    if free is None or need.cache + need.weights <= free:
+    if free is None or need.own + need.weights <= free:
         return ""
     return (
         f"{name}: memory is short: {told(need)}, and {_gigabytes(free)} are free. Its weights are read from the disk again and "
@@ -112,6 +179,15 @@ def told(need: Needs) -> str:
     )
 
 
+def told_at_most(need: Needs) -> str:
+    """The sizes in words, with what may be remembered beside the slots."""
+    parts = [f"{_gigabytes(need.prompts)} of idle conversations (`cache_ram_mib`)"]
+    if need.checkpoint:
+        count = f"{need.checkpoints} for each slot"
+        parts.append(f"{_gigabytes(need.grows - need.prompts)} of checkpoints ({count})")
+    return f"{told(need)}; {_gigabytes(need.loaded)} when loaded, at most {_gigabytes(need.loaded + need.grows)} with {' and '.join(parts)}"
+
+
 def where(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -> str:
     """
     Where a model runs, in words.
@@ -123,7 +199,7 @@ def where(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -
     if not gpus or layers == 0:
         unused = f" ({', '.join(gpus)} not used: `gpu_layers` is 0)" if gpus else ""
         return f"the CPU, {threads} thread{'s' if threads > 1 else ''}{unused}"
-    every = _number(head, "block_count") + 1  # the output counts as one
+    every = number(head, "block_count") + 1  # the output counts as one
     if layers is None:
         return f"{', '.join(gpus)}, as many of {every} layers as fit"
     part = every if layers == -1 else min(every, layers)
@@ -134,42 +210,13 @@ def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def _kv_heads(head: "GgufHead") -> list[float]:
-    """Heads of keys and values, layer by layer; a layer whose size is not known counts for none."""
-    layers = _number(head, "block_count")
-    if _field(head, "ssm.state_size") is not None or _field(head, "wkv.head_size") is not None:
-        given = _field(head, "attention.head_count_kv")
-        return [float(one) for one in given] if isinstance(given, list) else []
-    given = _field(head, "attention.head_count_kv")
-    if given is None:
-        given = _field(head, "attention.head_count")
-    if isinstance(given, list):
-        heads = [float(one) for one in given]
-    else:
-        heads = [float(given)] * layers if isinstance(given, int) else []
-    windowed = _field(head, "attention.sliding_window") or _field(head, "attention.chunk_size")
-    return heads[::_WINDOWED] if windowed else heads
-
-
-def _width(head: "GgufHead", what: str) -> float:
-    """Numbers in a key, or a value, of one head."""
-    if what == "value" and _field(head, "attention.kv_lora_rank") is not None:
-        return 0.0  # kept within the keys
-    given = _number(head, f"attention.{what}_length")
-    heads = _field(head, "attention.head_count")
-    most = max(heads, default=0) if isinstance(heads, list) else heads
-    if given or not isinstance(most, int) or most < 1:
-        return float(given)
-    return _number(head, "embedding_length") / most
-
-
-def _field(head: "GgufHead", name: str) -> Any:
-    return head.fields.get(f"{head.architecture}.{name}")
-
-
-def _number(head: "GgufHead", name: str) -> int:
-    value = _field(head, name)
-    return value if isinstance(value, int) and value > 0 else 0
+def _repacked(head: "GgufHead") -> int:
+    """Bytes of the weights that llama.cpp copies on this processor."""
+    words = processor_words()
+    sizes = {
+        kind: size for word in words & _REPACKED.keys() for kind, size in _REPACKED[word].items()
+    }
+    return int(sum(count * sizes.get(kind, 0.0) for kind, count in head.matrices.items()))
 
 
 def _size(path: Path, size: int) -> int:

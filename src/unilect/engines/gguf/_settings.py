@@ -36,7 +36,7 @@ def child_settings(
         "name": name,
         "path": str(path),
         "needs": msgspec.to_builtins(takes),
-        "takes_bytes": takes.cache,
+        "takes_bytes": takes.own,
         "context": context,
         "parallel": 1 if embedding else config.parallel,
         "threads": threads,

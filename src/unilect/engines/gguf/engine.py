@@ -44,8 +44,7 @@ from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._lora import empty
-from unilect.engines.gguf._memory import needs, where
-from unilect.engines.gguf._memory import told as sizes_of
+from unilect.engines.gguf._memory import Needs, told_at_most, where
 from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
 from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
@@ -419,9 +418,12 @@ class GgufEngine:
         self._told = True
         if said["warning"]:
             log.warning("%s", said["warning"])
-        need = needs(self._head, self._path, self._config, self._context, not self._writes)
+        need = msgspec.convert(said["needs"], Needs)
         self.device = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
-        log.info("%s: on %s; %s", self._name, self.device, sizes_of(need))
+        sizes = told_at_most(need)
+        for supervisor in self._supervisors.values():
+            supervisor.sizes = sizes
+        log.info("%s: on %s; %s", self._name, self.device, sizes)
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the file that the child has in memory; llama.cpp itself tells none."""

@@ -30,7 +30,15 @@ _HARMLESS = (
         r"terminate called after throwing an instance of '(?P<told>std::(?:bad_alloc|length_error|runtime_error|out_of_range))'"
     ),
     re.compile(r"\S*?: ?(?P<told>failed to allocate (?:\w{1,10} )?buffer of size \d{1,20})$"),
-    re.compile(r"(?P<told>CUDA error|MemoryError|RecursionError|torch\.OutOfMemoryError)\b"),
+    re.compile(
+        r"(?P<told>CUDA error(?:: out of memory)?|MemoryError|RecursionError|torch\.OutOfMemoryError)\b"
+    ),
+    re.compile(
+        r"\S*?: ?(?P<told>insufficient memory \(attempted to allocate {1,20}[\d.]{1,20} MB\))"
+    ),
+)
+_OF_MEMORY = re.compile(
+    r"bad_alloc|failed to allocate|MemoryError|out of memory|insufficient memory"
 )
 
 
@@ -55,10 +63,18 @@ class LastWords:
 
     def of_death(self, status: int | None) -> str:
         """Why a child ended that served."""
+        told = next(iter(self._told()), "")
+        return f"{told} ({_status(status)})" if told else _status(status)
+
+    def of_memory(self) -> bool:
+        """Whether it had no memory left, by its own words."""
+        return any(_OF_MEMORY.search(told) for told in self._told())
+
+    def _told(self) -> list[str]:
+        """What may be told of its lines."""
         lines = [_PREFIX.sub("", line) for line in self._lines]
         found = (form.match(line) for line in lines for form in _HARMLESS)
-        told = next((match["told"] for match in found if match), "")
-        return f"{told} ({_status(status)})" if told else _status(status)
+        return [match["told"] for match in found if match]
 
 
 def _status(status: int | None) -> str:

@@ -3,9 +3,10 @@ Requests that crashed an engine: they are not retried, and refused for a while.
 
 Who ran in the engine when it died is a suspect, and so is who had left without an answer: its work goes on behind it.
 
-1. One that was there alone is the culprit. Of several, the only one that was there at an earlier death, too; and so of one where
-   somebody else ended the engine (an operator, the kernel for another process's memory): it has bounds of its own for memory.
-   Several that ask for the same are several.
+1. A single death convicts nobody: a driver fails, an operator ends a process. The culprit is the only one that was there at an earlier
+   death, too, and was not answered between. Of an engine that hangs it is the one that was there alone: to try that again would take
+   everybody's time. Several that ask for the same are several.
+   A death for want of memory is the engine's own: nobody is a suspect of it.
 2. Suspects take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
    two deaths. Who is answered is cleared.
 3. Requests are told apart by a digest of what they ask; of those that are answered none is made before an engine has died.
@@ -172,14 +173,14 @@ class Suspects:
         """The engine has answered a question of this time: it has done with all that had left by then."""
         self._lingering = [ticket for ticket in self._lingering if ticket.left_at > asked_at]
 
-    def died(self, life: int, before: float | None = None, outside: bool = False) -> int:
+    def died(self, life: int, before: float | None = None, of_memory: bool = False) -> int:
         """
         The engine has died.
 
         Args:
             life: Which of its lives is over.
-            before: What came later is not to blame.
-            outside: Somebody else ended it: who was there alone may be begun once more.
+            before: It hung since then: what came later is not to blame.
+            of_memory: It had no memory left.
 
         Returns:
             Of how many deaths, this one and earlier ones, the culprit is now known.
@@ -191,10 +192,12 @@ class Suspects:
         there = {ticket for ticket in there if before is None or ticket.since <= before}
         names = {ticket.digest for ticket in there}
         self._running, self._lingering = set(), []
+        if of_memory:
+            return 0
         if names & self._culprits.keys():  # convicted while it ran
             return 1
         earlier = frozenset[bytes]().union(*(death.suspects for death in self._deaths))
-        common = names if len(there) == 1 and not outside else names & earlier
+        common = names if len(there) == 1 and before is not None else names & earlier
         if len(common) != 1:
             if names:
                 self._deaths = [*self._deaths[1 - MAX_DEATHS :], _Death(now, frozenset(names))]

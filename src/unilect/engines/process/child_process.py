@@ -154,6 +154,11 @@ class ChildProcess:
         return process is not None and process.returncode in (-signal.SIGKILL, -signal.SIGTERM, 0)
 
     @property
+    def ended_for_memory(self) -> bool:
+        """Whether the child that served says that it had no memory left."""
+        return self._last_words.of_memory()
+
+    @property
     def closed(self) -> bool:
         """True after `aclose`, until the next `start`."""
         return self.state in ("stopped", "stopping")
@@ -197,6 +202,10 @@ class ChildProcess:
                     await process.wait()
             if process.returncode is not None or not _is_ending(process.pid):
                 break
+        if process.returncode is not None and self._watcher is not None:
+            with suppress(TimeoutError):  # it hears why
+                async with asyncio.timeout(_DYING_S):
+                    await asyncio.shield(self._watcher)
         return process.returncode is not None
 
     def kill_hung(self) -> None:

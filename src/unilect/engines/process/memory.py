@@ -54,6 +54,17 @@ def own_bytes(pid: int) -> int:
     return (pages - shared) * resource.getpagesize()
 
 
+def processor_words(root: Path = Path("/")) -> frozenset[str]:
+    """What the system says that the processor can do; none where it does not tell."""
+    try:
+        with (root / "proc" / "cpuinfo").open() as file:
+            lines = (line.partition(":") for line in file)
+            found = (text for name, _, text in lines if name.strip() in ("flags", "Features"))
+            return frozenset(next(found, "").split())
+    except OSError:
+        return frozenset()
+
+
 def _groups(root: Path) -> Iterator[Path]:
     """The control groups that this process is in, from its own up; a container sees its own as the only one."""
     top = root / "sys" / "fs" / "cgroup"

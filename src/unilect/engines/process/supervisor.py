@@ -17,6 +17,7 @@ from unilect.errors import (
     BackendTimeout,
     BackendUnavailable,
     EngineDied,
+    MemoryExhausted,
     UnilectError,
 )
 
@@ -38,6 +39,7 @@ class Supervisor:
     Attributes:
         process: As given.
         suspects: Which requests it has died of.
+        sizes: What it takes of memory, in words, for those that it has none left for.
     """
 
     def __init__(
@@ -49,13 +51,16 @@ class Supervisor:
     ) -> None:
         self.process = process
         self.suspects = Suspects()
+        self.sizes = ""
         self._ask = ask
         look = self._look if ask is not None else None
         self._takes_up_s = hang_timeout_s if takes_up else float("inf")
         self._watchdog = Watchdog(look, self._hung, self._well, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._ended_life, self._solved = 0, 0  # the last that died, and what `_died` said of it
-        self._outside = False  # somebody else ended that one
+        self._outside = self._of_memory = (
+            False  # somebody else ended that one; it had no memory left
+        )
         self._hung_life, self._hung_at = 0, 0.0
         process.on_death = self._died
 
@@ -84,6 +89,7 @@ class Supervisor:
                 yield ticket
                 answered = True
             except (BackendError, BackendUnavailable, BackendTimeout) as error:
+                answered = isinstance(error, MemoryExhausted)  # of that it is no suspect
                 await self._judge(error, ticket)
             except UnilectError:
                 answered = True  # by a refusal
@@ -122,11 +128,15 @@ class Supervisor:
             raise BackendUnavailable(
                 "The model was stopped. Try again.", retry_after_s=5
             ) from error
+        if not ended and isinstance(error, MemoryExhausted):
+            raise self._exhausted(error) from error
         if not ended:
             raise error
         if ticket.life > process.replaced:  # of that nobody is to blame
             self._died(ticket.life)
         hung = self._hung_life == ticket.life
+        if self._of_memory and ticket.life == self._ended_life:
+            raise self._exhausted() from error
         if self.suspects.is_culprit(ticket):
             how = "hung" if hung else "ended"
             died = EngineDied(
@@ -142,6 +152,16 @@ class Supervisor:
         )
         raise died from error
 
+    def _exhausted(self, error: UnilectError | None = None) -> MemoryExhausted:
+        sizes = f" It takes: {self.sizes}." if self.sizes else ""
+        told = MemoryExhausted(
+            f"The model's engine has no memory left.{sizes} Nothing is wrong with the request; send it again later, or to a smaller model.",
+            retry_after_s=5,
+            logged=None if error is None else error.logged,
+        )
+        told.from_outside = True
+        return told
+
     def _died(self, life: int) -> int:
         """
         A life of the child has ended; who sees it first says so, the others hear the same.
@@ -152,7 +172,9 @@ class Supervisor:
         if life > self._ended_life:
             before = self._hung_at if self._hung_life == life else None
             self._outside = self._hung_life != life and self.process.ended_from_outside
-            self._ended_life, self._solved = life, self.suspects.died(life, before, self._outside)
+            self._of_memory = self._hung_life != life and self.process.ended_for_memory
+            self._ended_life = life
+            self._solved = self.suspects.died(life, before, self._of_memory)
         return self._solved if life == self._ended_life else 0
 
     async def _look(self) -> bool:
