@@ -106,6 +106,27 @@ def make_qwen3_reranker(path: Path) -> Path:
     return path
 
 
+def make_windowed(path: Path, window: int = 64) -> Path:
+    """Write a network of Gemma 3's kind, of whose six layers five see a window only, and return its path."""
+    tokens, kind = _vocabulary(), "gemma3"
+    fields = [
+        *_fields(kind, tokens, TEMPLATE, layers=6),
+        _number(f"{kind}.attention.sliding_window", window),
+        _number(f"{kind}.attention.key_length", WIDTH // HEADS),
+        _number(f"{kind}.attention.value_length", WIDTH // HEADS),
+    ]
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (WIDTH, len(tokens)), "output_norm": (WIDTH,)}  # fmt: skip
+    for block in (f"blk.{layer}" for layer in range(6)):
+        shapes |= {f"{block}.attn_{part}": (WIDTH, WIDTH) for part in ("q", "k", "v", "output")}
+        shapes |= {f"{block}.ffn_{part}": (WIDTH, FEED_FORWARD) for part in ("gate", "up")}
+        shapes[f"{block}.ffn_down"] = (FEED_FORWARD, WIDTH)
+        norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+        shapes |= {f"{block}.{norm}": (WIDTH,) for norm in norms}
+        shapes |= {f"{block}.attn_{part}_norm": (WIDTH // HEADS,) for part in "qk"}
+    _write_tensors(path, fields, {f"{name}.weight": shape for name, shape in shapes.items()})
+    return path
+
+
 def make_projector(path: Path) -> Path:
     """
     Write an encoder of images of 28 by 28 pixels, as LLaVA's are, for a model of `make`, and return its path: that model's `mmproj`.
@@ -180,7 +201,7 @@ def _vocabulary() -> list[tuple[str, int]]:
 
 
 def _fields(
-    kind: str, tokens: list[tuple[str, int]], template: str, begins: bool = True
+    kind: str, tokens: list[tuple[str, int]], template: str, begins: bool = True, layers: int = 1
 ) -> list[bytes]:
     """The metadata of a network of this kind."""
     scores = [-float(number) if kind == _NORMAL else 0.0 for number, (_, kind) in enumerate(tokens)]
@@ -188,7 +209,7 @@ def _fields(
         _field("general.architecture", _STRING, _text(kind)),
         _number(f"{kind}.context_length", CONTEXT),
         _number(f"{kind}.embedding_length", WIDTH),
-        _number(f"{kind}.block_count", 1),
+        _number(f"{kind}.block_count", layers),
         _number(f"{kind}.feed_forward_length", FEED_FORWARD),
         _number(f"{kind}.attention.head_count", HEADS),
         _number(f"{kind}.rope.dimension_count", WIDTH // HEADS),

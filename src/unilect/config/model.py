@@ -302,7 +302,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         described(
             "Prompt-cache size in MiB (KV state of idle conversations). 0 disables it. Default: an eighth of the memory free at "
             "start, divided among the engines of this server, at most 8192 for GGUF models and 64 for the bundled one; for "
-            "transformers models two full contexts. A GGUF model has none on a server with several API keys, unless `share_cache` is set."
+            "transformers models two full contexts. A GGUF model has none on a server with an API key, unless `share_cache` is set."
         ),
     ] = None
     share_cache: Annotated[

@@ -1,12 +1,14 @@
 """Tests of unilect.engines.gguf._memory: sizes from heads of many kinds of models, and what is said of them."""
 
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine import made
+import tiny_gguf
+from engine import answer, completion, made
 from unilect.config.server import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf._file import GgufHead, read_head
@@ -22,7 +24,7 @@ from unilect.engines.gguf._memory import (
 )
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process.memory import MIB, processor_words
-from unilect.errors import BackendUnavailable
+from unilect.errors import BackendUnavailable, MemoryExhausted
 
 GB = 10**9
 
@@ -266,3 +268,40 @@ async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
 def test_where_it_runs(gpus: list[str], layers: int | None, expected: str) -> None:
     """The devices and the layers on them are told; a GPU that is not used is named."""
     assert expected == where(head(**PLAIN), gpus, layers, 3)
+
+
+async def test_an_engine_without_memory() -> None:
+    """A request for which llama.cpp finds no memory is told 503 with the sizes, and is answered by the next engine."""
+    engine = made("gguf", parallel=1, cache_ram_mib=0)
+    asked = completion("Once upon a time there was a cat. " * 40, max_tokens=2)
+    try:
+        await engine.start()
+        pid = engine._generator.pid
+        assert pid is not None
+        said = Path(f"/proc/{pid}/status").read_text()
+        taken = int(said.split("VmData:")[1].split()[0]) * 1024
+        resource.prlimit(pid, resource.RLIMIT_DATA, (taken, taken))
+        with pytest.raises(MemoryExhausted, match=r"weights 4 MB.*at most") as told:
+            await answer(engine.generate(asked))
+        found = await answer(engine.generate(asked))
+    finally:
+        await engine.aclose()
+
+    assert 503 == told.value.status
+    assert 2 == found.usage.completion_tokens
+
+
+async def test_a_conversation_that_goes_back(tmp_path: Path) -> None:
+    """A model with a window reads an answer that is made again from a checkpoint on, and not from its beginning."""
+    path = tiny_gguf.make_windowed(tmp_path / "windowed.gguf")
+    engine = GgufEngine("windowed", path, ModelConfig(parallel=1, cache_ram_mib=0))
+    text = "the cat is on it and the sun is one day to a cat. " * 20
+    try:
+        await engine.start()
+        first = await answer(engine.generate(completion(text, max_tokens=400, ignore_eos=True)))
+        again = await answer(engine.generate(completion(text, max_tokens=1)))
+    finally:
+        await engine.aclose()
+
+    assert first.usage.prompt_tokens > 200
+    assert again.usage.cached_tokens >= first.usage.prompt_tokens - 64 - 4

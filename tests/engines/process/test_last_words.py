@@ -76,6 +76,12 @@ def test_many_lines() -> None:
         ("terminate called after throwing an instance of 'std::runtime_error'", False),
         ("buffer: failed to allocate buffer of size 46080983040", True),
         ("0.1 E CUDA error: out of memory", True),
+        ("cannot allocate memory for thread-local data: ABORT", True),
+        ("0.17.644.295 E slot      iterate: id  0 | task 0 | got exception: std::bad_alloc", True),
+        (
+            "0.17.644.295 E slot      iterate: id  0 | task 0 | got exception: x: std::bad_alloc",
+            False,
+        ),
         (ASSERT, False),
         ("parse: error parsing grammar: root ::= 'std::bad_alloc' error", False),
     ],

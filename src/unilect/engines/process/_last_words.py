@@ -36,9 +36,13 @@ _HARMLESS = (
     re.compile(
         r"\S*?: ?(?P<told>insufficient memory \(attempted to allocate {1,20}[\d.]{1,20} MB\))"
     ),
+    re.compile(
+        r"slot +\w{1,40}: id +\d{1,6} \| task -?\d{1,12} \| got exception: (?P<told>std::bad_alloc)$"
+    ),
+    re.compile(r"(?P<told>cannot allocate memory for thread-local data): ABORT$"),
 )
 _OF_MEMORY = re.compile(
-    r"bad_alloc|failed to allocate|MemoryError|out of memory|insufficient memory"
+    r"bad_alloc|(?:failed to|cannot) allocate|MemoryError|out of memory|insufficient memory"
 )
 
 
