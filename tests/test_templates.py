@@ -88,7 +88,10 @@ def test_a_template_may_refuse(words: str, told: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         templates.find(f"{{{{ raise_exception('{words}') }}}}").render(TALK)
 
-    assert f"`messages`: the model's chat template refuses them: {told} Send what it takes: other roles, or another order." == refused.value.message
+    assert (
+        f"`messages`: the model's chat template refuses them: {told} Send what it takes: other roles, or another order."
+        == refused.value.message
+    )
 
 
 @pytest.mark.parametrize(

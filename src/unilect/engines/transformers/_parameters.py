@@ -16,13 +16,13 @@ PARAMETERS = honoured(
 )
 #: What stands in the templates of models that have a parameter.
 _SHOWN = {
-    **dict.fromkeys(TOOL_PARAMETERS, "tools"),
     "enable_thinking": "enable_thinking",
     "thinking_budget_tokens": THINK[1],
 }
 
 
-def supported(template: str) -> dict[str, Support]:
-    """The parameters of a model with this chat template."""
+def supported(template: str, takes_tools: bool) -> dict[str, Support]:
+    """The parameters of a model with this chat template, which writes a request's tools into the prompt or does not."""
     lacking = [name for name, mark in _SHOWN.items() if mark not in template]
+    lacking += [] if takes_tools else TOOL_PARAMETERS
     return PARAMETERS | dict.fromkeys(lacking, "refused")

@@ -279,18 +279,13 @@ class HfEngine:
         self._is_known = False
         ranks = bool(settings["ranks"])
         self._writes = self._folder.generates and not ranks
-        self.capabilities = Capabilities(
-            parameters=supported(self._template),
+        can = Capabilities(
             fans_out=True,
             fans_beams_out=True,
             slots=config.parallel,
             resumes="again",
             schema_keywords=LLGUIDANCE,
-            thinking=thinks(self._template),
-            template_names=templates.variables(self._template) if self._template else None,
-            tool_form=of_template(self._template),
             context=self._context,
-            chat=self._writes and bool(self._template),
             completions=self._writes,
             embeddings=not ranks,
             rerank=ranks,
@@ -299,6 +294,7 @@ class HfEngine:
             else {},
             settled=bool(self._template) or not self._writes,  # its tokenizer may have one
         )
+        self.capabilities = self._with_template(can, takes_tools="tools" in self._template)
 
     async def start(self) -> None:
         """Start the child; see `Backend`."""
@@ -306,12 +302,10 @@ class HfEngine:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         said = await self._server.start(self._name, self._blend)
         self.device = said.get("device", "")
-        if self._writes and said.get("chat") and not self.capabilities.chat:
-            self.capabilities = msgspec.structs.replace(
-                self.capabilities,
-                chat=True,
-                parameters=supported("tools" if said.get("tools") else ""),
-            )
+        self._template = said["template"]
+        can = self._with_template(self.capabilities, said["takes_tools"])
+        fault = said["template_fault"]
+        self.capabilities = can.without_chat(fault) if fault else can
         self._is_known = True
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -462,6 +456,18 @@ class HfEngine:
             return await self._server.value(operation, body, self._adapter)
 
         return await self._server.supervisor.call((operation, body), function)
+
+    def _with_template(self, can: Capabilities, takes_tools: bool) -> Capabilities:
+        """What the model can do with its chat template."""
+        template = self._template
+        return msgspec.structs.replace(
+            can,
+            parameters=supported(template, takes_tools),
+            thinking=thinks(template),
+            template_names=templates.variables(template) if template else None,
+            tool_form=of_template(template),
+            chat=self._writes and bool(template),
+        )
 
     def _template_of(self, config: ModelConfig) -> str:
         """The chat template, as far as it is known before the tokenizer is loaded."""
