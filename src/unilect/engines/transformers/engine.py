@@ -30,7 +30,7 @@ from unilect.engines.fetched import when_here
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
-from unilect.engines.transformers._parameters import supported
+from unilect.engines.transformers._parameters import with_template
 from unilect.engines.transformers._request import bound_by
 from unilect.engines.transformers._settings import child_settings, merges
 from unilect.engines.transformers.folder import check_folder, own_template, read_folder
@@ -44,8 +44,6 @@ from unilect.errors import (
 from unilect.extras import install
 from unilect.ranking import Ranking, RerankRequest, sigmoid
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.tools.forms import of_template
-from unilect.tools.messages import thinks
 from unilect.upstreams.llamacpp.frames import with_prompt_tokens
 
 log = logging.getLogger("unilect")
@@ -294,7 +292,7 @@ class HfEngine:
             else {},
             settled=bool(self._template) or not self._writes,  # its tokenizer may have one
         )
-        self.capabilities = self._with_template(can, takes_tools="tools" in self._template)
+        self.capabilities = with_template(can, self._template, "tools" in self._template)
 
     async def start(self) -> None:
         """Start the child; see `Backend`."""
@@ -303,7 +301,7 @@ class HfEngine:
         said = await self._server.start(self._name, self._blend)
         self.device = said.get("device", "")
         self._template = said["template"]
-        can = self._with_template(self.capabilities, said["takes_tools"])
+        can = with_template(self.capabilities, self._template, said["takes_tools"])
         fault = said["template_fault"]
         self.capabilities = can.without_chat(fault) if fault else can
         self._is_known = True
@@ -456,18 +454,6 @@ class HfEngine:
             return await self._server.value(operation, body, self._adapter)
 
         return await self._server.supervisor.call((operation, body), function)
-
-    def _with_template(self, can: Capabilities, takes_tools: bool) -> Capabilities:
-        """What the model can do with its chat template."""
-        template = self._template
-        return msgspec.structs.replace(
-            can,
-            parameters=supported(template, takes_tools),
-            thinking=thinks(template),
-            template_names=templates.variables(template) if template else None,
-            tool_form=of_template(template),
-            chat=self._writes and bool(template),
-        )
 
     def _template_of(self, config: ModelConfig) -> str:
         """The chat template, as far as it is known before the tokenizer is loaded."""
