@@ -145,8 +145,7 @@ class GgufEngine:
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
-        self._told = self._is_known = False
-        self._template_fault = ""
+        self._told, self._is_known, self._template_fault = False, False, ""
         self.device = ""
         self._servers = {
             self._generator: self._connection(self._generator, self._slots.forget),
