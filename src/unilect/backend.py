@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
@@ -83,6 +84,11 @@ class Capabilities(Struct, frozen=True):
     rerank: bool = False
     why_not: Mapping[str, str] = {}
     settled: bool = True
+
+    def without_chat(self, fault: str) -> "Capabilities":
+        """Return the capabilities of a model whose chat template cannot be used, for this reason."""
+        why = f"its chat template cannot be used ({fault}); set another as `chat_template`"
+        return replace(self, chat=False, why_not={**self.why_not, "chat completions": why})
 
 
 class Description(Struct, frozen=True, omit_defaults=True):

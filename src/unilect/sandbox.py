@@ -10,6 +10,7 @@ Source: https://jinja.palletsprojects.com/en/stable/sandbox/
 
 import functools
 import re
+import string
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
@@ -31,7 +34,11 @@ _MAX_INDENT = 16
 _MAX_WEIGHT = (
     200_000  # of what is written out or compared; a list that stands in another twice weighs twice
 )
-_WIDE = re.compile(r"\d{4}|\*|\{[^{}]*\{")  # a width in a format, or one that an argument gives
+#: A width, or one that an argument gives, in a format of `%` (flags, lengths and a point may stand before it) and in one of `strftime`.
+_WIDE = re.compile(r"%[-+ #.hlL\d]*(?:\d{4}|\*)")
+_WIDE_BY_NAME = re.compile(r"[%)][-+ #.hlL\d]*(?:\d{4}|\*)")
+_WIDE_TIME = re.compile(r"%[-+_^#:EO\d]*\d{4}")
+_WIDE_FIELD = re.compile(r"\d{4}|\{")  # behind the colon in a format of `{}`
 _PADDING = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "round", "to_bytes"))  # fmt: skip
 _SLOW = frozenset(("urlize", "striptags", "wordwrap", "pprint", "xmlattr"))
 #: Filters that look at the items of a list and not into them.
@@ -39,7 +46,7 @@ _SHALLOW = frozenset((
     "length", "count", "first", "last", "list", "map", "select", "selectattr", "reject", "rejectattr", "default", "d", "items", "reverse",
     "batch", "slice", "attr", "sum", "random",
 ))  # fmt: skip
-_GROWING = _PADDING | _SLOW | {"tojson", "translate", "format", "format_map", "replace", "join"}
+_GROWING = _PADDING | _SLOW | {"tojson", "translate", "replace", "join"}
 _HOLDERS = frozenset((list, tuple, dict))
 _METHODS_OF = (str, bytes, int)
 
@@ -152,8 +159,20 @@ def _weighed(value: Any) -> Any:
     Raises:
         TooMuch: Too much would have to be gone through, to write it out or to compare it.
     """
+    _characters(value)
+    return value
+
+
+def _characters(value: Any) -> int:
+    """
+    The characters of a text, or of all texts in a list or a dict.
+
+    Raises:
+        TooMuch: As of `_weighed`.
+    """
+    size = len(value) if isinstance(value, str | bytes) else 0
     if type(value) in _HOLDERS:
-        waiting, weight, size = [value], 0, 0
+        waiting, weight = [value], 0
         while waiting:
             one = waiting.pop()
             inner: Any = (*one.keys(), *one.values()) if type(one) is dict else one
@@ -166,7 +185,7 @@ def _weighed(value: Any) -> Any:
                     waiting.append(item)
             if weight > _MAX_WEIGHT or size > MAX_CHARACTERS:
                 raise TooMuch("it makes a list that is too large")
-    return value
+    return size
 
 
 def _joined(pieces: Iterable[Any]) -> str:
@@ -202,7 +221,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """An operation on two values, if what it makes is not too large."""
         _step()
         if operator == "%" and isinstance(left, str | bytes):
-            _check_format(left)
+            _check_percent(left, right)
         elif operator == "**":
             _check_power(left, right)
         elif operator == "*":
@@ -220,7 +239,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if called.__name__ in _GROWING:
                 _check_growth(called.__name__, owner, (*args, *kwargs.values()))
         elif getattr(called, "__name__", "") in ("format", "format_map"):  # the sandbox's own
-            _check_format(getattr(getattr(called, "__wrapped__", None), "__self__", ""))
+            form = getattr(getattr(called, "__wrapped__", None), "__self__", "")
+            _check_fields(form, [*args, *kwargs.values()])
         return _sized(super().call(context, called, *args, **kwargs))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -243,7 +263,9 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if given:
             if name not in _SHALLOW:
                 _weighed(given[0])
-            if name in _GROWING:
+            if name == "format":
+                _check_percent(given[0], [*given[1:], *kwargs.values()])
+            elif name in _GROWING:
                 _check_growth(name, given[0], (*given[1:], *kwargs.values()))
         return _sized(function(*first, *given, **kwargs))
 
@@ -271,13 +293,11 @@ def _check_growth(name: str, value: Any, args: tuple[Any, ...]) -> None:
             width = max([*numbers, *map(len, texts), 8])
             _check(size + width * (str(value).count("\n") + str(value).count("\t") + 1))
     elif (
-        (name == "tojson" and max(numbers, default=0) > _MAX_INDENT)
+        (name == "tojson" and max([*numbers, _characters(args)]) > _MAX_INDENT)
         or name == "translate"
         or (name in _SLOW and size > _LARGE)
     ):
         _refuse(name)
-    elif name in ("format", "format_map"):
-        _check_format(value)
     elif name == "replace" and len(texts) > 1:
         _check(size + str(value).count(str(texts[0])) * len(texts[1]))
     elif name == "join":
@@ -300,10 +320,37 @@ def _check_join(value: Any, args: tuple[Any, ...]) -> None:
         _check(texts + len(items) * between)
 
 
-def _check_format(form: Any) -> None:
-    text = form.decode("latin-1") if isinstance(form, bytes) else form
-    if isinstance(text, str) and _WIDE.search(text):
+def _check_percent(form: Any, values: Any) -> None:
+    """
+    Raises:
+        TooMuch: A format of `%` makes too much of values.
+    """
+    text = form.decode("latin-1") if isinstance(form, bytes) else str(form)
+    by_name = (
+        "%(" in text
+    )  # a name may hold anything, so what stands behind any bracket may be a width
+    if (_WIDE_BY_NAME if by_name else _WIDE).search(text.replace("%%", "")):
         _refuse("format")
+    _check_fills(text.count("%"), len(text), values)
+
+
+def _check_fields(form: Any, values: list[Any]) -> None:
+    """
+    Raises:
+        TooMuch: A format of `{}` makes too much of values.
+        ValueError: It is none.
+    """
+    count = 0
+    for _, name, width, _ in string.Formatter().parse(str(form)):
+        count += name is not None
+        if width and _WIDE_FIELD.search(width):
+            _refuse("format")
+    _check_fills(count, len(form), values)
+
+
+def _check_fills(count: int, size: int, values: Any) -> None:
+    """Check the size of a format whose places are filled; each may be filled with all values."""
+    _check(size + count * (_MAX_WIDTH + _characters(values)))
 
 
 def _check_power(left: Any, right: Any) -> None:
@@ -330,7 +377,23 @@ def _refuse(name: str) -> NoReturn:
 
 def strftime(form: str, now: datetime) -> str:
     """A time in a form, which may hold no width."""
-    _check_format(form)
-    _check(len(form) * 64)
+    if _WIDE_TIME.search(form.replace("%%", "")):
+        _refuse("strftime_now")
+    _check(len(form) + form.count("%") * _MAX_WIDTH)
     text: str = now.strftime(form)
     return text
+
+
+class Generation(Extension):
+    """The tag `{% generation %}`, with which templates mark what the model has written; it renders what is in it, in a scope of its own."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Read the tag, which stands first in the stream, to its end."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
+
+    def _render(self, caller: Callable[[], str]) -> str:
+        return caller()

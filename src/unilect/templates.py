@@ -25,7 +25,7 @@ from msgspec import Struct
 from unilect.config.plain_file import read_plain
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.requests import Message, TextPart
-from unilect.sandbox import Sandbox, limited, strftime
+from unilect.sandbox import Generation, Sandbox, limited, strftime
 
 #: The formats of older servers, and llama.cpp's built-in ones.
 _FORMATS = ("formats.toml", "formats_llamacpp.toml")
@@ -35,6 +35,16 @@ MAX_TEMPLATE = 1024 * 1024  # characters
 _COMPILE_S = 2.0
 #: What compiling and rendering may end with: a template may do anything that Python's operators can refuse.
 _FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RuntimeError, MemoryError, SyntaxError)  # fmt: skip
+#: What every template gets, as from transformers.
+_NAMES: dict[str, Any] = {
+    "add_generation_prompt": True,
+    "bos_token": "",
+    "eos_token": "",
+    "tools": None,
+    "documents": None,
+}
+#: What templates call the thoughts of an earlier answer; the first is set where any is.
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -102,7 +112,7 @@ class ChatTemplate:
                 self._template = _environment().from_string(text)
         except _FAULTS as error:
             raise ConfigError(
-                f"chat_template: this is no Jinja template: {_words(error)}. Correct it, or name a format of docs/templates.md."
+                f"chat_template: not valid Jinja: {sentence(_words(error))} Correct it, or name a format of docs/templates.md."
             ) from error
 
     def render(self, messages: Sequence[Message], **more: Any) -> str:
@@ -118,18 +128,25 @@ class ChatTemplate:
         turns = [msgspec.to_builtins(one) | {"content": flat_text(one)} for one in messages]
         return self.render_turns(turns, **more)
 
-    def render_turns(self, turns: Sequence[Mapping[str, Any]], **more: Any) -> str:
+    def render_turns(self, turns: Sequence[Mapping[str, Any]], /, **more: Any) -> str:
         """As `render`, of messages that are dicts already, with `content` a text."""
-        names: dict[str, Any] = {"add_generation_prompt": True, "bos_token": "", "eos_token": ""}
         try:
             with limited(self._limit_s):
-                return self._template.render(names | more | {"messages": turns})
+                return self._template.render(
+                    _NAMES | more | {"messages": [_with_thoughts(turn) for turn in turns]}
+                )
         except _FAULTS as error:
-            raise InvalidRequest(
-                f"`messages`: the model's chat template refuses them: {_words(error)}. Send what it takes: other roles, or another order.",
-                param="messages",
-                logged="`messages`: the model's chat template refuses them.",
-            ) from error
+            raise refused_by_template(_words(error)) from error
+
+
+def refused_by_template(words: str) -> InvalidRequest:
+    """The error for a conversation that a chat template refuses with these words."""
+    told = "`messages`: the model's chat template refuses them"
+    return InvalidRequest(
+        f"{told}: {sentence(words)} Send what it takes: other roles, or another order.",
+        param="messages",
+        logged=f"{told}.",
+    )
 
 
 def find(given: str) -> ChatTemplate:
@@ -186,7 +203,7 @@ def check_syntax(given: str, text: str) -> None:
         if "unknown tag" not in str(error):
             file = "" if text == given else f"{given[:200]}: "
             raise ConfigError(
-                f"chat_template: {file}line {error.lineno} is not valid Jinja: {_words(error)}. Correct it, or name a format of docs/templates.md."
+                f"chat_template: {file}line {error.lineno} is not valid Jinja: {sentence(_words(error))} Correct it, or name a format of docs/templates.md."
             ) from error
     except RecursionError as error:
         raise ConfigError(
@@ -329,8 +346,7 @@ def _environment() -> Sandbox:
     environment = Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
-        extensions=["jinja2.ext.loopcontrols"],
+        extensions=[Generation, "jinja2.ext.loopcontrols"],
     )
     environment.add_filter("tojson", _to_json)
     environment.globals |= {
@@ -340,13 +356,34 @@ def _environment() -> Sandbox:
     return environment
 
 
-def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _with_thoughts(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with its thoughts by the names that templates know, as transformers does it."""
+    found = next((turn[name] for name in _THOUGHTS if turn.get(name) is not None), None)
+    if found is None:
+        return dict(turn)
+    return {"thinking": found, **turn, "reasoning_content": found}
 
 
 def _words(error: BaseException) -> str:
-    """What is told of an error."""
-    return str(error)[:300].rstrip(".") or type(error).__name__
+    """The words of an error."""
+    return str(error)[:300] or type(error).__name__
+
+
+def sentence(words: str) -> str:
+    """Words as they are, with an end."""
+    return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 def _refuse(message: str) -> NoReturn:

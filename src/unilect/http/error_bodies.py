@@ -112,6 +112,12 @@ def error_text(body: bytes) -> str:
     return clean((_error_object(plain(body)) or {}).get("message"))
 
 
+def error_message(body: bytes) -> str:
+    """The error text in the body of an error answer, as it is; empty where there is none."""
+    message = (_error_object(plain(body)) or {}).get("message")
+    return message if isinstance(message, str) else ""
+
+
 def no_stream(kind: str, body: bytes) -> UnilectError:
     """The error for an answer of status 200 that is not an event stream: the error in its body, or its content type."""
     told = "The backend answered a request for a stream with something else"

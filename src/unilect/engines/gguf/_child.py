@@ -21,6 +21,8 @@ _GPU_BATCH = 2048
 # what a GPU's driver and library may take of the machine's memory while they run
 _GPU_GROWS_BYTES = 8 * 2**30
 _IMAGE_BYTES = 2 * 2**30  # a large picture, unpacked
+#: A template for a model that has none that can be used; nobody chats with it.
+_STAND_IN = "chatml"
 _server: list[Any] = []  # kept alive until the process ends
 
 
@@ -36,19 +38,28 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
     if has_gpu() and settings["gpu_layers"] != 0:
         needs = msgspec.structs.replace(needs, repacked=0)
     folder = Path(settings["socket_path"]).parent  # the parent removes it
+    fault = settings["template_fault"]
     try:
         try_templates(settings["tried_templates"], settings["trial_model"], folder)
-    except ValueError as error:
-        raise ValueError(f"{settings['name']}: {error}") from error
+    except trial.TrialFailed as error:
+        if settings["chat_template"]:  # the operator's choice
+            raise ValueError(f"{settings['name']}: {_useless(error)}") from error
+        fault = str(error)
+    except trial.TrialError as error:
+        raise ValueError(f"{settings['name']}: {_useless(error)}") from error
     warning = _check(settings, needs)
     needs = budget(needs, settings["cache_ram_mib"], free_bytes(), settings["engines"])
-    _server.append(xllamacpp.Server(parameters(settings, needs)))
+    chosen = parameters(settings, needs)
+    if fault or settings["embedding"]:  # else the model's own would be used, and refused
+        chosen.chat_template = _STAND_IN
+    _server.append(xllamacpp.Server(chosen))
     own = _GPU_GROWS_BYTES if has_gpu() else 0
     images = _IMAGE_BYTES if settings["mmproj"] else 0
     return {
         "address": _server[0].listening_address,
         "devices": [str(device["description"]) for device in _gpus()],
         "warning": warning,
+        "template_fault": fault,
         "needs": msgspec.to_builtins(needs),
         # beside what is remembered, copies of a slot while it is changed
         "grows_bytes": needs.grows + 2 * (needs.slot + needs.checkpoint) + own + images,
@@ -63,18 +74,20 @@ def try_templates(templates: Sequence[str], model: str, folder: Path) -> None:
         folder: Where a trial that is killed may leave its socket.
 
     Raises:
-        ValueError: One cannot be used.
+        TrialFailed: llama.cpp cannot compile one.
+        TrialError: One takes too long or too much.
     """
     for template in templates:
         try:
             trial.tried(partial(_converse, template, model, folder))
-        except trial.TrialError as error:
+        except trial.TrialFailed as error:
             from unilect.templates import unknown_word  # with Jinja; most templates are right
 
-            raise ValueError(
-                f"chat_template: llama.cpp cannot use it: {unknown_word(template) or error}. Correct it, or leave `chat_template` "
-                "out for the model's own."
-            ) from error
+            raise trial.TrialFailed(unknown_word(template) or str(error)) from error
+
+
+def _useless(error: trial.TrialError) -> str:
+    return f"chat_template: llama.cpp cannot use it: {error}. Correct it, or leave `chat_template` out for the model's own."
 
 
 def _converse(template: str, model: str, within: Path) -> None:

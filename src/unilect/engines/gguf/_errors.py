@@ -4,13 +4,15 @@ llama.cpp's errors, as an error of the request if the request caused it.
 Its server answers 500 to some faults of a request; those must not count against the model, nor be hidden from the client.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from unilect.engines.gguf._images import BROKEN
 from unilect.errors import BackendError, InvalidRequest, MemoryExhausted, UnilectError
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import error_text, reported, unknown_token
+from unilect.http.error_bodies import clean, error_message, error_text, reported, unknown_token
+from unilect.templates import refused_by_template
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
 _TOLD = {
@@ -24,6 +26,10 @@ _TOLD = {
 _OF_IMAGES = ("Failed to load image", "Failed to tokenize prompt")
 #: What the C++ library says where there is no memory, behind whatever the server was doing.
 _NO_MEMORY = "std::bad_alloc"
+#: What its Jinja says: the place in the template, and then the template's own words or what is wrong.
+_OF_TEMPLATE = re.compile(
+    r"While executing .*\n[ ]*\^\nError: (?:Jinja Exception: )?(.*)", re.DOTALL
+)
 _STRAYS = "does not match the expected"
 
 
@@ -36,9 +42,11 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
     Turn an error answer of the child's into ours; return where it is none.
 
     Raises:
-        InvalidRequest: Also a 500 that tells a fault of the request.
+        InvalidRequest: Also a 500 that tells a fault of the request, such as what its chat template refuses.
         UnilectError: As `raise_for_answer` otherwise.
     """
+    if status in (400, 500) and (words := _OF_TEMPLATE.search(error_message(body))):
+        raise refused_by_template(clean(words[1]))
     if status == 500 or (status == 400 and _NO_MEMORY in error_text(body)):
         raise fault(reported(error_text(body)))
     raise_for_answer(status, headers, body)

@@ -11,6 +11,7 @@ from unilect.constraints.keywords import LLAMACPP
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._tokens import ids_of
+from unilect.engines.gguf._turns import prompt_of
 from unilect.errors import ConfigError
 from unilect.http.client import HttpServer
 from unilect.parameters.support import TOOL_PARAMETERS
@@ -18,6 +19,7 @@ from unilect.templates import variables
 from unilect.tools.forms import of_template
 from unilect.tools.messages import thinks
 from unilect.tools.parser import THINK
+from unilect.tools.probe import PROBE_TOOLS, PROBES, shows_tool
 from unilect.upstreams.llamacpp.frames import facts_of
 
 _WHY_NOT = dict.fromkeys(
@@ -29,7 +31,6 @@ class Props(Struct):
     """What /props of llama-server says, as far as unilect acts on it."""
 
     chat_template: str = ""
-    chat_template_caps: dict[str, Any] = {}
     modalities: dict[str, bool] = {}
     default_generation_settings: dict[str, Any] = {}
 
@@ -49,11 +50,13 @@ class Loaded(Struct):
         props: What is acted on.
         facts: What a client may know.
         thoughts_end: An answer's thoughts can be ended after a number of tokens.
+        takes_tools: The chat template writes a request's tools into the prompt.
     """
 
     props: Props
     facts: NativeFacts
     thoughts_end: bool
+    takes_tools: bool
 
 
 async def loaded(server: HttpServer, template: str | None) -> Loaded:
@@ -67,7 +70,15 @@ async def loaded(server: HttpServer, template: str | None) -> Loaded:
     props = msgspec.json.decode(body, type=Props)
     models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
     ends = THINK[0] in (template or props.chat_template) and await _is_one_mark(server)
-    return Loaded(props, facts_of(body, models.data[0]["meta"]), ends)
+    return Loaded(props, facts_of(body, models.data[0]["meta"]), ends, await _takes_tools(server))
+
+
+async def _takes_tools(server: HttpServer) -> bool:
+    """Return True if the child's chat template writes a request's tools into the prompt."""
+    for turns in PROBES:
+        if shows_tool(await prompt_of(server, turns, tools=PROBE_TOOLS) or ""):
+            return True
+    return False
 
 
 async def _is_one_mark(server: HttpServer) -> bool:
@@ -130,16 +141,19 @@ def known(
     )
 
 
-def learned(can: Capabilities, found: Loaded, template: str) -> Capabilities:
+def learned(can: Capabilities, found: Loaded, template: str, fault: str) -> Capabilities:
     """
     What a model can do.
 
     Args:
         can: What was known before it was loaded.
         template: Its chat template.
+        fault: Why its own chat template cannot be used; empty where it can.
     """
+    if fault:
+        can = can.without_chat(fault)
     parameters = dict(can.parameters)
-    if not found.props.chat_template_caps.get("supports_tools"):
+    if not found.takes_tools:
         parameters |= dict.fromkeys(TOOL_PARAMETERS, "refused")
     parameters[_THINKS] = wire.PARAMETERS[_THINKS] if _THINKS in template else "refused"
     if not found.thoughts_end:

@@ -34,7 +34,9 @@ class Turns:
         self._takes = None
 
 
-async def prompt_of(server: HttpServer, turns: Sequence[Turn], goes_on: bool = True) -> str | None:
+async def prompt_of(
+    server: HttpServer, turns: Sequence[Turn], goes_on: bool = True, tools: Sequence[Any] = ()
+) -> str | None:
     """
     What the template makes of a conversation; None where it refuses.
 
@@ -45,6 +47,7 @@ async def prompt_of(server: HttpServer, turns: Sequence[Turn], goes_on: bool = T
         UnilectError: The child cannot be asked.
     """
     body: dict[str, Any] = {"messages": turns, "add_generation_prompt": goes_on}
+    body |= {"tools": tools} if tools else {}
     try:
         answer = await server.post("/apply-template", msgspec.json.encode(body))
     except InvalidRequest:

@@ -144,7 +144,7 @@ class GgufEngine:
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
-        self._told = self._is_known = False
+        self._told, self._is_known, self._template_fault = False, False, ""
         self.device = ""
         self._servers = {
             self._generator: self._connection(self._generator, self._slots.forget),
@@ -161,10 +161,11 @@ class GgufEngine:
         if self._is_known and self._main.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         with unknown_architecture(self._path, self._head):
-            self._tell(await self._main.start())
+            said = await self._main.start()
+        self._tell(said)
         if self._writes:
             server = await self._servers[self._generator].connect()
-            self._learn(await loaded(server, self._template))
+            self._learn(await loaded(server, self._template), said.get("template_fault", ""))
         self._is_known = True
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -371,14 +372,15 @@ class GgufEngine:
         sampling = {name: value for name, value in body.items() if name not in without}
         return forced_call(server, request, prompt, sampling, self._style)
 
-    def _learn(self, found: Loaded) -> None:
+    def _learn(self, found: Loaded, fault: str) -> None:
         """What only the loaded model knows."""
         self._loaded = found
         self._chat_template = self._template or found.props.chat_template
         self._style = call_style(self._chat_template)
         self._turns.forget()
         self._thoughts.forget()
-        self.capabilities = learned(self._known, found, self._chat_template)
+        self._template_fault = fault
+        self.capabilities = learned(self._known, found, self._chat_template, fault)
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
         fixed = child_settings(
@@ -397,7 +399,7 @@ class GgufEngine:
         def settings(socket_path: str) -> dict[str, Any]:
             own: dict[str, Any] = {} if embedding else self._partition.at_start(fixed)
             tried = [] if self._is_known else fixed["tried_templates"]  # once
-            own |= {"tried_templates": tried}
+            own |= {"tried_templates": tried, "template_fault": self._template_fault}
             return fixed | {"socket_path": socket_path, "api_key": self._key} | own
 
         return ChildProcess(

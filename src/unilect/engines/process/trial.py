@@ -30,6 +30,10 @@ class TrialError(ValueError):
     """What was tried cannot be used; the message says why."""
 
 
+class TrialFailed(TrialError):
+    """What was tried ended with an error of its own, within its limits."""
+
+
 def conversations() -> Iterator[dict[str, Any]]:
     """Conversations as templates get them: `messages`, and `tools` where they come with some."""
     user, system = {"role": "user", "content": "Hello."}, {"role": "system", "content": "Be brief."}
@@ -60,7 +64,8 @@ def tried(work: Callable[[], None]) -> None:
     Do some work in a fork of this process, which must not have begun threads that hold locks.
 
     Raises:
-        TrialError: It took too long or too much memory, crashed, or raised an error.
+        TrialFailed: It raised an error.
+        TrialError: It took too long or too much memory, or crashed.
     """
     with tempfile.TemporaryFile() as words:
         pid = os.fork()
@@ -79,7 +84,7 @@ def tried(work: Callable[[], None]) -> None:
         raise TrialError(f"it takes more than {MEMORY_BYTES >> 20} MiB for a short conversation")
     if status < 0:
         raise TrialError(f"it crashed ({signal.Signals(-status).name})")
-    raise TrialError(last.of_load(status).rstrip("."))
+    raise TrialFailed(last.of_load(status).rstrip("."))
 
 
 def _run(work: Callable[[], None], words: int) -> NoReturn:

@@ -29,6 +29,7 @@ from unilect.engines.transformers._loop import BatchLoop
 from unilect.engines.transformers._pairs import Pair, Pairs
 from unilect.engines.transformers._reader import Reader, try_template
 from unilect.engines.transformers._request import prepare
+from unilect.engines.transformers.folder import one_template
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -117,8 +118,9 @@ class Child:
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         return {
-            "chat": bool(self._reader.template),
-            "tools": "tools" in self._reader.template,
+            "template": self._reader.template,
+            "template_fault": self._reader.template_fault,
+            "takes_tools": self._reader.takes_tools,
             "warning": self._model.warning,
             "device": str(self._model.device),
             "grows_bytes": self._grows_bytes,
@@ -244,7 +246,7 @@ class Child:
                 read = reader.tokens if kind == "tokenize" else reader.plain_tokens
                 return await self._beside(read, text, special)
             case "detokenize":
-                tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
+                tokens = reader.known(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(reader.text, tokens)
             case "pieces":
                 tokens = reader.known(decode(call.body, type=list[int]), "prompt")
@@ -398,9 +400,7 @@ def meaning(error: Exception) -> UnilectError:
 
 def _template(tokenizer: Any) -> str:
     template = getattr(tokenizer, "chat_template", None) or ""
-    if isinstance(template, dict):
-        template = template.get("tool_use") or template.get("default") or ""
-    return str(template)
+    return one_template(template) if isinstance(template, dict) else str(template)
 
 
 def serve(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,12 @@
 """The parameters that the transformers engine supports; see `Capabilities`."""
 
-from unilect.backend import Support
+from msgspec.structs import replace
+
+from unilect.backend import Capabilities
 from unilect.parameters.support import TOOL_PARAMETERS, honoured, names
+from unilect.templates import variables
+from unilect.tools.forms import of_template
+from unilect.tools.messages import thinks
 from unilect.tools.parser import THINK
 
 _NATIVE = names(
@@ -16,13 +21,27 @@ PARAMETERS = honoured(
 )
 #: What stands in the templates of models that have a parameter.
 _SHOWN = {
-    **dict.fromkeys(TOOL_PARAMETERS, "tools"),
     "enable_thinking": "enable_thinking",
     "thinking_budget_tokens": THINK[1],
 }
 
 
-def supported(template: str) -> dict[str, Support]:
-    """The parameters of a model with this chat template."""
+def with_template(can: Capabilities, template: str, takes_tools: bool) -> Capabilities:
+    """
+    Return what a model can do with a chat template.
+
+    Args:
+        can: What it can do without.
+        template: Empty where it has none.
+        takes_tools: The template writes a request's tools into the prompt.
+    """
     lacking = [name for name, mark in _SHOWN.items() if mark not in template]
-    return PARAMETERS | dict.fromkeys(lacking, "refused")
+    lacking += [] if takes_tools else TOOL_PARAMETERS
+    return replace(
+        can,
+        parameters=PARAMETERS | dict.fromkeys(lacking, "refused"),
+        thinking=thinks(template),
+        template_names=variables(template) if template else None,
+        tool_form=of_template(template),
+        chat=can.completions and bool(template),
+    )

@@ -21,6 +21,7 @@ from unilect.sandbox import TooMuch
 from unilect.templates import ChatTemplate
 from unilect.tools import parser as calls
 from unilect.tools.messages import arguments, template_flags, text, tools
+from unilect.tools.probe import takes_tools
 from unilect.tools.thoughts import Ending, Thoughts, begun, learnt, probes
 from unilect.tools.turns import Takes, Turn, placed, stands_out, takes
 
@@ -35,7 +36,7 @@ def try_template(template: str) -> None:
     Hold the conversations of a trial in a template.
 
     Raises:
-        ValueError: It takes too long or too much memory, or is no Jinja.
+        ValueError: It takes too long or too much memory.
     """
     if template:
         try:
@@ -48,7 +49,9 @@ def _converse(template: str) -> None:
     try:
         chat = ChatTemplate(template, limit_s=trial.TIME_S)
     except ConfigError as error:
-        raise ValueError(str(error).removeprefix("chat_template: ")) from error
+        if isinstance(error.__cause__, TooMuch):
+            raise ValueError(str(error.__cause__)) from error
+        return  # it is told where it is compiled to be used
     for conversation in trial.conversations():
         turns = conversation.pop("messages")
         try:
@@ -73,6 +76,8 @@ class Reader:
         foreign: The template is not the model's own: the token that begins a text is none of its business.
 
     Attributes:
+        template_fault: Why the template cannot be used; empty where it can, or where there is none.
+        takes_tools: The template writes a request's tools into the prompt.
         turn_ends: Special tokens that end a turn in the template, whatever else ends an answer.
         rows: Token ids are below it.
     """
@@ -90,7 +95,8 @@ class Reader:
     ) -> None:
         self._tokenizer = tokenizer
         self.template = template
-        self._chat = ChatTemplate(template, limit_s=LIMIT_S) if template else None
+        self._chat, self.template_fault = _compiled(template)
+        self.takes_tools = self._chat is not None and takes_tools(self._with_tools)
         self.context = context
         self.stop_ids = stop_ids
         self.stops = tuple(stops)
@@ -192,7 +198,7 @@ class Reader:
         """
         if self._chat is None:
             raise InvalidRequest(
-                "This model has no chat template. Use /v1/completions, or configure `chat_template`.",
+                f"This model has {self._lack}. Use /v1/completions, or configure `chat_template`.",
                 param="messages",
             )
         more = dict(template_flags(request).get("chat_template_kwargs", {}))
@@ -203,7 +209,17 @@ class Reader:
             turns = [_with_short_ids(turn) for turn in turns]
         if stands_out(turn["role"] for turn in turns):
             turns = placed(turns, self._takes)
-        return self._chat.render_turns(turns, **self._names, **more)
+        return self._chat.render_turns(turns, **(self._names | more))
+
+    @property
+    def _lack(self) -> str:
+        if not self.template_fault:
+            return "no chat template"
+        return f"a chat template that cannot be used ({self.template_fault})"
+
+    def _with_tools(self, turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+        assert self._chat is not None
+        return self._chat.render_turns(turns, **self._names, tools=tools)
 
     def begun(self, prompt: str) -> Ending | None:
         """What ends the thoughts that a prompt has begun; None where it has begun none."""
@@ -242,6 +258,14 @@ class Reader:
         if self._begin is not None and found[:1] != [self._begin]:
             return [self._begin, *found]
         return found or self.prompt("", "messages")
+
+
+def _compiled(template: str) -> tuple[ChatTemplate | None, str]:
+    """A template that is ready to be used, or why it cannot be."""
+    try:
+        return (ChatTemplate(template, limit_s=LIMIT_S) if template else None), ""
+    except ConfigError as error:
+        return None, str(error).removeprefix("chat_template: ").rstrip(".")
 
 
 def _special(tokenizer: Any) -> dict[int, str]:

@@ -30,7 +30,7 @@ from unilect.engines.fetched import when_here
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
-from unilect.engines.transformers._parameters import supported
+from unilect.engines.transformers._parameters import with_template
 from unilect.engines.transformers._request import bound_by
 from unilect.engines.transformers._settings import child_settings, merges
 from unilect.engines.transformers.folder import check_folder, own_template, read_folder
@@ -44,8 +44,6 @@ from unilect.errors import (
 from unilect.extras import install
 from unilect.ranking import Ranking, RerankRequest, sigmoid
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.tools.forms import of_template
-from unilect.tools.messages import thinks
 from unilect.upstreams.llamacpp.frames import with_prompt_tokens
 
 log = logging.getLogger("unilect")
@@ -279,18 +277,13 @@ class HfEngine:
         self._is_known = False
         ranks = bool(settings["ranks"])
         self._writes = self._folder.generates and not ranks
-        self.capabilities = Capabilities(
-            parameters=supported(self._template),
+        can = Capabilities(
             fans_out=True,
             fans_beams_out=True,
             slots=config.parallel,
             resumes="again",
             schema_keywords=LLGUIDANCE,
-            thinking=thinks(self._template),
-            template_names=templates.variables(self._template) if self._template else None,
-            tool_form=of_template(self._template),
             context=self._context,
-            chat=self._writes and bool(self._template),
             completions=self._writes,
             embeddings=not ranks,
             rerank=ranks,
@@ -299,6 +292,7 @@ class HfEngine:
             else {},
             settled=bool(self._template) or not self._writes,  # its tokenizer may have one
         )
+        self.capabilities = with_template(can, self._template, "tools" in self._template)
 
     async def start(self) -> None:
         """Start the child; see `Backend`."""
@@ -306,12 +300,10 @@ class HfEngine:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         said = await self._server.start(self._name, self._blend)
         self.device = said.get("device", "")
-        if self._writes and said.get("chat") and not self.capabilities.chat:
-            self.capabilities = msgspec.structs.replace(
-                self.capabilities,
-                chat=True,
-                parameters=supported("tools" if said.get("tools") else ""),
-            )
+        self._template = said["template"]
+        can = with_template(self.capabilities, self._template, said["takes_tools"])
+        fault = said["template_fault"]
+        self.capabilities = can.without_chat(fault) if fault else can
         self._is_known = True
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:

@@ -6,7 +6,7 @@ https://huggingface.co/docs/safetensors (the head of a file)
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -363,5 +363,14 @@ def own_template(path: Path) -> str:
     given = _json(path / "tokenizer_config.json", "has no tokenizer").get("chat_template") or ""
     if isinstance(given, list):  # several by name, as older folders have them
         named = {one.get("name"): one.get("template") for one in given if isinstance(one, dict)}
-        given = named.get("tool_use") or named.get("default") or ""
+        return one_template(named)
     return given if isinstance(given, str) else ""
+
+
+def one_template(named: Mapping[Any, Any]) -> str:
+    """Several templates by name as one, which does what transformers does with them: `tool_use` is for requests with tools."""
+    texts = {name: text.removesuffix("\n") for name, text in named.items() if isinstance(text, str)}
+    default, tool_use = texts.get("default", ""), texts.get("tool_use", "")
+    if not default or not tool_use:
+        return default or tool_use
+    return f"{{% if tools is not none %}}\n{tool_use}{{% else %}}\n{default}{{% endif %}}"

