@@ -431,7 +431,7 @@ Prompt: TypeAlias = str | list[int]
 class Snippet(Struct, frozen=True, omit_defaults=True):
     """A piece of another file, for what is to be filled in."""
 
-    text: Text = ""
+    text: Text
     filename: Annotated[str, Meta(max_length=4096)] = ""
 
 

@@ -68,6 +68,7 @@ class Calls:
 
         async def ask(model: Model, backend: Backend) -> int:
             can = backend.capabilities
+            check_kind(request, model, can)
             whole = await self._at_hand(model.settings.applied(request, can), can)
             return await tokenizes(backend).count_tokens(tools.prompted(whole, can))
 

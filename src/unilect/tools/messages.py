@@ -112,6 +112,11 @@ def thinks(template: str) -> bool:
     return any(mark in template for mark in _THINKING)
 
 
+def takes_effort(template: str) -> bool:
+    """Return True if a template asks for an effort, or for what `template_flags` makes of one."""
+    return "reasoning_effort" in template or "enable_thinking" in template
+
+
 def template_flags(request: ChatRequest) -> dict[str, Any]:
     """What a template is told beside the messages; of names that it does not ask for the request is rid by now."""
     flags = dict(request.chat_template_kwargs or {})

@@ -2,6 +2,7 @@
 
 from unilect.backend import Support
 from unilect.parameters.support import TOOL_PARAMETERS, honoured, names
+from unilect.tools.messages import takes_effort
 from unilect.tools.parser import THINK
 
 _NATIVE = names(
@@ -25,4 +26,7 @@ _SHOWN = {
 def supported(template: str) -> dict[str, Support]:
     """The parameters of a model with this chat template."""
     lacking = [name for name, mark in _SHOWN.items() if mark not in template]
-    return PARAMETERS | dict.fromkeys(lacking, "refused")
+    found = PARAMETERS | dict.fromkeys(lacking, "refused")
+    if not takes_effort(template):
+        del found["reasoning_effort"]  # ignored, and named
+    return found
