@@ -155,7 +155,20 @@ def test_line_breaks_in_arguments(size: int) -> None:
 
 @pytest.mark.parametrize("name", [f"mcp__{'x' * 59}", f"mcp__{'x' * 123}"])
 @pytest.mark.parametrize(
-    "form", "plain hermes qwen-coder llama3 mistral deepseek dsml glm45 gemma4 kimi harmony".split()
+    "form",
+    [
+        "plain",
+        "hermes",
+        "qwen-coder",
+        "llama3",
+        "mistral",
+        "deepseek",
+        "dsml",
+        "glm45",
+        "gemma4",
+        "kimi",
+        "harmony",
+    ],
 )
 def test_long_names(form: str, name: str) -> None:
     """A name of up to 128 characters is one in every form that has names."""
