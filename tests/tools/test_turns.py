@@ -54,10 +54,7 @@ def talks(draw: st.DrawFn) -> list[dict[str, Any]]:
 @settings(max_examples=20, deadline=None)
 @given(talks())
 def test_nothing_is_lost(style: str, talk: list[dict[str, Any]]) -> None:
-    """
-    Whatever the order of turns, a template takes the conversation, and its prompt has each word, each name and each argument once; only
-    Mistral's leaves out a text beside a call.
-    """
+    """Whatever the order of turns, the prompt has each word, name and argument once; only Mistral's leaves out a text beside a call."""
     made = fit(talk, STYLES[style][1])
     note(repr(made))
     prompt = TEMPLATES[style].render_turns(made)
