@@ -128,7 +128,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
 class FunctionDefinition(Struct, frozen=True, omit_defaults=True):
     """A function that the model may call; `parameters` is a JSON Schema."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -431,7 +431,7 @@ Prompt: TypeAlias = str | list[int]
 class Snippet(Struct, frozen=True, omit_defaults=True):
     """A piece of another file, for what is to be filled in."""
 
-    text: Text = ""
+    text: Text
     filename: Annotated[str, Meta(max_length=4096)] = ""
 
 

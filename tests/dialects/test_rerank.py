@@ -130,6 +130,8 @@ async def test_texts(app: App, path: str) -> None:
 
     assert [{"index": 1, "score": 1.0}, {"index": 0, "score": 0.0}] == plain
     assert [texts[1], texts[0]] == [one["text"] for one in told]
+    _, best, _ = await ranked(app, path, documents=None, texts=texts, top_n=1)
+    assert plain[:1] == best
 
 
 @in_one_loop

@@ -495,23 +495,15 @@ async def test_prompts_and_inputs_that_are_too_long(base: Backend, text: str) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "where"),
-    [("{", 400), ("nonsense", 400), ("[" * 300 + "]" * 300, 400), ("", 200), ("{}", 200), ("null", 200), ("[1]", 200)],
-)  # fmt: skip
-async def test_calls_in_the_history(base: Backend, arguments: str, where: int) -> None:
-    """An earlier call's arguments are any JSON, or nothing; what is none is refused by name."""
+    "arguments", ["{", "nonsense", "[" * 300 + "]" * 300, "", "{}", "null", "[1]"]
+)
+async def test_calls_in_the_history(base: Backend, arguments: str) -> None:
+    """An earlier call's arguments may be any text: a model wrote them, and a limit may have cut them."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     turns = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "?"}]
     older = [{"role": "assistant", "function_call": call["function"]}, turns[1]]
-    params = ["tool_calls[0].function.arguments", "function_call.arguments"]
-    for messages, param in zip((turns, older), params, strict=True):
-        request = chat(messages=messages, max_tokens=1)
-        if where == 200:
-            await answer(base.generate(request))
-            continue
-        with pytest.raises(InvalidRequest) as caught:
-            await answer(base.generate(request))
-        assert f"messages[0].{param}" == caught.value.param
+    for messages in (turns, older):
+        await answer(base.generate(chat(messages=messages, max_tokens=1)))
 
 
 async def test_requests_that_cannot_be_answered(base: Backend) -> None:

@@ -436,11 +436,6 @@ async def test_formats_beside_tools() -> None:
         ({"grammar": 'root ::= "a"'}, "grammar", UnsupportedParameter),
         ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nothing"}}}]}, "tools[0].function.parameters", InvalidRequest),
         ({"tools": None, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "string", "format": "ipv9"}}}}, "response_format", UnsupportedParameter),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "now", "arguments": "{"}}]}, {"role": "user", "content": "x"}]},
-            "messages[0].tool_calls[0].function.arguments",
-            InvalidRequest,
-        ),
     ],
 )  # fmt: skip
 async def test_what_is_refused(

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.events import Choice, TextDelta, ToolCallDelta, fold
+from unilect.tools.channels import ChannelParser
+from unilect.tools.forms import FORMS
 from unilect.tools.parser import (
     DEEPSEEK,
     GLM,
@@ -140,6 +142,44 @@ def test_text_and_several_calls() -> None:
     assert ["get_weather", "add"] == [call.name for call in choice.tool_calls]
     assert ["call_0", "call_1"] == [call.id for call in choice.tool_calls]
     assert choice.text == "Let me see."
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_line_breaks_in_arguments(size: int) -> None:
+    """Small models write line breaks and tabs raw in a text; the call has them as JSON does."""
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "one\ntwo\t"}}</tool_call>'
+
+    [call] = parsed(HERMES, text, size).tool_calls
+    assert {"city": "one\ntwo\t"} == json.loads(call.arguments)
+
+
+@pytest.mark.parametrize("name", [f"mcp__{'x' * 59}", f"mcp__{'x' * 123}"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "plain",
+        "hermes",
+        "qwen-coder",
+        "llama3",
+        "mistral",
+        "deepseek",
+        "dsml",
+        "glm45",
+        "gemma4",
+        "kimi",
+        "harmony",
+    ],
+)
+def test_long_names(form: str, name: str) -> None:
+    """A name of up to 128 characters is one in every form that has names."""
+    written = FORMS[form].calls_text([(name, {"city": "Paris"})])
+    tools = {name: None}
+    parser: Any = Parser(FORMS[form].family, tools, lambda: "c", thinking=True, bare=True)
+    if form == "harmony":
+        parser = ChannelParser(tools, lambda: "c")
+    events = parser.add(written) + parser.end()
+
+    assert [name] == [event.name for event in events if isinstance(event, ToolCallDelta)]
 
 
 @pytest.mark.parametrize(

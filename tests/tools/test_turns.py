@@ -1,15 +1,21 @@
-"""Tests of unilect.tools.turns: what templates take, and conversations as they take them."""
+"""Tests of unilect.tools.turns: conversations as templates take them."""
 
 from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
 
-from strict_templates import MISTRAL, STYLES, TALK, missing
+from strict_templates import STYLES, TALK, missing
 from unilect.templates import ChatTemplate, named, names
-from unilect.tools.turns import ALL, LEAST, LITTLE, Takes, placed, stands_out, takes
+from unilect.tools.takes import ALL, LEAST, LITTLE, Takes, takes
+from unilect.tools.turns import fit
 
 CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}
+TEMPLATES = {style: ChatTemplate(STYLES[style][0], limit_s=60) for style in STYLES}
+#: The templates that show calls and results.
+WITH_CALLS = ("mistral", "ministral-3", "llama-3", "qwen-3.5", "gpt-oss", "deepseek", "chatml")
 
 
 def said(role: str, content: Any = "", **more: Any) -> dict[str, Any]:
@@ -17,15 +23,55 @@ def said(role: str, content: Any = "", **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_what_templates_take(style: str) -> None:
-    """What a template takes is found out, and a conversation of all that agents send then has each of its words in the prompt once."""
-    text, expected = STYLES[style]
-    template = ChatTemplate(text)
-    found = takes(template.render_turns, {})
+def call(id: str, name: str = "f", **arguments: str) -> dict[str, Any]:
+    """A call."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
-    assert expected == found
-    assert [] == missing(template.render_turns(placed(TALK, found)))
+
+@st.composite
+def talks(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Conversations in any order, each text and argument another word."""
+    turns: list[dict[str, Any]] = []
+    ids: list[str] = []
+    for number in range(draw(st.integers(1, 9))):
+        word = draw(st.sampled_from(["", f"w{number}w"]))
+        match draw(st.sampled_from(["system", "user", "assistant", "calls", "tool", "stray"])):
+            case "calls":
+                made = [f"call_{number}_{n}" for n in range(draw(st.integers(1, 3)))]
+                ids += made
+                calls = [call(id, f"f{id}f", a=f"v{id}v") for id in made]
+                turns.append(said("assistant", "", tool_calls=calls))
+            case "tool" if ids:
+                turns.append(said("tool", f"w{number}w", tool_call_id=ids.pop(0), name="f"))
+            case "tool" | "stray":
+                turns.append(said("tool", f"w{number}w"))
+            case role:
+                turns.append(said(role, word))
+    return turns
+
+
+@pytest.mark.parametrize("style", WITH_CALLS)
+@settings(max_examples=20, deadline=None)
+@given(talks())
+def test_nothing_is_lost(style: str, talk: list[dict[str, Any]]) -> None:
+    """Whatever the order of turns, the prompt has each word, name and argument once; only Mistral's leaves out a text beside a call."""
+    made = fit(talk, STYLES[style][1])
+    note(repr(made))
+    prompt = TEMPLATES[style].render_turns(made)
+
+    lost = [turn["content"] for turn in made if style == "mistral" and turn.get("tool_calls")]
+    words = [
+        turn["content"] for turn in talk if turn["content"] and turn["content"] not in "".join(lost)
+    ]
+    calls = [one["function"] for turn in talk for one in turn.get("tool_calls", ())]
+    words += [one["name"] for one in calls] + [one["arguments"]["a"] for one in calls]
+    assert [] == missing(prompt, words)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_conversations_of_agents(style: str) -> None:
+    """A conversation of all that agents say has each of its words in the prompt once."""
+    assert [] == missing(TEMPLATES[style].render_turns(fit(TALK, STYLES[style][1])))
 
 
 @pytest.mark.parametrize("name", names())
@@ -35,13 +81,13 @@ def test_named_formats(name: str) -> None:
     assert template is not None
     render = partial(template.render_turns, bos_token="", eos_token="")
 
-    assert [] == missing(render(placed(TALK, takes(render, {}))))
+    assert [] == missing(render(fit(TALK, takes(render))))
 
 
 def test_system_messages_before_and_behind_an_answer() -> None:
     """Those before the first answer are one, at the beginning; a later one is the user's, and the beginning stays the same."""
-    before = placed(TALK[:6], Takes("first"))
-    after = placed(TALK, Takes("first"))
+    before = fit(TALK[:6], Takes("first"))
+    after = fit(TALK, Takes("first"))
 
     assert [("system", "s1\n\ns2\n\ns3"), ("user", "u1"), ("user", "u2"), ("assistant", "a1")] == [
         (turn["role"], turn["content"]) for turn in before
@@ -55,9 +101,9 @@ def test_a_template_without_a_system() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     turns = [said("system", "s1"), said("user", [image]), said("system", "s2")]
 
-    [turn] = placed(turns, LEAST)
-    assert [*({"type": "text", "text": text} for text in ("s1", "s2")), image] == turn["content"]
-    assert [said("user", "s1")] == placed([said("system", "s1")], LEAST)
+    [turn] = fit(turns, LEAST)
+    assert [{"type": "text", "text": "s1\n\ns2"}, image] == turn["content"]
+    assert [said("user", "s1")] == fit([said("system", "s1")], LEAST)
 
 
 def test_nothing_stands_between_a_call_and_its_result() -> None:
@@ -66,11 +112,11 @@ def test_nothing_stands_between_a_call_and_its_result() -> None:
     result = said("tool", "t1", tool_call_id="abcdefghi")
     turns = [*called, said("system", "s1"), result]
 
-    assert [*called, result, said("user", "s1")] == placed(turns, Takes("first"))
-    strict = placed([*turns, said("user", "u2"), said("assistant", "a1")], LITTLE)
+    assert [*called, result, said("user", "s1")] == fit(turns, Takes("first"))
+    strict = fit([*turns, said("user", "u2"), said("assistant", "a1")], LITTLE)
     assert [*called, {**result, "content": "t1\n\ns1\n\nu2"}, said("assistant", "a1")] == strict
-    template = ChatTemplate(MISTRAL)
-    assert [] == missing(template.render_turns(strict), ["t1", "s1", "u2", "a1"])
+    prompt = TEMPLATES["mistral"].render_turns(strict)
+    assert [] == missing(prompt, ["t1", "s1", "u2", "a1"])
 
 
 def test_turns_in_a_row() -> None:
@@ -86,16 +132,110 @@ def test_turns_in_a_row() -> None:
         said("user", "u1"),
         said("assistant", "a1", reasoning_content="r1\nr2", tool_calls=[CALL]),
         turns[-1],
-    ] == placed(turns, LITTLE)
+    ] == fit(turns, LITTLE)
 
 
 def test_what_every_template_takes() -> None:
-    """A plain conversation is not looked at, and one that a template takes is as it was."""
-    assert not stands_out(["user", "assistant", "user", "assistant", "tool", "assistant", "user"])
-    assert all(map(stands_out, (["system"], ["user", "user"], ["tool", "user"], ["developer"])))
-    assert TALK == placed(TALK, ALL)
+    """A conversation that a template takes is as it was."""
+    assert TALK == fit(TALK, ALL)
 
 
-def test_a_template_that_shows_nothing() -> None:
-    """Of a template that does not show what is said, nothing is assumed."""
-    assert ALL == takes(lambda turns: "nothing", {})
+TWO = [
+    said("user", "u1"),
+    said("assistant", "a1", reasoning_content="r1", tool_calls=[call("c1", "f"), call("c2", "g")]),
+    said("user", "u2"),
+    said("tool", "t2", tool_call_id="c2"),
+    said("tool", "t1", tool_call_id="c1"),
+]
+
+
+def test_calls_one_by_one() -> None:
+    """Each call becomes a turn that its own result follows, the first with what was said and thought; then comes what stood between."""
+    assert [
+        TWO[0],
+        TWO[1] | {"tool_calls": [call("c1", "f")]},
+        TWO[4],
+        said("assistant", "", tool_calls=[call("c2", "g")]),
+        TWO[3],
+        TWO[2],
+    ] == fit(TWO, Takes(several=False))
+
+
+def test_results_before_texts() -> None:
+    """What stands between calls and their results comes behind them."""
+    assert [*TWO[:2], *TWO[3:], TWO[2]] == fit(TWO, Takes(between=False))
+
+
+def test_texts_beside_calls() -> None:
+    """A text beside calls becomes a turn before them; thoughts stay with the calls."""
+    bare = {**TWO[1], "content": ""}
+
+    assert [TWO[0], said("assistant", "a1"), bare, *TWO[2:]] == fit(TWO, Takes(texts=False))
+
+
+def test_calls_and_results_that_lack_the_other() -> None:
+    """A call that was left gets an empty result, unless it is the last; a result of no call is the user's."""
+    calls = [said("user", "u1"), said("assistant", tool_calls=[call("c1")])]
+    empty = said("tool", "", name="f", tool_call_id="c1")
+
+    assert [*calls, empty, said("user", "u2")] == fit([*calls, said("user", "u2")], Takes(unanswered=False))  # fmt: skip
+    assert calls == fit(calls, Takes(unanswered=False))
+    assert [said("user", "t1")] == fit([said("tool", "t1", tool_call_id="c9")], Takes(strays=False))
+
+
+@pytest.mark.parametrize(
+    ("turns", "taken", "roles"),
+    [
+        (["assistant", "user"], Takes(opens=False), ["user", "assistant", "user"]),
+        (["system", "assistant"], Takes(opens=False), ["system", "user", "assistant"]),
+        (["system"], Takes(alone=False), ["system", "user"]),
+        (["assistant"], Takes(alone=False), ["user", "assistant"]),
+        (["system"], LEAST, ["user"]),
+        (["user", "assistant", "user"], Takes(opens=False, alone=False), ["user", "assistant", "user"]),
+    ],
+)  # fmt: skip
+def test_an_empty_turn_of_the_user(turns: list[str], taken: Takes, roles: list[str]) -> None:
+    """A template that wants the user first, or at all, gets an empty turn of the user."""
+    assert roles == [turn["role"] for turn in fit([said(role, "x") for role in turns], taken)]
+
+
+def test_empty_turns_of_the_assistant() -> None:
+    """They are left out; where there is nothing else, an empty turn of the user stands for them."""
+    empty, one = said("assistant"), said("user", "u")
+
+    assert [one, one] == fit([one, empty, one, empty], Takes(empties=False))
+    assert [said("user")] == fit([empty], Takes(empties=False))
+
+
+def test_short_ids() -> None:
+    """Ids become nine letters and digits, the same one each time; different ones stay different, and fitting ones as they are."""
+    ids = ["call_1", "call_2", "abcdefghi", "call_1", "", "é" * 9]
+    turns = [
+        turn
+        for id in ids
+        for turn in (said("assistant", tool_calls=[call(id)]), said("tool", tool_call_id=id))
+    ]
+    made = fit(turns, Takes(ids=False))
+    called = [turn["tool_calls"][0]["id"] for turn in made[::2]]
+
+    assert called == [turn["tool_call_id"] for turn in made[1::2]]
+    assert called == [turn["tool_calls"][0]["id"] for turn in fit(turns, Takes(ids=False))[::2]]
+    assert called[2] == "abcdefghi"
+    assert called[0] == called[3]
+    assert len(set(called)) == len(set(ids))
+    assert all(len(id) == 9 and id.isascii() and id.isalnum() for id in called)
+
+
+def test_results_without_ids() -> None:
+    """A result without an id has that of the call of its name, else of the next one."""
+    calls = said("assistant", tool_calls=[call("c1", "f"), call("c2", "g"), call("c3", "f")])
+    results = [said("tool", "x", name="g"), said("tool", "y"), said("function", "z", name="f")]
+
+    assert ["c2", "c1", "c3"] == [turn["tool_call_id"] for turn in fit([calls, *results], ALL)[1:]]
+
+
+def test_arguments_as_text() -> None:
+    """A template that joins texts gets arguments as JSON."""
+    [turn] = fit([said("assistant", tool_calls=[call("c1", a="é")])], Takes(objects=False))
+
+    assert '{"a": "é"}' == turn["tool_calls"][0]["function"]["arguments"]

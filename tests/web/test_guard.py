@@ -15,10 +15,12 @@ from aiohttp import ClientSession, ClientTimeout, web
 from unilect.bounds import SMALL_BYTES
 from unilect.config.server import Config
 from unilect.errors import (
+    AuthenticationError,
     BackendError,
     BackendUnavailable,
     InvalidRequest,
     OutOfMemory,
+    PermissionDenied,
     QuotaExceeded,
     RateLimited,
     UnilectError,
@@ -214,6 +216,29 @@ async def test_hosts(host: str, config: dict[str, Any], expected: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "version", "expected"),
+    [("/free", "1.0", 200), ("/free", "1.1", 400), ("/x", "1.0", 421)],
+)
+async def test_no_host(path: str, version: str, expected: int) -> None:
+    """A probe of HTTP/1.0 needs no Host header, since no page sends a request without one; other requests do."""
+    async with served(api_keys=[]) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"GET {path} HTTP/{version}\r\nConnection: close\r\n\r\n".encode())
+        head = await reader.readline()
+        writer.close()
+
+    assert str(expected).encode() == head.split()[1]
+
+
+async def test_methods() -> None:
+    """A method that a path has not is refused with those that it has."""
+    async with served() as server:
+        status, headers, _ = await server.ask("DELETE", headers=BEARER)
+
+    assert (405, "GET, POST") == (status, headers["Allow"])
+
+
+@pytest.mark.parametrize(
     ("origin", "allowed", "expected"),
     [
         ("https://evil.example", [], 403),
@@ -291,6 +316,7 @@ async def test_what_a_page_may_send() -> None:
 
     assert "Access-Control-Allow-Credentials" not in before
     assert "GET, HEAD, POST, DELETE, OPTIONS" == before["Access-Control-Allow-Methods"]
+    assert "X-Stainless-Helper-Method" in before["Access-Control-Allow-Headers"]
     assert "true" == after["Access-Control-Allow-Credentials"]
     assert "POST" == after["Access-Control-Allow-Methods"]
     assert f"{before['Access-Control-Allow-Headers']}, X-Team" == after["Access-Control-Allow-Headers"]  # fmt: skip
@@ -334,13 +360,21 @@ async def test_a_large_body(chunks: bool) -> None:
         assert await server.code("POST", headers=BEARER, data=b"x" * 1000) == (200, None)
 
 
-@pytest.mark.parametrize("coding", ["gzip", "br", "identity", "x"])
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "x"])
 async def test_a_compressed_body(coding: str) -> None:
     """A body in any Content-Encoding is refused unread."""
     async with served() as server:
         headers = BEARER | {"Content-Encoding": coding}
         expected = (415, "unsupported_content_encoding")
         assert expected == await server.code("POST", headers=headers, data=b"x")
+
+
+@pytest.mark.parametrize("coding", ["identity", "Identity ", ""])
+async def test_a_body_that_is_not_compressed(coding: str) -> None:
+    """The coding `identity` is none, as is an empty one."""
+    async with served() as server:
+        headers = BEARER | {"Content-Encoding": coding}
+        assert (200, None) == await server.code("POST", headers=headers, data=b"x")
 
 
 async def test_a_slow_body() -> None:
@@ -535,6 +569,8 @@ async def test_our_errors() -> None:
         (BackendUnavailable("Busy."), "1", None),
         (BackendUnavailable("Busy.", retry_after_s=6.5), "7", None),
         (BackendError("Broken."), None, None),
+        (AuthenticationError("Who?"), None, "false"),
+        (PermissionDenied("No."), None, "false"),
         (QuotaExceeded("Spent."), None, "false"),
         (QuotaExceeded("Spent.", retry_after_s=60), "60", "false"),
         (UnsupportedOperation("No."), None, "false"),

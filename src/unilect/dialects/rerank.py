@@ -38,13 +38,17 @@ class TextsRequest(Request, frozen=True, kw_only=True):
 
     query: Annotated[Text, Meta(min_length=1)]
     texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    top_n: Annotated[int, Meta(ge=1)] | None = None  # of llama-server
     raw_scores: bool | None = None
     return_text: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
 
     gateway_fields: ClassVar[frozenset[str]] = frozenset(
-        {"model", "query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"}
+        {
+            *("model", "query", "texts", "top_n", "raw_scores"),
+            *("return_text", "truncate", "truncation_direction"),
+        }
     )
 
 
@@ -206,7 +210,7 @@ def encode(
 def encode_texts(asked: TextsRequest, ranking: Ranking) -> bytes:
     """The body of an answer as TEI has it."""
     results = list[dict[str, Any]]()
-    for place in best_first(ranking.scores):
+    for place in best_first(ranking.scores)[: asked.top_n]:
         result: dict[str, Any] = {"index": place, "score": ranking.scores[place]}
         results.append(result | {"text": asked.texts[place]} if asked.return_text else result)
     return encode_json(results)

@@ -34,7 +34,8 @@ def _check_no_image(request: ChatRequest, model: Model) -> None:
         ):
             where = f"messages[{number}].content"
             raise InvalidRequest(
-                f"`{where}` holds an image, and the model `{model.name}` reads text only.",
+                # words at which Claude Code goes on without its images; at others it sends them again for ever
+                f"Could not process image: `{where}` holds an image, and the model `{model.name}` reads text only.",
                 param=where,
             )
 

@@ -81,16 +81,16 @@ class Quotes:
             self._escapes = piece[at - 1 : at] == "\\"
 
 
-_JSON = re.compile(r"\s*(?:[\w.-]{1,64}\s*)?(?=[{\[])")
+_JSON = re.compile(r"\s*(?:[\w.-]{1,128}\s*)?(?=[{\[])")
 _FUNCTION = re.compile(r"\s*<function=")
-_LISTING = re.compile(r"\s*[\w.-]{1,64}\s*<arg_key>")
+_LISTING = re.compile(r"\s*[\w.-]{1,128}\s*<arg_key>")
 _FORMS = (_FUNCTION, _LISTING, _JSON)
 _COUNTED = re.compile("<(/?)(function|parameter|arg_value)[=>]")
 _TAIL = 256
 #: What a call in Qwen Coder's form ends with, and what it does where the last mark is missing.
 _FUNCTION_ENDS = re.compile(r"(?:^|[\n>])\s*</function>\s*[,;]?\s*\Z")
 _PARAMETER_ENDS = re.compile(r"</parameter>[^\S\n]*\n\s*\Z")
-_decoder = json.JSONDecoder()
+_decoder = json.JSONDecoder(strict=False)  # small models write line breaks raw
 
 
 class Ending:

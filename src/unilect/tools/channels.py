@@ -17,7 +17,7 @@ from unilect.tools.formats import Tools, calls_of
 MARKS = ("<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>")
 _CHANNEL, _MESSAGE = MARKS[:2]
 _END = re.compile(r"<\|(?:end|start|return|call)\|>")
-_RECIPIENT = re.compile(r"to=functions\.([\w.-]{1,64})")
+_RECIPIENT = re.compile(r"to=functions\.([\w.-]{1,128})")
 _STOPS = ("<|return|>", "<|call|>")
 _ALL = (*MARKS, *_STOPS)
 _MARK = re.compile(r"<\|(?:channel|message|start|end|return|call)\|>")

@@ -27,7 +27,7 @@ HEADER = (
 INTERPRETER = "interpreter"
 MAX_CALL_CHARACTERS = 64 * 1024
 _FENCE = re.compile(r"```[^\n]*\n(.*?)(?:\n?```|\Z)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _CONSTANTS = {"true": True, "false": False, "null": None}  # models mix up their languages
 
 

@@ -23,16 +23,13 @@ def has_calls(messages: Sequence[Message]) -> bool:
 def written(conversation: Sequence[Message], form: Form) -> list[Message]:
     """
     A conversation whose calls and results are text, results as the user's; two turns of the user in a row become one.
-
-    Raises:
-        InvalidRequest: An earlier call's arguments are no JSON.
     """
     messages: list[Message] = []
     names: dict[str, tuple[str, int]] = {}
     turn: list[Part] = []  # of the user: results, and what the user says behind them
     made = 0
-    for number, message in enumerate(conversation):
-        calls = _calls_of(message, number)
+    for message in conversation:
+        calls = _calls_of(message)
         if message.role in _RESULTS:
             last = (message.name or "", form.number(made - 1, 0))
             name, place = names.get(message.tool_call_id or "", last)
@@ -70,20 +67,12 @@ def _of_user(turn: list[Part], form: Form) -> Message:
     return Message(role="user", content=_content(turn, "" if form.user_turn else "\n"))
 
 
-def _calls_of(message: Message, number: int) -> list[tuple[str, str, dict[str, Any]]]:
+def _calls_of(message: Message) -> list[tuple[str, str, dict[str, Any]]]:
     """The id, the name and the arguments of each call of a message."""
-    where = f"messages[{number}]"
-    calls = [
-        (call.id, call.function, f"{where}.tool_calls[{place}].function.arguments")
-        for place, call in enumerate(message.tool_calls or ())
-    ]
+    calls = [(call.id, call.function) for call in message.tool_calls or ()]
     if message.function_call is not None and not calls:
-        calls = [("", message.function_call, f"{where}.function_call.arguments")]
-    found = []
-    for id, function, place in calls:
-        given = arguments(function.arguments, place)
-        found.append((id, function.name, given if isinstance(given, dict) else {"value": given}))
-    return found
+        calls = [("", message.function_call)]
+    return [(id, function.name, arguments(function.arguments)) for id, function in calls]
 
 
 def _parts(message: Message) -> list[Part]:

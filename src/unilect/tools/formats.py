@@ -21,16 +21,16 @@ from unilect.tools.chatglm import python_calls
 Tools: TypeAlias = Mapping[str, Mapping[str, Any] | None]
 Calls: TypeAlias = list[tuple[str, str]]
 _Form: TypeAlias = Callable[[str, Tools], tuple[Calls, str] | None]
-_NAMED = re.compile(r"([A-Za-z0-9_.-]{1,64})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
+_NAMED = re.compile(r"([A-Za-z0-9_.-]{1,128})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 _DEEPSEEK = re.compile(
     r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(?:```json\s*)?(?=\{)"
 )
 _KIMI = re.compile(
-    r"(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?([\w.-]{1,64})(?::\d+)?\s*"
+    r"(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?([\w.-]{1,128})(?::\d+)?\s*"
     r"<\|tool_call_argument_begin\|>\s*(?=\{)"
 )
 _FENCED = re.compile(
-    r"([A-Za-z0-9_.-]{1,64})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
+    r"([A-Za-z0-9_.-]{1,128})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
 )
 _FUNCTION, _FUNCTION_END = re.compile(r"<function=([\w.-]+)>\s*"), re.compile(r"\s*</function>")
 _BEGINS_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>")
@@ -44,7 +44,7 @@ _LISTED = re.compile(
 )
 _PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.S)
 _INVOKED = re.compile(
-    r'<｜DSML｜invoke name="([\w.-]{1,64})">\s*(.*?)(?:</｜DSML｜invoke>|$)', re.S
+    r'<｜DSML｜invoke name="([\w.-]{1,128})">\s*(.*?)(?:</｜DSML｜invoke>|$)', re.S
 )
 _INVOKED_WITH = re.compile(
     r'<｜DSML｜parameter name="([^"<>]*)" string="(true|false)">(.*?)'
@@ -59,7 +59,7 @@ _GIVEN = re.compile(
     r"(?:<\|close\|>\1<\|sep\|>|(?=<\|open\|>argument )|$)",
     re.S,
 )
-_GEMMA = re.compile(r"call:([\w.-]{1,64})\s*(?=\{)")
+_GEMMA = re.compile(r"call:([\w.-]{1,128})\s*(?=\{)")
 _GEMMA_TEXT = '<|"|>'
 # what does not end goes on to the end: no mark in it is looked at by itself
 _GEMMA_PART = re.compile(r'<\|"\|>.*?(?:<\|"\|>|\Z)|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[{}]', re.S)
@@ -69,7 +69,7 @@ _CODE = re.compile(r"```[a-z_]*\n(.*?)(?:\n?```|$)", re.S)
 _WRAPS = ("<|python_tag|>", "<|python_start|>", "functools")
 _PYTHON = re.compile(r"\[\s*([A-Za-z_]\w*\(.*\))\s*\]", re.S)
 _OR_NONE = {"string", "null"}
-_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _SIGNS = " \n;,"
 _CLOSERS = "]}`\n "
 #: Of one text: the rest is copied for each of them.
@@ -421,7 +421,7 @@ def _number(written: str) -> float:
     return value if isfinite(value) else _refuse(written)
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_number)
+_decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_number, strict=False)
 
 
 def _dumped(value: Any) -> str:

@@ -1,5 +1,7 @@
 """Messages and tools as chat templates and engines get them; shared by the engines."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,31 +38,43 @@ def text(message: Message, where: str) -> str:
     return "\n".join(texts)
 
 
-def arguments(written: str, where: str) -> Any:
+def arguments(written: str) -> dict[str, Any]:
     """
-    The arguments of an earlier call, decoded; some clients keep a call without arguments as an empty text.
+    Decode the arguments of an earlier call, which a model wrote and `max_tokens` may have cut.
 
-    Raises:
-        InvalidRequest: They are no JSON, as when `max_tokens` cut them, or so deep that what reads them overflows its stack.
+    A text that is no JSON object, or none that engines can read, is the only argument, `value`. Some clients keep a call without arguments
+    as an empty text, or as null.
     """
+    if written.strip() in ("", "null"):
+        return {}
+    for decode in (msgspec.json.decode, _decode_raw):
+        if (value := _object(written, decode)) is not None:
+            return value
+    return {"value": written.encode(errors="replace").decode()}
+
+
+def arguments_text(written: str) -> str:
+    """Return the JSON text of what `arguments` makes of a text: the text itself where it is one."""
+    if _object(written, msgspec.json.decode) is not None:
+        return written
+    return msgspec.json.encode(arguments(written)).decode()
+
+
+def _object(written: str, decode: Callable[[str], Any]) -> dict[str, Any] | None:
+    """Decode an object that engines can read; None where a text is none."""
     try:
-        value = msgspec.json.decode(written or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"`{where}` is not the JSON text of an object ({str(error)[:100]}). Send one such as `{{}}`.",
-            param=where,
-        ) from error
-    if nested(value, _MAX_ARGUMENTS_DEPTH):
-        raise InvalidRequest(
-            f"`{where}` is nested more than {_MAX_ARGUMENTS_DEPTH} levels deep; flatten it.",
-            param=where,
-        )
-    if _has_huge_number(value):
-        raise InvalidRequest(
-            f"`{where}` has a number beyond 1.8e308, which engines cannot read. Send it as a text.",
-            param=where,
-        )
-    return value
+        value = decode(written)
+    except (ValueError, RecursionError):
+        return None
+    if nested(value, _MAX_ARGUMENTS_DEPTH) or _has_huge_number(value):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _decode_raw(written: str) -> Any:
+    """Decode JSON whose texts have line breaks and tabs as they are, as small models write it."""
+    value = json.loads(written, strict=False)
+    return msgspec.json.decode(json.dumps(value, allow_nan=False))
 
 
 def _has_huge_number(value: Any) -> bool:
@@ -96,6 +110,11 @@ def tools(given: list[Tool]) -> list[dict[str, Any]]:
 def thinks(template: str) -> bool:
     """Whether a template is one of a model that may think before it answers."""
     return any(mark in template for mark in _THINKING)
+
+
+def takes_effort(template: str) -> bool:
+    """Return True if a template asks for an effort, or for what `template_flags` makes of one."""
+    return "reasoning_effort" in template or "enable_thinking" in template
 
 
 def template_flags(request: ChatRequest) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from unilect.constraints.regex import literal
 from unilect.tools.grammar import renamed
-from unilect.tools.turns import Turn
+from unilect.tools.takes import Turn
 
 _ASKED, _THOUGHT, _ANSWER = "Asked3f0c", "Thought3f0c", "Answer3f0c"
 _USER: Turn = {"role": "user", "content": _ASKED}

@@ -1,192 +1,177 @@
 """
-What conversations a chat template takes, and a conversation as it takes it.
+A conversation as a chat template takes it: what each turn says is in it, and nothing else.
 
-Many templates take one system message, first; some take none; some refuse two turns of the user in a row, or one behind the result of a
-tool. They refuse with an error, or leave a turn out silently. Agents send all of that. So a few short conversations are rendered, and what
-comes out tells what the template takes:
-
-1. A template that takes a conversation as it is gets it so.
-2. System messages before the first answer become one system message. A later one becomes a turn of the user: moved to the front it
-   would change the part of the prompt that is in a cache.
-3. Where no system message is taken, its text stands before what the user says first.
-4. Turns of one role in a row become one where the template wants roles in turn.
-
-Sources: the templates of Mistral, Gemma 2 and 3, Llama 2 and 3.1, Qwen 2.5 and 3.5, gpt-oss, as their repositories have them
+Each step leaves alone what the template takes; `Takes` has what becomes of the rest.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from msgspec import Struct
+from unilect.tools.takes import ALL, SYSTEM, TOOL, Takes, Turn
 
-from unilect.errors import InvalidRequest
-
-Turn: TypeAlias = Mapping[str, Any]
-_SYSTEM = frozenset({"system", "developer"})
-_TOOL = frozenset({"tool", "function"})
 _BETWEEN = "\n\n"
-#: Words that no template has: what systems, users, assistants and tools say in a probe.
-_S1, _S2, _U1, _U2, _U3, _A1, _A2, _T1 = (f"qz{name}q" for name in "abcdefgh")
-_CALL_ID = "qzcall123"  # Mistral's templates insist on nine letters and digits
+_SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
 
-class Takes(Struct, frozen=True):
-    """
-    What conversations a template takes.
-
-    Attributes:
-        system: Where a system message may stand: *anywhere*, *first* and alone, or *never*.
-        repeats: Turns of one role may follow each other.
-        after_tools: A turn of the user may follow the result of a tool.
-    """
-
-    system: Literal["anywhere", "first", "never"] = "anywhere"
-    repeats: bool = True
-    after_tools: bool = True
-
-
-ALL = Takes()
-#: What nearly every template takes, and what every one does.
-LITTLE = Takes("first", repeats=False, after_tools=False)
-LEAST = Takes("never", repeats=False, after_tools=False)
-
-
-def stands_out(roles: Iterable[str]) -> bool:
-    """True for the roles of a conversation that not every template takes."""
-    before = ""
-    for role in roles:
-        if role in _SYSTEM or (role == "user" and before in ("user", *_TOOL)):
-            return True
-        if role == before == "assistant":
-            return True
-        before = role
-    return False
-
-
-def probes(arguments: Any) -> list[list[dict[str, Any]]]:
-    """
-    The conversations to render, in the order of `learnt`.
-
-    Args:
-        arguments: No arguments of a call, in the form that the template gets: `{}` as an object or as a text.
-    """
-    function = {"name": "f", "arguments": arguments}
-    call = {"id": _CALL_ID, "type": "function", "function": function}
-    called = [
-        _user(_U1),
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": _T1, "name": "f", "tool_call_id": _CALL_ID},
-    ]
-    return [
-        [_user(_U1)],
-        [_system(_S1), _user(_U1)],
-        [_system(_S1), _system(_S2), _user(_U1), _assistant(_A1), _system(_S1), _user(_U2)],
-        [_user(_U1), _user(_U2), _assistant(_A1), _assistant(_A2), _user(_U3)],
-        called,
-        [*called, _user(_U2), _assistant(_A1), _user(_U3)],
-    ]
-
-
-def _system(text: str) -> dict[str, Any]:
-    return {"role": "system", "content": text}
-
-
-def _user(text: str | list[Any]) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def _assistant(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
-
-
-def learnt(prompts: Sequence[str | None]) -> Takes:
-    """
-    What a template takes.
-
-    Args:
-        prompts: What it made of each of `probes`; None where it refused.
-    """
-    plain, first, anywhere, repeats, called, behind = prompts
-    if not _tells(plain, _U1):  # it shows nothing of a conversation, or not as it is written
-        return ALL
-    system: Literal["anywhere", "first", "never"] = "first" if _tells(first, _S1, _U1) else "never"
-    if _tells(anywhere, _S1, _S2, _U1, _A1, _S1, _U2):
-        system = "anywhere"
-    return Takes(
-        system,
-        _tells(repeats, _U1, _U2, _A1, _A2, _U3),
-        not _tells(called, _U1, _T1) or _tells(behind, _U1, _T1, _U2, _A1, _U3),
-    )
-
-
-def takes(render: Callable[[list[dict[str, Any]]], str], arguments: Any) -> Takes:
-    """
-    What a template takes.
-
-    Args:
-        render: Renders a conversation; raises InvalidRequest where the template refuses it.
-        arguments: As of `probes`.
-    """
-
-    def prompt(turns: list[dict[str, Any]]) -> str | None:
-        with suppress(InvalidRequest):
-            return render(turns)
-        return None
-
-    return learnt([prompt(turns) for turns in probes(arguments)])
-
-
-def _tells(prompt: str | None, *words: str) -> bool:
-    """True where a prompt has these words, one after the other."""
-    at = 0
-    for word in words:
-        at = -1 if prompt is None or at < 0 else prompt.find(word, at)
-    return at >= 0
-
-
-def placed(turns: Sequence[Turn], taken: Takes) -> list[Any]:
-    """A conversation as a template takes it; what each turn says is in it, and nothing else."""
-    found = list(turns)
-    if taken.system != "anywhere":
-        found = _with_one_system(found, taken.system == "first")
-    if taken.repeats and taken.after_tools:
+def fit(turns: Sequence[Turn], taken: Takes) -> list[Any]:
+    """Return a conversation as a template takes it."""
+    found = _identified(turns)
+    if taken == ALL:
         return found
-    return _joined(found, taken)
+    found = _with_results(found, taken)
+    if not taken.empties:
+        found = [*filter(_says, found)] or [_of_user({})]
+    found = _with_user(found, taken)
+    if taken.system != "anywhere" or not taken.ends:
+        found = _with_one_system(found)
+    if not (taken.repeats and taken.after_tools):
+        found = _joined(found, taken)
+    if taken.system == "never" or not (taken.ends or found[-1]["role"] == "user"):
+        found = _without_system(found)
+    if not taken.ids:
+        found = _with_short_ids(found)
+    return found if taken.objects else [_with_text_arguments(turn) for turn in found]
 
 
-def _with_one_system(turns: list[Turn], stays: bool) -> list[Turn]:
+def _identified(turns: Iterable[Turn]) -> list[Turn]:
+    """Give results that say no id that of their call: the next one with their name, else the next one."""
+    found, waiting = list[Turn](), list[Any]()
+    for turn in turns:
+        if turn["role"] == "assistant":
+            waiting = list(turn.get("tool_calls") or ())
+        elif turn["role"] in TOOL and waiting:
+            call = _call_of(turn, waiting)
+            waiting = [one for one in waiting if one is not call]
+            if not turn.get("tool_call_id") and call is not None:
+                turn = {**turn, "tool_call_id": call["id"]}
+        found.append(turn)
+    return found
+
+
+def _call_of(result: Turn, calls: Sequence[Any]) -> Any:
+    """Return the call that a result is of; None where its id is that of none."""
+    if id := result.get("tool_call_id"):
+        return next((call for call in calls if call["id"] == id), None)
+    named = (call for call in calls if call["function"]["name"] == result.get("name"))
+    return next(named, calls[0])
+
+
+def _with_results(turns: Iterable[Turn], taken: Takes) -> list[Turn]:
+    """Put calls and their results as the template takes them."""
+    groups: list[list[Turn]] = [[]]
+    for turn in turns:  # an answer begins a group
+        groups += [[]] if turn["role"] == "assistant" else []
+        groups[-1].append(turn)
+    found: list[Turn] = []
+    for group in groups:
+        if group and group[0].get("tool_calls"):
+            found += _answered(group, taken, is_last=group is groups[-1])
+        elif taken.strays:
+            found += group
+        else:
+            found += [_of_user(turn) if turn["role"] in TOOL else turn for turn in group]
+    return found
+
+
+def _of_user(turn: Turn) -> Turn:
+    """Return a turn as one of the user's."""
+    return {"role": "user", "content": turn.get("content") or ""}
+
+
+def _answered(group: Sequence[Turn], taken: Takes, is_last: bool) -> list[Turn]:
     """
-    A conversation with at most one system message.
+    Put a turn with calls, and what follows it up to the next answer, as the template takes it.
 
     Args:
-        stays: It stays, as the first turn; else its text stands before what the user says first.
+        is_last: No answer follows.
     """
+    first, *behind = group
+    calls = first["tool_calls"]
+    results = [turn for turn in behind if turn["role"] in TOOL]
+    rest = [turn for turn in behind if turn["role"] not in TOOL]
+    made = not taken.unanswered and not results and (bool(rest) or not is_last)
+    if made:
+        results = [_no_result(call) for call in calls]
+    head: list[Turn] = []
+    if not taken.texts and taken.repeats and first.get("content"):
+        head = [{"role": "assistant", "content": first["content"]}]
+        first = {**first, "content": ""}
+    if len(calls) > 1 and not taken.several:
+        return [*head, *_one_by_one(first, results), *rest]
+    if made or not taken.between:
+        return [*head, first, *results, *rest]
+    return [*head, first, *behind]
+
+
+def _no_result(call: Any) -> Turn:
+    name = call["function"]["name"]
+    return {"role": "tool", "content": "", "name": name, "tool_call_id": call["id"]}
+
+
+def _one_by_one(turn: Turn, results: list[Turn]) -> list[Turn]:
+    """Make a turn of each call, followed by its result; the first has what is said and thought beside."""
+    found, left = list[Turn](), list(results)
+    for number, call in enumerate(turn["tool_calls"]):
+        with_it = turn if number == 0 else {"role": "assistant", "content": ""}
+        found.append({**with_it, "tool_calls": [call]})
+        own = next((one for one in left if one.get("tool_call_id") == call["id"]), None)
+        if own is not None:
+            found.append(own)
+            left = [one for one in left if one is not own]
+    return [*found, *left]
+
+
+def _says(turn: Turn) -> bool:
+    """Return False for an empty turn of the assistant."""
+    return turn["role"] != "assistant" or bool(turn.get("content") or turn.get("tool_calls"))
+
+
+def _with_user(turns: list[Turn], taken: Takes) -> list[Turn]:
+    """Put an empty turn of the user first, behind the system's, where the template wants one."""
+    roles = [turn["role"] for turn in turns]
+    at = next((place for place, role in enumerate(roles) if role not in SYSTEM), len(roles))
+    opens = at < len(roles) and roles[at] != "user" and not taken.opens
+    if opens or ("user" not in roles and not taken.alone):
+        return [*turns[:at], {"role": "user", "content": ""}, *turns[at:]]
+    return turns
+
+
+def _with_one_system(turns: list[Turn]) -> list[Turn]:
+    """Leave at most one system message, as the first turn; one behind an answer becomes the user's."""
     head, rest, held = list[Turn](), list[Turn](), list[Turn]()
     answered = False
     for turn in turns:
         role = turn["role"]
-        if role in _SYSTEM:
+        if role in SYSTEM:
             (held if answered else head).append(turn)
             continue
         answered = answered or role == "assistant"
-        if held and role not in _TOOL:  # between a call and its result nothing may stand
+        if held and role not in TOOL:  # between a call and its result nothing may stand
             rest += [{**one, "role": "user"} for one in held]
             held.clear()
         rest.append(turn)
     rest += [{**one, "role": "user"} for one in held]
-    if not head:
-        return rest
-    if stays:
-        return [head[0] if len(head) == 1 else {**head[0], "content": _content(head)}, *rest]
+    if len(head) > 1:
+        head = [{**head[0], "content": _content(head)}]
+    return [*head, *rest]
+
+
+def _without_system(turns: list[Turn]) -> list[Turn]:
+    """Put the text of the system message, the first turn, before what the user says first."""
+    if turns[0]["role"] not in SYSTEM:
+        return turns
+    system, *rest = turns
     at = next((place for place, turn in enumerate(rest) if turn["role"] == "user"), None)
     if at is None:
-        return [_user(_content(head)), *rest]
-    return [*rest[:at], {**rest[at], "content": _content([*head, rest[at]])}, *rest[at + 1 :]]
+        return [{"role": "user", "content": _content([system])}, *rest]
+    return [*rest[:at], {**rest[at], "content": _content([system, rest[at]])}, *rest[at + 1 :]]
 
 
 def _joined(turns: list[Turn], taken: Takes) -> list[Turn]:
-    """A conversation in which roles take turns."""
+    """Join turns so that roles take turns."""
     groups: list[list[Turn]] = []
     for turn in turns:
         if groups and _goes_with(groups[-1][-1], groups[-1][0], turn, taken):
@@ -197,9 +182,9 @@ def _joined(turns: list[Turn], taken: Takes) -> list[Turn]:
 
 
 def _goes_with(before: Turn, first: Turn, turn: Turn, taken: Takes) -> bool:
-    """True for a turn that becomes a part of those before it."""
+    """Return True for a turn that becomes a part of those before it."""
     role = turn["role"]
-    if role == "user" and first["role"] in _TOOL:
+    if role == "user" and first["role"] in TOOL:
         return not taken.after_tools and isinstance(turn.get("content"), str)
     if taken.repeats or role != before["role"]:
         return False
@@ -207,7 +192,7 @@ def _goes_with(before: Turn, first: Turn, turn: Turn, taken: Takes) -> bool:
 
 
 def _one(group: Sequence[Turn]) -> Turn:
-    """Turns as one: that of the first, with the calls of the last, and the texts and thoughts of all."""
+    """Make one turn: that of the first, with the calls of the last, and the texts and thoughts of all."""
     made: dict[str, Any] = {**group[-1], **group[0], "content": _content(group)}
     if group[-1].get("tool_calls"):
         made["tool_calls"] = group[-1]["tool_calls"]
@@ -218,7 +203,7 @@ def _one(group: Sequence[Turn]) -> Turn:
 
 
 def _content(turns: Sequence[Turn]) -> str | list[Any]:
-    """What turns say together: one text where all of it is text, else parts."""
+    """Return what turns say together: one text where all of it is text, else parts."""
     contents = [turn.get("content") or "" for turn in turns]
     if all(isinstance(content, str) for content in contents):
         return _BETWEEN.join(filter(None, contents))
@@ -229,3 +214,45 @@ def _content(turns: Sequence[Turn]) -> str | list[Any]:
         else:
             parts += content
     return parts
+
+
+def _with_short_ids(turns: Iterable[Turn]) -> list[Turn]:
+    """Replace ids of calls by nine letters and digits; the same id by the same, different ones by different ones."""
+    short, used = dict[str, str](), set[str]()
+
+    def shorten(id: str) -> str:
+        if id not in short:
+            made, number = id, 0
+            while made in used or not _SHORT_ID.fullmatch(made):
+                made = hashlib.sha256(f"{number}{id}".encode(errors="replace")).hexdigest()[:9]
+                number += 1
+            short[id] = made
+            used.add(made)
+        return short[id]
+
+    found: list[Turn] = []
+    for turn in turns:
+        if calls := turn.get("tool_calls"):
+            turn = {**turn, "tool_calls": [{**one, "id": shorten(one["id"])} for one in calls]}
+        elif turn["role"] in TOOL:
+            turn = {**turn, "tool_call_id": shorten(turn.get("tool_call_id") or "")}
+        found.append(turn)
+    return found
+
+
+def _with_text_arguments(turn: Turn) -> Turn:
+    """Write the arguments of a turn's calls as JSON."""
+    if not turn.get("tool_calls"):
+        return turn
+    calls = [
+        {
+            **call,
+            "function": {**call["function"], "arguments": _text(call["function"]["arguments"])},
+        }
+        for call in turn["tool_calls"]
+    ]
+    return {**turn, "tool_calls": calls}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from unilect.bounds import LARGE_BYTES, SMALL_BYTES, check_body
 from unilect.config.server import Config, is_loopback
@@ -59,6 +59,8 @@ _SDK_HEADERS = (  # what the official JavaScript clients send from a browser
     "anthropic-dangerous-direct-browser-access",
     "anthropic-version",
     "X-Stainless-Arch",
+    "X-Stainless-Helper",
+    "X-Stainless-Helper-Method",
     "X-Stainless-Lang",
     "X-Stainless-OS",
     "X-Stainless-Package-Version",
@@ -79,7 +81,10 @@ _WILDCARDS = ("0.0.0.0", "::", "")
 MAX_NAMED = 100  # characters of a host or an origin that an error names
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 #: A second try would do the same work again, in vain; the official clients make two of every 5xx and 429 unless they are told.
-_FINAL = (UnsupportedOperation, OutOfMemory, QuotaExceeded, RequestTooLarge)
+_FINAL = (
+    *(AuthenticationError, PermissionDenied),
+    *(UnsupportedOperation, OutOfMemory, QuotaExceeded, RequestTooLarge),
+)
 #: Dialects whose clients look for `detail` in errors.
 _DETAILED = frozenset({"chatglm", "fastchat"})
 _SOON = (429, 503, 529)  # some clients give up where these say no time
@@ -156,7 +161,7 @@ class Guard:
         try:
             allowed = self._check_origin(request)
             request[HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
-            self._check_host(request)
+            self._check_host(request, route)
             if request.method == "OPTIONS" and allowed:
                 response = web.Response(status=204)
             else:
@@ -242,7 +247,7 @@ class Guard:
             UnsupportedEncoding: It is compressed: what it unpacks to could be anything.
             UnilectError: As `Bodies.read`.
         """
-        if "Content-Encoding" in request.headers:
+        if request.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
             raise UnsupportedEncoding(
                 "Compressed request bodies are not supported. Send the body without Content-Encoding."
             )
@@ -264,14 +269,16 @@ class Guard:
         if len(body) > LARGE_BYTES:
             request[SHORTENED] = await check_body(body)
 
-    def _check_host(self, request: web.Request) -> None:
+    def _check_host(self, request: web.Request, route: Route) -> None:
         """
-        A page whose name resolves to this machine must not reach it with that name.
+        Refuse a page whose name resolves to this machine. Probes of load balancers have no Host header in HTTP/1.0; a page always has one.
 
         Raises:
             MisdirectedRequest: The Host header names another host.
         """
         if self._hosts is None or (self._is_open and self._keys.required):
+            return
+        if route.public and request.version < HttpVersion11 and "Host" not in request.headers:
             return
         host = _host_name(request.headers.get("Host", ""))
         if host not in self._hosts and not (self._is_open and _NO_DOMAIN.fullmatch(host)):
@@ -388,6 +395,8 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
         return RouteNotFound(f"There is no {request.method} {path} here; see GET /docs.")
     if isinstance(error, web.HTTPMethodNotAllowed):
         methods = ", ".join(sorted(error.allowed_methods))
+        context = in_hand()
+        context.headers = {**context.headers, "Allow": methods}
         return MethodNotAllowed(f"{path} does not support {request.method[:20]}; use {methods}.")
     return InvalidRequest(f"The request was refused: {error.reason}.")
 

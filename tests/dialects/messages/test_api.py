@@ -515,6 +515,46 @@ async def test_limits_and_stop_words_of_the_bundled_model(model: App) -> None:
 
 
 @in_one_loop
+async def test_an_answer_of_no_tokens(model: App) -> None:
+    """A limit of 0 reads the prompt only."""
+    async with model.post(PATH, **HI | {"max_tokens": 0}) as response:
+        body = await response.json()
+
+    assert ("max_tokens", [], 0) == (body["stop_reason"], body["content"], body["usage"]["output_tokens"])  # fmt: skip
+
+
+@in_one_loop
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+async def test_an_image_for_a_model_that_reads_text(model: App, path: str) -> None:
+    """It is refused by its place, also where tokens are counted, in words at which Claude Code goes on without it."""
+    image = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+    }
+    body = HI | {"messages": [{"role": "user", "content": [image]}]}
+    async with model.post(path, **body) as response:
+        error = await error_of(response)
+
+    assert (400, "messages[0].content[0]") == (response.status, error["param"])
+    assert error["message"].startswith("Could not process image: `messages[0].content[0]` holds")
+
+
+@in_one_loop
+async def test_an_effort_that_the_template_does_not_know(model: App) -> None:
+    """It is ignored and named, in the client's words."""
+    body = HI | {"output_config": {"effort": "high"}}
+    async with (
+        model.post(PATH, **body) as message,
+        model.chat(reasoning_effort="high", max_tokens=1) as chat,
+    ):
+        assert (200, "output_config.effort") == (
+            message.status,
+            message.headers["X-Unilect-Ignored"],
+        )
+        assert (200, "reasoning_effort") == (chat.status, chat.headers["X-Unilect-Ignored"])
+
+
+@in_one_loop
 async def test_a_second_turn_is_read_from_the_cache(model: App) -> None:
     """The tokens of an earlier turn that were in the cache are told apart from those that were not."""
     first = {"role": "user", "content": "Tell me about Paris, and about Oslo, and about Rome."}

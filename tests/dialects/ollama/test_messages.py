@@ -54,6 +54,13 @@ def test_ids_of_clients() -> None:
     assert ["f", "g"] == [messages[number]["name"] for number in (1, 3)]
 
 
+def test_roles() -> None:
+    """Roles may be written in capitals."""
+    [first, second] = openai_messages(turns({"role": "User"}, {"role": "ASSISTANT"}))
+
+    assert ("user", "assistant") == (first["role"], second["role"])
+
+
 def test_arguments() -> None:
     """Arguments may be an object, its JSON text, or missing."""
     functions = [{"name": "f", "arguments": given} for given in ({"x": "é"}, '{"x": 1}', "", None)]

@@ -3,7 +3,7 @@
 import pytest
 
 from engine import answer, chat, engine
-from strict_templates import STYLES, TALK, missing
+from strict_templates import CALLED, STYLES, TALK, missing
 
 
 @pytest.mark.parametrize("style", ["mistral", "gemma-2", "qwen-3.5"])
@@ -21,3 +21,16 @@ async def test_conversations_of_agents(style: str) -> None:
         opening = before.rpartition("u2")[0]
         assert opening != ""
         assert prompt.startswith(opening)
+
+
+@pytest.mark.parametrize("style", ["mistral", "llama-3", "gpt-oss"])
+async def test_calls_of_agents(style: str) -> None:
+    """Several calls, ids of any form, cut arguments and calls of the older form: the prompt has all of it, and it is what is counted and read."""
+    async with engine("gguf", chat_template=STYLES[style][0]) as model:
+        for talk, words in CALLED:
+            prompt = await model.render(chat(messages=talk))
+            count = await model.count_tokens(chat(messages=talk))
+            told = await answer(model.generate(chat(messages=talk, max_tokens=1)))
+
+            assert [] == missing(prompt, words)
+            assert count == told.usage.prompt_tokens

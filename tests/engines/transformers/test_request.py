@@ -17,7 +17,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import thinking_templates as templates
 from engine import chat, completion
-from strict_templates import STYLES, TALK, missing
+from strict_templates import CALLED, STYLES, TALK, missing
 from unilect.engines.transformers._constraint import AfterThought, Grammars
 from unilect.engines.transformers._job import Failed, Logprob, PromptRead, Step
 from unilect.engines.transformers._reader import Reader
@@ -232,27 +232,12 @@ def test_conversations_of_agents(style: str) -> None:
     assert [] == missing(Model(STYLES[style][0]).reader.rendered(chat(messages=TALK)))
 
 
-def test_call_ids_for_mistral() -> None:
-    """Its templates refuse ids that are not nine letters and digits; ours and others' are shortened, calls and results alike."""
-    template = (
-        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.id }} {% endfor %}"
-        "{{ m.tool_call_id }} {% endfor %}[TOOL_CALLS]"
-    )
-    call = {"function": {"name": "f", "arguments": "{}"}, "type": "function"}
-    history = [
-        {
-            "role": "assistant",
-            "tool_calls": [call | {"id": "call_0123"}, call | {"id": "a2345678Z"}],
-        },
-        {"role": "tool", "tool_call_id": "call_0123", "content": "1"},
-        {"role": "tool", "tool_call_id": "a2345678Z", "content": "2"},
-    ]
-
-    found = Model(template).reader.rendered(chat(messages=history)).split()
-
-    made = [id for id in found if id not in ("None", "[TOOL_CALLS]")]
-    assert made[:2] == made[2:] == [made[0], "a2345678Z"]
-    assert (9, True) == (len(made[0]), made[0].isalnum())
+@pytest.mark.parametrize("style", ["mistral", "llama-3", "gpt-oss", "deepseek"])
+def test_calls_of_agents(style: str) -> None:
+    """Several calls, ids of any form, cut arguments and calls of the older form are in the prompt of every template."""
+    reader = Model(STYLES[style][0]).reader
+    for talk, words in CALLED:
+        assert [] == missing(reader.rendered(chat(messages=talk)), words)
 
 
 @pytest.mark.parametrize(

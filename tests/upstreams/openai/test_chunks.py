@@ -192,6 +192,60 @@ def test_a_finish_with_every_chunk() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        delta(content="a", finish="stop"),
+        delta(finish="stop"),
+        delta(role="assistant", finish="stop"),
+    ],
+)
+def test_a_finish_with_the_first_words(chunk: Any) -> None:
+    """A finish reason that does not come behind words may be one that a server says in every chunk: it is waited for what follows."""
+    decoder, events = ChunkDecoder(), list[Event]()
+    decoder.decode([msgspec.json.encode(chunk)], events)
+    assert not decoder.finished
+
+    decoder.decode([b"[DONE]"], events)
+    assert decoder.finished
+
+
+def test_a_finish_behind_words() -> None:
+    """A finish reason behind words ends an answer, also beside the last of them."""
+    for last in (delta(finish="stop"), delta(content="b", finish="stop")):
+        decoder, events = ChunkDecoder(), list[Event]()
+        for chunk in (delta(content="a"), last):
+            decoder.decode([msgspec.json.encode(chunk)], events)
+        assert decoder.finished
+
+
+@pytest.mark.parametrize("word", ["null", "none", "None"])
+@pytest.mark.parametrize("more", [{}, {"x": 1}])
+def test_a_finish_reason_that_is_none(word: str, more: dict[str, Any]) -> None:
+    """An answer whose chunks say that it goes on has not finished where it is cut."""
+    with pytest.raises(BackendError):
+        decode(delta(content="a", finish=word) | more, done=False)
+
+
+@pytest.mark.parametrize(
+    ("written", "finish", "expected"),
+    [
+        ("", "tool_calls", [ToolCallDelta(0, "{}")]),
+        ("  ", "stop", [ToolCallDelta(0, "{}")]),
+        ("", "length", []),
+        ("{}", "tool_calls", []),
+    ],
+)
+def test_a_tool_call_without_arguments(written: str, finish: str, expected: list[Event]) -> None:
+    """Its arguments are an object without fields, unless the answer was cut before them."""
+    events = decode(
+        delta(tool_calls=[call(0, id="c", name="f", arguments=written)]), delta(finish=finish)
+    )
+
+    reason = "length" if finish == "length" else "tool_calls"
+    assert [ToolCallDelta(0, written, "c", "f"), *expected, Finish(reason), NONE] == events
+
+
 def test_text_with_the_finish() -> None:
     """A last piece of text that comes with the finish comes before it."""
     assert [TextDelta("a"), Finish("length"), NONE] == decode(delta(content="a", finish="length"))

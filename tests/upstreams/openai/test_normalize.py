@@ -90,7 +90,7 @@ async def test_text(name: str, body: bytes, expected: list[Event]) -> None:
         ("no list", chunk('"delta":{"tool_calls":{"id":"c",<F>}}'), [ToolCallDelta(0, "{}", "c", "f")]),
         ("arguments as object", calls('{"index":0,"id":"c","function":{"name":"f","arguments":{"a":1}}}'), [ToolCallDelta(0, '{"a":1}', "c", "f")]),
         ("no function", calls('{"index":0,"id":"c","name":"f","arguments":{}}'), [ToolCallDelta(0, "{}", "c", "f")]),
-        ("null arguments", calls('{"index":0,"id":"c","function":{"name":"f","arguments":null}}'), [ToolCallDelta(0, "", "c", "f")]),
+        ("null arguments", calls('{"index":0,"id":"c","function":{"name":"f","arguments":null}}'), [ToolCallDelta(0, "", "c", "f"), ToolCallDelta(0, "{}")]),
         ("two at once without index", calls('{"id":"c",<F>}', '{"id":"d",<F>}'), [ToolCallDelta(0, "{}", "c", "f"), ToolCallDelta(1, "{}", "d", "f")]),
         ("two at once without anything", calls("{<F>}", "{<F>}"), [ToolCallDelta(0, "{}", "call_0", "f"), ToolCallDelta(1, "{}", "call_1", "f")]),
         ("Ollama: two with index 0", calls('{"index":0,"id":"c",<F>}') + calls('{"index":0,"id":"d",<F>}'), [ToolCallDelta(0, "{}", "c", "f"), ToolCallDelta(1, "{}", "d", "f")]),

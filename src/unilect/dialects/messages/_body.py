@@ -115,7 +115,9 @@ class MessagesRequest(Request, frozen=True, kw_only=True):
 
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=MAX_MESSAGES)]
     system: Content | None = None
-    max_tokens: Limit | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS_FIELD)] | None = (
+        None  # 0 reads the prompt only
+    )
     stream: bool | None = None
     stop_sequences: Annotated[list[StopWord], Meta(max_length=16)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None

@@ -231,8 +231,10 @@ class Conversation:
         elif source.type == "content":
             texts = self._only_texts(source.content, f"{place}.content")
         else:
+            # words at which Claude Code goes on without the document
+            what = "Could not process PDF: " if source.media_type == "application/pdf" else ""
             raise UnsupportedParameter(
-                f"`{place}` is a document of type {source.type[:50]!r}, which is not read here: only `text` and `content` "
+                f"{what}`{place}` is a document of type {source.type[:50]!r}, which is not read here: only `text` and `content` "
                 "are. Send the document's text.",
                 param=place,
             )

@@ -17,6 +17,7 @@ from unilect.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool,
 
 #: What Anthropic's servers run themselves.
 _HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_")
+_WEB_SEARCH = "web_search_"
 _SEARCH = "tool_search_"
 Choice: TypeAlias = Literal["none", "auto", "required"] | ToolChoice
 
@@ -64,6 +65,13 @@ class Tools:
                 f"`tools` holds {len(found)} tools that are not deferred; the maximum is {MAX_TOOLS}. Remove some, or set "
                 "`defer_loading`.",
                 param="tools",
+            )
+        if given and all((tool.type or "").startswith(_WEB_SEARCH) for tool in given):
+            # Claude Code takes the answer for results, whatever it says
+            raise UnsupportedParameter(
+                "`tools[0]` is the web search alone, which runs on Anthropic's servers: a model would make its results up. Give the model "
+                "a search as a tool with `name` and `input_schema`.",
+                param="tools[0]",
             )
         self.tools = found or None
         self.choice = _choice(choice, found) if choice is not None else None

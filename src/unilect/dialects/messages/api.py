@@ -78,7 +78,7 @@ async def _answered(
     encoder = MessageEncoder(
         run.model.name,
         chat.stop_words,
-        chat.token_limit or run.model.defaults.get("max_tokens"),
+        run.model.defaults.get("max_tokens") if chat.token_limit is None else chat.token_limit,
         asked.omits_thoughts,
         asked.places.named,
     )

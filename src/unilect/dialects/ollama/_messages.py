@@ -21,6 +21,7 @@ from unilect.requests import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Text
 
 #: How the bytes of an image begin -> its kind.
 _KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
+_ROLES = ("system", "user", "assistant", "tool")
 _HEAD = 24  # characters of base64, which show the kind
 Images = Annotated[list[Text], Meta(max_length=MAX_PARTS)]
 MAX_CONTEXT = 500_000  # numbers of a context
@@ -44,7 +45,7 @@ class EarlierCall(Struct, frozen=True):
 class Turn(Struct, frozen=True):
     """One message."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: str
     content: Text | None = None
     thinking: Text | None = None
     images: Images | None = None
@@ -59,7 +60,7 @@ def openai_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     A conversation in OpenAI's words.
 
     Raises:
-        InvalidRequest: An image is none, or there are too many.
+        InvalidRequest: A role or an image is none, or there are too many images.
     """
     images = sum(len(turn.images or ()) for turn in turns)
     if images > MAX_PARTS:
@@ -68,7 +69,13 @@ def openai_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
         )
     pending, messages = _Pending(), []
     for number, turn in enumerate(turns):
-        message: dict[str, Any] = {"role": turn.role, "content": turn.content or ""}
+        role = turn.role.lower()  # as Ollama does
+        if role not in _ROLES:
+            raise InvalidRequest(
+                f"`messages[{number}].role`: expected one of {', '.join(_ROLES)}; it is {turn.role[:50]!r}.",
+                param=f"messages[{number}].role",
+            )
+        message: dict[str, Any] = {"role": role, "content": turn.content or ""}
         if turn.images:
             message["content"] = with_images(
                 turn.content, turn.images, f"messages[{number}].images"
@@ -77,7 +84,7 @@ def openai_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             message["reasoning_content"] = turn.thinking
         if turn.tool_calls:
             message["tool_calls"] = pending.called(number, turn.tool_calls)
-        if turn.role == "tool":
+        if role == "tool":
             message |= pending.answered(number, turn)
         messages.append(message)
     return messages

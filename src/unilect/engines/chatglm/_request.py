@@ -14,7 +14,8 @@ from unilect.parameters.support import honoured, names
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from unilect.tools.chatglm import system_text, written_call
 from unilect.tools.messages import text
-from unilect.tools.turns import LEAST, placed
+from unilect.tools.takes import LEAST
+from unilect.tools.turns import fit
 
 Turn: TypeAlias = dict[str, str]
 
@@ -152,7 +153,7 @@ def _alternating(request: ChatRequest, family: Family) -> list[Turn]:
                 where,
             )
         told.append({"role": role, "content": content})
-    return placed(told, LEAST)
+    return fit(told, LEAST)
 
 
 def _wrong(message: str, param: str = "messages") -> InvalidRequest:

@@ -1,11 +1,12 @@
 """What the child says of its model once it is loaded: what it can do, and the values that it runs with."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Adapter, Capabilities, NativeFacts
+from unilect.backend import Adapter, Capabilities, NativeFacts, Support
 from unilect.config.model import ModelConfig
 from unilect.constraints.keywords import LLAMACPP
 from unilect.engines.gguf import _request as wire
@@ -17,7 +18,7 @@ from unilect.http.client import HttpServer
 from unilect.parameters.support import TOOL_PARAMETERS
 from unilect.templates import variables
 from unilect.tools.forms import of_template
-from unilect.tools.messages import thinks
+from unilect.tools.messages import takes_effort, thinks
 from unilect.tools.parser import THINK
 from unilect.tools.probe import PROBE_TOOLS, PROBES, shows_tool
 from unilect.upstreams.llamacpp.frames import facts_of
@@ -39,6 +40,7 @@ class _Models(Struct):
     data: list[dict[str, Any]]
 
 
+_EFFORT = "reasoning_effort"
 _THINKS = "enable_thinking"  # a parameter, and what templates call it
 
 
@@ -116,12 +118,10 @@ def known(
     missing = ["suffix", "input_extra"] if head.fill_in is None else []
     if not adapters or config.mmproj:  # no slot is erased beside a projector
         missing.append("lora")
-    if _THINKS not in template:
-        missing.append(_THINKS)
     ranker = ranks(head, config)
     writes = not (head.embedding_only or ranker)
     return Capabilities(
-        parameters=wire.PARAMETERS | dict.fromkeys(missing, "refused"),
+        parameters=_with_thinking(wire.PARAMETERS | dict.fromkeys(missing, "refused"), template),
         fans_out=True,
         continues=True,
         resumes="again",
@@ -141,6 +141,16 @@ def known(
     )
 
 
+def _with_thinking(parameters: Mapping[str, Support], template: str) -> dict[str, Support]:
+    """The parameters with those of thinking, by what a template asks for; an effort that it does not know is ignored, and named."""
+    found = {**parameters, **{name: wire.PARAMETERS[name] for name in (_THINKS, _EFFORT)}}
+    if _THINKS not in template:
+        found[_THINKS] = "refused"
+    if not takes_effort(template):
+        del found[_EFFORT]
+    return found
+
+
 def learned(can: Capabilities, found: Loaded, template: str, fault: str) -> Capabilities:
     """
     What a model can do.
@@ -152,10 +162,9 @@ def learned(can: Capabilities, found: Loaded, template: str, fault: str) -> Capa
     """
     if fault:
         can = can.without_chat(fault)
-    parameters = dict(can.parameters)
+    parameters = _with_thinking(can.parameters, template)
     if not found.takes_tools:
         parameters |= dict.fromkeys(TOOL_PARAMETERS, "refused")
-    parameters[_THINKS] = wire.PARAMETERS[_THINKS] if _THINKS in template else "refused"
     if not found.thoughts_end:
         parameters["thinking_budget_tokens"] = "refused"
     return msgspec.structs.replace(

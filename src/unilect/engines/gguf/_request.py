@@ -30,7 +30,7 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
-from unilect.tools.messages import arguments, template_flags, tools
+from unilect.tools.messages import arguments_text, template_flags, tools
 from unilect.upstreams.llamacpp.request import (
     check_images,
     check_one_constraint,
@@ -198,13 +198,10 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
         elif message.content is None:
             fields["content"] = ""
         if message.tool_calls:
-            fields["tool_calls"] = [
-                _call(call, f"messages[{number}].tool_calls[{place}].function.arguments")
-                for place, call in enumerate(message.tool_calls)
-            ]
+            fields["tool_calls"] = [_call(call) for call in message.tool_calls]
         elif message.function_call is not None:  # the older form, which templates do not know
             call = MessageToolCall(f"call_{number}", message.function_call)
-            fields["tool_calls"] = [_call(call, f"messages[{number}].function_call.arguments")]
+            fields["tool_calls"] = [_call(call)]
         fields.pop("reasoning", None)
         fields.pop("refusal", None)
         fields.pop("function_call", None)
@@ -213,11 +210,9 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
     return out
 
 
-def _call(call: MessageToolCall, where: str) -> dict[str, Any]:
+def _call(call: MessageToolCall) -> dict[str, Any]:
     """An earlier call, whose arguments llama.cpp can read."""
-    written = call.function.arguments or "{}"
-    arguments(written, where)
-    function = {"name": call.function.name, "arguments": written}
+    function = {"name": call.function.name, "arguments": arguments_text(call.function.arguments)}
     return {"id": call.id, "type": call.type, "function": function}
 
 

@@ -82,4 +82,4 @@ async def check_length(server: HttpServer, text: Prompt, context: int) -> None:
 
 async def _chat(server: HttpServer, request: ChatRequest, turns: Turns) -> dict[str, Any]:
     body = wire.template_body(request)
-    return body | {"messages": await turns.placed(server, body["messages"])}
+    return body | {"messages": await turns.fit(server, body["messages"])}

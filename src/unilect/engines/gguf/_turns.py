@@ -11,7 +11,8 @@ import msgspec
 from unilect.errors import BackendError, InvalidRequest
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import REPORTED
-from unilect.tools.turns import Takes, Turn, learnt, placed, probes, stands_out
+from unilect.tools.takes import Takes, Turn, learn, probes, stands_out
+from unilect.tools.turns import fit
 from unilect.upstreams.llamacpp.frames import Rendered
 
 
@@ -21,13 +22,14 @@ class Turns:
     def __init__(self) -> None:
         self._takes: Takes | None = None
 
-    async def placed(self, server: HttpServer, turns: list[Turn]) -> list[Turn]:
-        """The messages of a body as the template takes them."""
-        if not stands_out(turn["role"] for turn in turns):
+    async def fit(self, server: HttpServer, turns: list[Turn]) -> list[Turn]:
+        """Return the messages of a body as the template takes them."""
+        if not stands_out(turns):
             return turns
         if self._takes is None:
-            self._takes = learnt([await prompt_of(server, probe) for probe in probes("{}")])
-        return placed(turns, self._takes)
+            made = probes(as_text=True)
+            self._takes = learn({name: await prompt_of(server, made[name]) for name in made})
+        return fit(turns, self._takes)
 
     def forget(self) -> None:
         """Another template is in use."""

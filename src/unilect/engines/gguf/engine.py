@@ -359,7 +359,7 @@ class GgufEngine:
             return completed(server, request, body)
         template = self._chat_template
         if not must_call(request):
-            body = body | {"messages": await self._turns.placed(server, body["messages"])}
+            body = body | {"messages": await self._turns.fit(server, body["messages"])}
             if "grammar" in body:
                 prompt = await rendered(server, request, self._turns)
                 body = await self._thoughts.bound(server, body, prompt, template)

@@ -6,7 +6,7 @@ from unilect.backend import Capabilities
 from unilect.parameters.support import TOOL_PARAMETERS, honoured, names
 from unilect.templates import variables
 from unilect.tools.forms import of_template
-from unilect.tools.messages import thinks
+from unilect.tools.messages import takes_effort, thinks
 from unilect.tools.parser import THINK
 
 _NATIVE = names(
@@ -37,9 +37,12 @@ def with_template(can: Capabilities, template: str, takes_tools: bool) -> Capabi
     """
     lacking = [name for name, mark in _SHOWN.items() if mark not in template]
     lacking += [] if takes_tools else TOOL_PARAMETERS
+    parameters = PARAMETERS | dict.fromkeys(lacking, "refused")
+    if not takes_effort(template):
+        del parameters["reasoning_effort"]  # ignored, and named
     return replace(
         can,
-        parameters=PARAMETERS | dict.fromkeys(lacking, "refused"),
+        parameters=parameters,
         thinking=thinks(template),
         template_names=variables(template) if template else None,
         tool_form=of_template(template),

@@ -5,8 +5,6 @@ What a template sees: every content a text, a call's arguments an object, a deve
 """
 
 import copy
-import hashlib
-import re
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -22,8 +20,9 @@ from unilect.templates import ChatTemplate
 from unilect.tools import parser as calls
 from unilect.tools.messages import arguments, template_flags, text, tools
 from unilect.tools.probe import takes_tools
+from unilect.tools.takes import Takes, Turn, stands_out, takes
 from unilect.tools.thoughts import Ending, Thoughts, begun, learnt, probes
-from unilect.tools.turns import Takes, Turn, placed, stands_out, takes
+from unilect.tools.turns import fit
 
 #: What ends a turn; folders that were made of a model of texts often name that model's end only.
 _TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
@@ -205,10 +204,8 @@ class Reader:
         if request.tools and request.tool_choice != "none":
             more["tools"] = tools(request.tools)
         turns = [_turn(message, number) for number, message in enumerate(request.messages)]
-        if self.family is calls.MISTRAL:
-            turns = [_with_short_ids(turn) for turn in turns]
-        if stands_out(turn["role"] for turn in turns):
-            turns = placed(turns, self._takes)
+        if stands_out(turns):
+            turns = fit(turns, self._takes)
         return self._chat.render_turns(turns, **(self._names | more))
 
     @property
@@ -244,7 +241,7 @@ class Reader:
         """What conversations the template takes."""
         chat = self._chat
         assert chat is not None
-        return takes(lambda turns: chat.render_turns(turns, **self._names), {})
+        return takes(lambda turns: chat.render_turns(turns, **self._names))
 
     @property
     def _names(self) -> dict[str, str]:
@@ -281,46 +278,24 @@ def _turn(message: Message, number: int) -> dict[str, Any]:
     A message as templates know it.
 
     Raises:
-        InvalidRequest: It holds what is no text, or an earlier call's arguments are no JSON.
+        InvalidRequest: It holds what is no text.
     """
     fields: dict[str, Any] = msgspec.to_builtins(message)
     fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
     fields["content"] = text(message, f"messages[{number}].content")
     given = message.tool_calls or []
     fields.pop("tool_calls", None)
-    here = f"messages[{number}]"
-    made = [
-        (call.id, call.function, f"{here}.tool_calls[{place}].function.arguments")
-        for place, call in enumerate(given)
-    ]
+    made = [(call.id, call.function) for call in given]
     if message.function_call is not None and not given:
-        made = [(f"call_{number}", message.function_call, f"{here}.function_call.arguments")]
+        made = [(f"call_{number}", message.function_call)]
     if made:
         fields["tool_calls"] = [
             {
                 "id": id,
                 "type": "function",
-                "function": {
-                    "name": function.name,
-                    "arguments": arguments(function.arguments, where),
-                },
+                "function": {"name": function.name, "arguments": arguments(function.arguments)},
             }
-            for id, function, where in made
+            for id, function in made
         ]
     fields.pop("function_call", None)
     return fields
-
-
-def _with_short_ids(turn: dict[str, Any]) -> dict[str, Any]:
-    """A message with call ids as Mistral's templates insist on: nine letters and digits."""
-    if turn.get("tool_call_id"):
-        turn["tool_call_id"] = _short_id(turn["tool_call_id"])
-    for call in turn.get("tool_calls", ()):
-        call["id"] = _short_id(call["id"])
-    return turn
-
-
-def _short_id(id: str) -> str:
-    if re.fullmatch("[A-Za-z0-9]{9}", id):
-        return id
-    return hashlib.sha256(id.encode(errors="replace")).hexdigest()[:9]

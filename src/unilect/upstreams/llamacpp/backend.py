@@ -37,7 +37,8 @@ from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, E
 from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
 from unilect.tools.forms import of_template
-from unilect.tools.turns import ALL, Takes, placed, stands_out, takes
+from unilect.tools.takes import ALL, Takes, stands_out, takes
+from unilect.tools.turns import fit
 from unilect.upstreams.llamacpp import request as wire
 from unilect.upstreams.llamacpp.frames import (
     Busy,
@@ -277,10 +278,10 @@ class LlamaCppUpstream:
             return request.prompts[0], []
         turns, images = wire.turns(request.messages, self._marker)
         if (template := self._template) is not None:
-            if self._takes is None and stands_out(turn["role"] for turn in turns):
-                self._takes = takes(lambda turns: template.render_turns(turns, **self._tokens), {})
-            taken = placed(turns, self._takes or ALL)
-            return template.render_turns(taken, **self._tokens), images
+            if self._takes is None and stands_out(turns):
+                self._takes = takes(lambda turns: template.render_turns(turns, **self._tokens))
+            made = fit(turns, self._takes or ALL)
+            return template.render_turns(made, **self._tokens), images
         body = {"messages": [{name: one[name] for name in ("role", "content")} for one in turns]}
         return (await self._post("/apply-template", body, Rendered)).prompt, images
 

@@ -19,14 +19,15 @@ from unilect.errors import ContextLengthExceeded, InvalidRequest
 from unilect.http.client import EVENTS, HttpServer, Response
 from unilect.parameters.rules import limited
 from unilect.requests import ChatRequest, GenerationRequest
-from unilect.tools.turns import ALL, LEAST, LITTLE, placed, stands_out
+from unilect.tools.takes import ALL, LEAST, LITTLE, stands_out
+from unilect.tools.turns import fit
 
 #: Makes the body of a request, with other messages than its own where there are some.
 BodyOf: TypeAlias = Callable[[GenerationRequest, list[Any] | None], bytes]
 #: What conversations are turned into, from the one that loses least.
 _FORMS = (ALL, LITTLE, LEAST)
 #: What servers say of a conversation that a template does not take: the template's own words.
-_OF_TEMPLATE = re.compile(r"\broles?\b|system|alternat|template|jinja", re.IGNORECASE)
+_OF_TEMPLATE = re.compile(r"\broles?\b|system|alternat|template|jinja|tool.calls?", re.IGNORECASE)
 
 
 class Forms:
@@ -138,8 +139,8 @@ class PatientServer:
 
 def in_form(request: ChatRequest, form: int) -> list[Any] | None:
     """The messages of a chat in the form of a number; None where they are sent as they are."""
-    if not form or not stands_out(message.role for message in request.messages):
+    if not form:
         return None
     raw = request.raw_fields.get("messages")
     turns = msgspec.to_builtins(request.messages) if raw is None else msgspec.json.decode(raw)
-    return placed(turns, _FORMS[form])
+    return fit(turns, _FORMS[form]) if stands_out(turns) else None

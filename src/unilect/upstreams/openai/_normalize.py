@@ -25,7 +25,7 @@ LEAST_LOGPROB = -9999.0  # OpenAI's own value for a token that is not among the 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNREAD = ("id", "object", "created", "model")  # we give our own, and theirs may be anything
 _USAGE_NAMES = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
-_NO_REASON = ("", "null", "none")
+NO_REASON = ("", "null", "none")  # of answers that go on
 
 
 def plain_json(data: bytes) -> Any:
@@ -85,7 +85,7 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
     reason = choice.get("finish_reason")
     if isinstance(reason, dict):  # SGLang's own form
         reason = reason.get("type")
-    choice["finish_reason"] = None if reason in _NO_REASON else reason
+    choice["finish_reason"] = None if reason in NO_REASON else reason
     for name in ("stop_reason", "matched_stop"):  # vLLM's and SGLang's; a number is a token's id
         if isinstance(choice.get(name), str):
             choice[STOP] = choice[name]

@@ -85,6 +85,10 @@ class Calls:
         """The calls that were never sent, because they have no name."""
         return [call for call in self._calls if not call.told]
 
+    def empty(self) -> list[Call]:
+        """The calls that were told without arguments: an object without fields, which clients can read."""
+        return [call for call in self._calls if call.told and not any(map(str.strip, call.pieces))]
+
     def _latest(self, index: int | None, id: str) -> Call | None:
         """The last call with this index; without an index the one with this id, else the last of all."""
         for call in reversed(self._calls):

@@ -29,7 +29,7 @@ from unilect.events import (
 )
 from unilect.http.error_bodies import parse_error
 from unilect.parameters.support import names
-from unilect.upstreams.openai._normalize import normalize_chunk, plain_json
+from unilect.upstreams.openai._normalize import NO_REASON, normalize_chunk, plain_json
 from unilect.upstreams.openai._repeated import RepeatedFrames
 from unilect.upstreams.openai._tool_calls import Call, Calls
 from unilect.upstreams.openai._wire import (
@@ -77,7 +77,7 @@ class ChunkDecoder:
     Attributes:
         joined: As given.
         done: `[DONE]` has arrived.
-        finished: `[DONE]` has arrived, or all requested choices have a finish reason, and no text came after one.
+        finished: `[DONE]` has arrived, or all requested choices have a finish reason behind their words, and no text came after one.
     """
 
     def __init__(self, joined: bool = False, choices: int = 1) -> None:
@@ -86,6 +86,10 @@ class ChunkDecoder:
         self._asked = choices
         self._repeated = RepeatedFrames()
         self._begun: set[int] = set()
+        self._spoke: set[int] = set()  # choices with words in a chunk before
+        self._unsure: set[int] = (
+            set()
+        )  # with a finish reason in that of their first words: some servers say one in every chunk
         self._finishes: dict[int, Finish] = {}
         self._words: dict[int, str] = {}
         self._usage: Usage | None = None
@@ -129,6 +133,7 @@ class ChunkDecoder:
                 self._chunk(chunk, _NO_EXTRAS, into)
             else:
                 into.append(TextDelta(text))
+                self._spoke.add(0)
                 if self._repeated.serves:
                     self._repeated.learn(frame)
 
@@ -142,7 +147,7 @@ class ChunkDecoder:
                 self._goes_on = True
         all_asked = len(self._finishes) >= self._asked
         self._whole = self.done or (all_asked and self._finishes.keys() >= self._begun)
-        self.finished = self.done or (self._whole and not self._goes_on)
+        self.finished = self.done or (self._whole and not (self._goes_on or self._unsure))
 
     def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[Chunk]:
         """The chunks of all frames; none where that fails, after the events of each were appended."""
@@ -234,9 +239,11 @@ class ChunkDecoder:
         events: list[Event] = []
         for index in sorted(self._begun or {0}):
             calls = self._calls.get(index)
+            finish = self._finishes.get(index, Finish("stop", index))
             for call in calls.nameless() if calls else ():
                 events.append(_first_piece(call, "".join(call.pieces), index, None))
-            finish = self._finishes.get(index, Finish("stop", index))
+            for call in calls.empty() if calls and finish.reason != "length" else ():
+                events.append(ToolCallDelta(call.number, "{}", index=index))
             if calls and finish.reason == "stop":
                 finish = msgspec.structs.replace(finish, reason="tool_calls")
             events.append(finish)
@@ -247,6 +254,7 @@ class ChunkDecoder:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
         delta = choice.delta
         self._begun.add(index)
+        before = len(into)
         if delta is None:
             if choice.text or logprobs:
                 into.append(TextDelta(choice.text or "", index, logprobs))
@@ -264,6 +272,8 @@ class ChunkDecoder:
             self._words[index] = choice.stop
         if choice.finish_reason:
             extra = self._finish(choice.finish_reason, index, extra)
+        if len(into) > before:
+            self._spoke.add(index)
         if extra is not None:
             into.append(Opaque(extra, index))
 
@@ -296,6 +306,10 @@ class ChunkDecoder:
     def _finish(self, reason: str, index: int, extra: Extra | None) -> Extra | None:
         """Keep the finish reason of a choice: the first, or one that is more specific than "stop"."""
         reason = reason.lower()
+        if reason in NO_REASON:
+            return extra
+        if index not in self._spoke:
+            self._unsure.add(index)
         if reason in _BROKEN:
             raise BackendError(
                 f"The model's server aborted its answer ({reason}). Send the request again."

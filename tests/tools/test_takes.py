@@ -1,0 +1,55 @@
+"""Tests of unilect.tools.takes: the conversations that templates take."""
+
+from typing import Any
+
+import pytest
+
+from strict_templates import STYLES
+from unilect.templates import ChatTemplate
+from unilect.tools.takes import ALL, Takes, stands_out, takes
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_published_templates(style: str) -> None:
+    """What a template refuses or leaves out is found out."""
+    template, expected = STYLES[style]
+
+    assert expected == takes(ChatTemplate(template).render_turns)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("nothing", ALL),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", ALL),
+        ("{% for m in messages if m.role != 'tool' %}{{ m.content }}{% endfor %}", ALL),
+    ],
+)
+def test_a_template_that_shows_nothing(template: str, expected: Takes) -> None:
+    """Of what a template never shows, nothing is assumed."""
+    assert expected == takes(ChatTemplate(template).render_turns)
+
+
+def said(role: str, content: str = "x", **more: Any) -> dict[str, Any]:
+    """A turn."""
+    return {"role": role, "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        ([said("user")], False),
+        ([said("user"), said("assistant"), said("user")], False),
+        ([said("system"), said("user")], True),
+        ([said("developer")], True),
+        ([said("user"), said("user")], True),
+        ([said("user"), said("assistant"), said("assistant")], True),
+        ([said("assistant"), said("user")], True),
+        ([said("user"), said("assistant", "")], True),
+        ([said("user"), said("assistant", tool_calls=[{}])], True),
+        ([said("user"), said("tool")], True),
+    ],
+)
+def test_stands_out(turns: list[dict[str, Any]], expected: bool) -> None:
+    """A plain conversation is one that every template takes."""
+    assert expected == stands_out(turns)
