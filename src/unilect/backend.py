@@ -54,7 +54,7 @@ class Capabilities(Struct, frozen=True):
             not known, and all are passed on.
         schema_keywords: The JSON Schema keywords that the backend enforces while it generates, as `constraints.schema.Use` names
             them; finished answers are held against what they must satisfy then. None where it is not known.
-        tool_form: The form in which the model was trained to call tools, by its name in `tools.forms`, where the backend knows it; for
+        tool_form: The form in which the model was trained to call tools, by its name in `families`, where the backend knows it; for
             tools that unilect writes into the prompt, since the backend takes none.
         adapters: Those whose scales a request may choose, in the order of their ids.
         chat, completions, embeddings, rerank: Whether the backend answers these at all.

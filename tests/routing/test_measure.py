@@ -11,6 +11,7 @@ from unilect.backend import Capabilities
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.context import IN_HAND, Context
+from unilect.families import FAMILIES
 from unilect.gateway.claims import Size
 from unilect.parameters.support import honoured, names
 from unilect.ranking import RerankRequest
@@ -31,7 +32,6 @@ from unilect.routing.measure import Measures
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.testing.echo import Echo, Options
-from unilect.tools.forms import FORMS
 
 SEEN = ChatRequest(messages=[Message("user", [ImagePart(ImageUrl("data:image/png;base64,AA"))])])
 
@@ -135,7 +135,7 @@ async def test_what_a_model_makes_of_a_completion() -> None:
     await registry.aclose()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [family.name for family in FAMILIES])
 def test_tools_in_the_prompt(form: str) -> None:
     """What is written around tools into the prompt of a backend that has none is part of the bound; a call that must come is asked for three times."""
     can = Capabilities(parameters=honoured(names("max_tokens"), []), tool_form=form, context=4096)

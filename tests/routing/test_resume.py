@@ -30,6 +30,7 @@ from unilect.events import (
     Usage,
     fold,
 )
+from unilect.families import MarkScanner, find
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.http.client import HttpServer
@@ -38,7 +39,6 @@ from unilect.routing._resume import Continuation, Repetition, Told
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Service
-from unilect.tools.parser import HERMES, Parser
 from unilect.upstreams.openai._servers import KINDS, capabilities
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
@@ -58,7 +58,7 @@ PIECES = st.lists(
 def parsed(text: str, sizes: list[int], first_id: int = 0, index: int = 0) -> list[Event]:
     """The events of a text that is read in pieces of these sizes, again and again."""
     ids = itertools.count(first_id)
-    parser = Parser(HERMES, {"add": None}, lambda: f"call_{next(ids)}", thinking=True)
+    parser = MarkScanner(find("hermes"), {"add": None}, lambda: f"call_{next(ids)}", thinking=True)
     events: list[Event] = []
     at, turns = 0, itertools.cycle(sizes)
     while at < len(text):

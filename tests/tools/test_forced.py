@@ -10,17 +10,12 @@ from scripted import Exchange, frames, scripted, stream_of
 from unilect.engines.gguf._answers import forced_call
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, ToolCallDelta, Usage
+from unilect.families import CallStyle, find
 from unilect.http.client import HttpServer
 from unilect.requests import ChatRequest
-from unilect.tools.forced import (
-    HERMES,
-    LLAMA3,
-    MISTRAL,
-    CallStyle,
-    bound_call,
-    call_style,
-    must_call,
-)
+from unilect.tools.forced import bound_call, call_style, must_call
+
+HERMES, MISTRAL, LLAMA3 = (find(name).force for name in ("hermes", "mistral", "llama3"))
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
@@ -48,7 +43,7 @@ def named(name: str) -> dict[str, Any]:
         ("[TOOL_CALLS]", MISTRAL),
         ("<|python_tag|>", LLAMA3),
         ("Environment: ipython", LLAMA3),
-        ("", HERMES),
+        ("", CallStyle()),
         ("<tool_call> [TOOL_CALLS]", HERMES),
     ],
 )

@@ -22,14 +22,13 @@ from unilect.constraints.schema import unenforced
 from unilect.events import (
     Choice,
     Event,
-    Finish,
     Fold,
-    Opaque,
     Progress,
     TextDelta,
     ToolCallDelta,
     Usage,
 )
+from unilect.families import CallStyle, Family, find
 from unilect.parameters.rules import honours, refusal
 from unilect.requests import (
     ChatRequest,
@@ -39,13 +38,10 @@ from unilect.requests import (
 )
 from unilect.routing._enforcement import ATTEMPTS, again, refused_keyword, summed, violated
 from unilect.routing._held import Held
-from unilect.tools import forms
-from unilect.tools.channels import ChannelParser
-from unilect.tools.chatglm import new_call_id
 from unilect.tools.conversation import has_calls, with_text, written
-from unilect.tools.forced import Call, CallStyle, allowed_calls, call_head, must_call
+from unilect.tools.forced import Call, allowed_calls, call_head, must_call
 from unilect.tools.grammar import calls_grammar
-from unilect.tools.parser import HARMONY, Parser
+from unilect.tools.reader import Reader, Reading, tools_of
 
 _FEW_TOOLS, _FEW_MESSAGES = 16, 64  # what is more is written beside the loop
 _JSON_CALL = CallStyle("", "arguments")
@@ -163,12 +159,12 @@ class Prompted:
             async for batch in batches:
                 yield batch
 
-    async def _read(self, request: ChatRequest, asked: ChatRequest, form: forms.Form) -> Batches:
+    async def _read(self, request: ChatRequest, asked: ChatRequest, form: Family) -> Batches:
         """The answer as it comes; of its text nothing is held back but what may be a call."""
-        reading = _Reading(request, self._plan, form)
+        read = _reader(request, self._plan, form)
         async with aclosing(self._backend.generate(asked)) as batches:
             async for batch in batches:
-                if events := reading.read(batch):
+                if events := read(batch):
                     yield events
 
     async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
@@ -180,19 +176,19 @@ class Prompted:
                 if events := call.read(batch):
                     yield events
 
-    async def _held(self, request: ChatRequest, asked: ChatRequest, form: forms.Form) -> Batches:
+    async def _held(self, request: ChatRequest, asked: ChatRequest, form: Family) -> Batches:
         """The first whole answer that is valid."""
         await self._compile(request)
         used: list[Usage] = []
         why: str | None = None
         for attempt in range(ATTEMPTS):
             held = Held()
-            reading, folding, events = _Reading(request, self._plan, form), Fold(), list[Event]()
+            read, folding, events = _reader(request, self._plan, form), Fold(), list[Event]()
             one_more = asked if attempt == 0 else again(asked, attempt)
             async with aclosing(self._backend.generate(one_more)) as batches:
                 async for batch in batches:
                     held.see(batch)
-                    events += [one for one in reading.read(batch) if not isinstance(one, Progress)]
+                    events += [one for one in read(batch) if not isinstance(one, Progress)]
             if self._plan.formed:
                 events = _unfenced(events)
             folding.add(events)
@@ -251,76 +247,29 @@ class Prompted:
         return None
 
 
-class _Reading:
-    """Reads the events of one answer: calls in its text where the tools stand in the prompt, and those beyond the first."""
+def _reader(request: ChatRequest, made: Plan, form: Family) -> Callable[[list[Event]], list[Event]]:
+    """What reads the events of an answer: calls in its text where the tools stand in the prompt, and no others than the first."""
+    if made.prompted and _calls(request):
+        reading = Reading(
+            family=form,
+            tools=tools_of(request),
+            thinking=True,
+            most=1 if made.single else None,
+            bare=True,
+            stop_words=request.stop_words,
+        )
+        return Reader(reading).read
 
-    def __init__(self, request: ChatRequest, made: Plan, form: forms.Form) -> None:
-        self._form = form
-        self._single = made.single
-        self._tools = None
-        if made.prompted and _calls(request):
-            self._tools = {
-                tool.function.name: tool.function.parameters for tool in request.tools or ()
-            }
-        self._stop_words = frozenset(request.stop_words)
-        self._parsers: dict[int, Parser | ChannelParser] = {}
-        self._tokens = 0
+    def is_beyond(event: Event) -> bool:
+        return made.single and isinstance(event, ToolCallDelta) and event.call > 0
 
-    def read(self, batch: list[Event]) -> list[Event]:
-        """The events for a batch."""
-        if self._tools is None:
-            return [event for event in batch if not self._beyond(event)]
-        events: list[Event] = []
-        for event in batch:
-            if isinstance(event, TextDelta):
-                self._tokens += event.tokens
-                if event.extra is not None:
-                    events.append(Opaque(event.extra, event.index))
-                events += self._told(self._parser(event.index).add(event.text), event.index)
-            elif isinstance(event, Finish):
-                parser = self._parser(event.index)
-                is_cut = event.reason == "length" or event.stop in self._stop_words
-                events += self._told(parser.end(is_cut), event.index)
-                called = parser.calls and event.reason == "stop"
-                events.append(replace(event, reason="tool_calls") if called else event)
-            else:
-                events.append(event)
-        return events
-
-    def _told(self, events: list[Event], index: int) -> list[Event]:
-        """Events of a parser, with their choice; the first of them tells the tokens of all that was held back."""
-        found: list[Event] = []
-        for event in events:
-            found.append(replace(event, index=index, tokens=self._tokens))
-            self._tokens = 0
-        return found
-
-    def _beyond(self, event: Event) -> bool:
-        return self._single and isinstance(event, ToolCallDelta) and event.call > 0
-
-    def _parser(self, index: int) -> Parser | ChannelParser:
-        if (parser := self._parsers.get(index)) is None:
-            most = 1 if self._single else None
-            parser = (
-                ChannelParser(self._tools, new_call_id, most)
-                if self._form.family is HARMONY
-                else Parser(
-                    self._form.family,
-                    self._tools,
-                    new_call_id,
-                    thinking=True,
-                    most=most,
-                    bare=True,
-                )
-            )
-            self._parsers[index] = parser
-        return parser
+    return lambda batch: [event for event in batch if not is_beyond(event)]
 
 
-def _form(made: Plan, can: Capabilities) -> forms.Form:
+def _form(made: Plan, can: Capabilities) -> Family:
     """The model's own form; a plain one where the call is bound to JSON."""
     bound = made.forced in ("grammar", "schema")
-    return forms.find("plain" if bound else can.tool_form)
+    return find("plain" if bound else can.tool_form)
 
 
 def _check(request: ChatRequest, made: Plan) -> None:
@@ -336,7 +285,7 @@ def _check(request: ChatRequest, made: Plan) -> None:
         raise refusal("grammar", "the tools stand in the prompt, and a call has its own form")
 
 
-def _asked(request: ChatRequest, made: Plan, form: forms.Form) -> ChatRequest:
+def _asked(request: ChatRequest, made: Plan, form: Family) -> ChatRequest:
     """The request with what the backend lacks in its messages."""
     changes: dict[str, Any] = {}
     told, declared = list[str](), ""
@@ -348,11 +297,11 @@ def _asked(request: ChatRequest, made: Plan, form: forms.Form) -> ChatRequest:
         changes = dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"))
         if tools and _calls(request):
             rules = _MUST * must_call(request) + _ONE * made.single
-            if form.tools_turn:
-                declared = form.tools_turn + form.tools_text(tools)
+            if form.written.tools_turn:
+                declared = form.written.tools_turn + form.written.tools_text(tools)
                 told += filter(None, [rules.strip()])
             else:
-                told.append(form.tools_text(tools) + rules)
+                told.append(form.written.tools_text(tools) + rules)
     elif made.forced:
         changes |= {"tools": tools, "tool_choice": None}
     if made.forced == "schema":
@@ -362,9 +311,9 @@ def _asked(request: ChatRequest, made: Plan, form: forms.Form) -> ChatRequest:
     elif made.formed:
         changes["response_format"] = None
         told.append(_SCHEMA + msgspec.json.encode(request.answer_schema).decode())
-    messages = written(request.messages, form) if made.prompted else list(request.messages)
+    messages = written(request.messages, form.written) if made.prompted else list(request.messages)
     if told:
-        messages = with_text(messages, "\n\n".join(told), form.in_user and made.prompted)
+        messages = with_text(messages, "\n\n".join(told), form.written.in_user and made.prompted)
     if declared:
         messages = with_text(messages, declared, False, between="")
     return request.changed(messages=messages, **changes)

@@ -5,8 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from unilect.families import ToolFormat
 from unilect.requests import Message, Part, RefusalPart, TextPart
-from unilect.tools.forms import Form
 from unilect.tools.messages import arguments
 
 _RESULTS = frozenset({"tool", "function"})
@@ -20,7 +20,7 @@ def has_calls(messages: Sequence[Message]) -> bool:
     )
 
 
-def written(conversation: Sequence[Message], form: Form) -> list[Message]:
+def written(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
     """
     A conversation whose calls and results are text, results as the user's; two turns of the user in a row become one.
     """
@@ -54,7 +54,7 @@ def written(conversation: Sequence[Message], form: Form) -> list[Message]:
     return [*messages, _of_user(turn, form)] if turn else messages
 
 
-def _behind(said: list[Part], form: Form) -> list[Part]:
+def _behind(said: list[Part], form: ToolFormat) -> list[Part]:
     """What the user says behind results, in a turn of its own where they have theirs."""
     if not said or not form.user_turn:
         return said
@@ -62,7 +62,7 @@ def _behind(said: list[Part], form: Form) -> list[Part]:
     return [TextPart(form.user_turn + words), *other]
 
 
-def _of_user(turn: list[Part], form: Form) -> Message:
+def _of_user(turn: list[Part], form: ToolFormat) -> Message:
     """What the user says, and results; between turns of their own stands nothing."""
     return Message(role="user", content=_content(turn, "" if form.user_turn else "\n"))
 

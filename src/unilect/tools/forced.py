@@ -11,33 +11,18 @@ Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md (the 
 import json
 from typing import Any
 
-from msgspec import Struct
-
 from unilect.constraints.normal import regular
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta
+from unilect.families import PLAIN, CallStyle, new_call_id, of_template
 from unilect.requests import ChatRequest, ToolChoice
-from unilect.tools.chatglm import new_call_id
-from unilect.tools.parser import family
 
-
-class CallStyle(Struct, frozen=True):
-    """How a family of models writes a call: what stands before its JSON, and what it calls the arguments."""
-
-    before: str
-    arguments: str
-
-
-HERMES = CallStyle("<tool_call>\n", "arguments")
-MISTRAL = CallStyle("[TOOL_CALLS][", "arguments")
-LLAMA3 = CallStyle("", "parameters")
 _ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-_STYLES = {"mistral": MISTRAL, "llama3": LLAMA3}
 
 
 def call_style(template: str) -> CallStyle:
-    """The style of the family whose chat template this is; Hermes' where the family has none of its own."""
-    return _STYLES.get(family(template).name, HERMES)
+    """The style of the family whose chat template this is."""
+    return (of_template(template) or PLAIN).force
 
 
 def must_call(request: ChatRequest) -> bool:

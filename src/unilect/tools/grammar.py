@@ -11,8 +11,9 @@ from typing import Any
 
 from unilect.constraints.checker import Checker
 from unilect.errors import InvalidRequest
+from unilect.families import CallStyle
 from unilect.requests import ChatRequest
-from unilect.tools.forced import CallStyle, allowed_calls, call_head
+from unilect.tools.forced import allowed_calls, call_head
 
 #: Literals, classes, tokens, numbers of repetitions and comments of GBNF, or the name of a rule.
 _SYMBOL = re.compile(

@@ -12,8 +12,6 @@ from unilect.requests import ChatRequest, Message, RefusalPart, TextPart, Tool
 
 _MOST_BITS = 1023  # of an integer that is surely a finite double
 _MAX_ARGUMENTS_DEPTH = 256  # a model wrote them once, so deeper than a schema may be
-#: What stands in the templates of models that think before they answer.
-_THINKING = ("enable_thinking", "<think>", "<|channel|>", "[THINK]")
 
 
 def text(message: Message, where: str) -> str:
@@ -105,11 +103,6 @@ def tools(given: list[Tool]) -> list[dict[str, Any]]:
         }
         for tool in given
     ]
-
-
-def thinks(template: str) -> bool:
-    """Whether a template is one of a model that may think before it answers."""
-    return any(mark in template for mark in _THINKING)
 
 
 def takes_effort(template: str) -> bool:

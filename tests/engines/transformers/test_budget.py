@@ -23,9 +23,15 @@ def text(tokens: Sequence[int]) -> str:
     return "".join({1000: "</thi", 1001: "nk>"}.get(token, chr(token)) for token in tokens)
 
 
+def tokens(words: str) -> list[int]:
+    """The tokens of a mark, or of the rest of one."""
+    return list(END) if words == "</think>" else list(map(ord, words))
+
+
 def written(words: str, budget: int, begun: bool = False) -> str:
     """What a model writes that would write these words, wherever it is let."""
-    bound, told, left = ThoughtBudget(None, budget, END, text, begun), list[int](), list(words)
+    told, left = list[int](), list(words)
+    bound = ThoughtBudget(None, budget, ("<think>", "</think>"), tokens, text, begun)
     while left:
         row = Row([0.0] * 1002)
         bound.mask(row)
@@ -44,6 +50,7 @@ def written(words: str, budget: int, begun: bool = False) -> str:
         ("ab", 0, True, "</think>ab"),
         ("\n <think>ab</think>xyz", 10, False, "\n <think>ab</think>xyz"),
         ("ab</think>xyz", 10, True, "ab</think>xyz"),
+        ("ab</xyz", 4, True, "ab</think>xyz"),
         ("abcdef", 2, False, "abcdef"),
         ("ab <think>cdef", 1, False, "ab <think>cdef"),
         ("<thinner", 0, False, "<thinner"),

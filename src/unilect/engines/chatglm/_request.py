@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from unilect.engines.chatglm._file import Family
 from unilect.errors import InvalidRequest
+from unilect.families.chatglm import system_text, written_call
 from unilect.parameters.support import honoured, names
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
-from unilect.tools.chatglm import system_text, written_call
 from unilect.tools.messages import text
 from unilect.tools.takes import LEAST
 from unilect.tools.turns import fit
@@ -95,13 +95,6 @@ def prompt_of(
     return prompt
 
 
-def tool_names(request: ChatRequest) -> list[str]:
-    """The tools that the model is told of."""
-    if request.tool_choice == "none":
-        return []
-    return [tool.function.name for tool in request.tools or ()]
-
-
 def turns(request: ChatRequest, family: Family) -> list[Turn]:
     """
     The conversation as turns.
@@ -118,7 +111,7 @@ def turns(request: ChatRequest, family: Family) -> list[Turn]:
     if family in ("ChatGLM", "ChatGLM2"):
         return _alternating(request, family)
     found = []
-    if request.tools and tool_names(request):
+    if request.tools and request.tool_choice != "none":
         found.append({"role": "system", "content": system_text(request.tools)})
     for number, message in enumerate(request.messages):
         found += _turns_of(message, number, family)

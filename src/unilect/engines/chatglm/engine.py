@@ -24,9 +24,10 @@ from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import checked, context_of
 from unilect.errors import ConfigError
 from unilect.extras import install
+from unilect.families.chatglm import IN_TURNS
 from unilect.http.error_bodies import unknown_token
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
-from unilect.tools.chatglm import AnswerReader
+from unilect.tools.reader import Reader, Reading, tools_of
 from unilect.upstreams.llamacpp.frames import Content, Tokens
 from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.chunks import ChunkDecoder
@@ -151,7 +152,7 @@ class ChatglmEngine:
         server = await self._server.connect()
         reader = None
         if isinstance(request, ChatRequest):
-            reader = AnswerReader(wire.tool_names(request))
+            reader = Reader(Reading(family=IN_TURNS, tools=tools_of(request)))
         batches = stream(server, "/generate", body, ChunkDecoder(joined=not request.stream))
         async with aclosing(batches):
             async for batch in batches:

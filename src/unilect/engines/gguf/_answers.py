@@ -14,7 +14,6 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md (to
 
 import math
 import secrets
-from collections.abc import Container
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 
@@ -37,14 +36,12 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
 from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, ImagePart
-from unilect.tools.channels import MARKS, events_of
-from unilect.tools.chatglm import new_call_id
-from unilect.tools.forced import Call, CallStyle, allowed_calls, call_head
-from unilect.tools.formats import Tools
-from unilect.tools.parser import THINK, Parser, family, thinks
+from unilect.tools.forced import Call, allowed_calls, call_head
+from unilect.tools.reader import Reader, reading_of
 from unilect.upstreams.llamacpp.frames import NO_PROBABILITY, FrameDecoder
 from unilect.upstreams.llamacpp.request import top_logprobs
 from unilect.upstreams.openai.backend import stream
@@ -223,23 +220,24 @@ async def told_twice(
 
     llama.cpp documents this as `deepseek-legacy`, and tells them apart only.
     """
-    marks = THINK[1] in template
+    reading = msgspec.structs.replace(reading_of(request, template), tools=None)
+    marks = reading.thinking
     form: Literal["none", "deepseek"] = "none" if marks else "deepseek"
     request = request.changed(reasoning_format=form)
-    parser = Parser(family(template), None, new_call_id, thinking=marks)
+    scanner = reading.scanner()
     answer = chatted(server, request, body | {"reasoning_format": form}, template)
     async with aclosing(answer) as batches:
         async for batch in batches:
-            yield [one for event in batch for one in _twice(event, parser)]
+            yield [one for event in batch for one in _twice(event, scanner)]
 
 
-def _twice(event: Event, parser: Parser) -> list[Event]:
+def _twice(event: Event, scanner: Scanner) -> list[Event]:
     """An event, and what it tells of thoughts; their tokens are counted once."""
     found: list[Event] = []
     if isinstance(event, TextDelta):
-        found = parser.add(event.text)
+        found = scanner.add(event.text)
     elif isinstance(event, Finish):
-        found = parser.end()
+        found = scanner.end()
     thoughts = [
         msgspec.structs.replace(one, tokens=0) for one in found if isinstance(one, ReasoningDelta)
     ]
@@ -298,90 +296,26 @@ async def _made_again(
 ) -> Batches:
     """The text of a chat, made with the same seed and read leniently: thoughts and calls as far as they are some."""
     prompt = await applied(server, template_body(request) | {"messages": body["messages"]})
-    kind, (marks, begun) = family(template), thinks(template, prompt)
+    thoughts = thoughts_of(template)
+    end = thoughts[1] if thoughts is not None and has_begun(prompt, thoughts) else None
+    reading = reading_of(request, template, end)
     if request.reasoning_format == "none":  # thoughts are text, with their marks
-        if begun:
-            yield [TextDelta(prompt[prompt.rindex(kind.think[0]) :])]
-        marks = begun = False
-    tools = None
-    if request.tools and request.tool_choice != "none":
-        tools = {tool.function.name: tool.function.parameters for tool in request.tools}
-    parser = Parser(
-        kind,
-        tools,
-        new_call_id,
-        thinking=marks,
-        begun=begun,
-        most=1 if request.parallel_tool_calls is False else None,
-    )
+        if reading.begun:
+            yield [TextDelta(prompt[prompt.rindex(reading.family.thoughts[0].rstrip()) :])]
+        reading = msgspec.structs.replace(reading, thinking=False, begun=False)
+    reader = Reader(reading)
     plain = {name: value for name, value in body.items() if name not in CONVERSATION}
-    plain |= {"prompt": prompt, "preserved_tokens": _marks_of(template)}
+    plain |= {"prompt": prompt, "preserved_tokens": sorted(reading.family.tokens)}
     if "max_tokens" in plain:
         plain["n_predict"] = plain.pop("max_tokens")
     top = top_logprobs(request)
     if top is not None:
         plain["n_probs"] = max(top, 1)
     answer = completed(server, request, plain)
-    if MARKS[0] in template and request.reasoning_format != "none":
-        answer = _of_channels(answer, tools)
     async with aclosing(answer) as batches:
         async for batch in batches:
-            if events := _parsed(batch, parser, request.stop_words):
+            if events := reader.read([one for one in batch if not isinstance(one, Progress)]):
                 yield events
-
-
-async def _of_channels(answer: Batches, tools: Tools | None) -> Batches:
-    """An answer in channels, told when it has ended; one with probabilities as it comes, for they belong to its tokens."""
-    texts: list[str] = []
-    async with aclosing(answer) as batches:
-        async for batch in batches:
-            events: list[Event] = []
-            for event in batch:
-                if isinstance(event, TextDelta) and event.logprobs is None:
-                    texts.append(event.text)
-                    continue
-                if isinstance(event, Finish):
-                    said = events_of("".join(texts), tools)
-                    called = any(isinstance(one, ToolCallDelta) for one in said)
-                    if called and event.reason == "stop":
-                        event = msgspec.structs.replace(event, reason="tool_calls")
-                    events += said
-                events.append(event)
-            if events:
-                yield events
-
-
-def _parsed(batch: list[Event], parser: Parser, stop_words: Container[str]) -> list[Event]:
-    """
-    A batch of text as what it means; a text with probabilities is told as it is, for they belong to its tokens.
-
-    Args:
-        stop_words: The client's own, of which one may cut a call.
-    """
-    events: list[Event] = []
-    for event in batch:
-        match event:
-            case TextDelta(text, _, None):
-                events += parser.add(text)
-            case Finish(reason, stop=stop):
-                events += parser.end(is_cut=reason == "length" or stop in stop_words)
-                calls = parser.calls and reason == "stop"
-                reason = "tool_calls" if calls else reason
-                events.append(msgspec.structs.replace(event, reason=reason))
-            case TextDelta() | Usage():
-                events.append(event)
-            case Progress():
-                continue
-            case _:
-                events.append(event)
-    return events
-
-
-def _marks_of(template: str) -> list[str]:
-    """The special tokens that the parser looks for; llama.cpp writes no other."""
-    kind = family(template)
-    marks = (kind.begin, kind.end, *kind.marks, "<think>", "</think>", *MARKS)
-    return [mark for mark in marks if mark and mark in template]
 
 
 def _without_verbose(event: Event) -> Event | None:

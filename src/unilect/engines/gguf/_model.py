@@ -14,12 +14,11 @@ from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._tokens import ids_of
 from unilect.engines.gguf._turns import prompt_of
 from unilect.errors import ConfigError
+from unilect.families import PLAIN, may_think, name_of, of_template
 from unilect.http.client import HttpServer
 from unilect.parameters.support import TOOL_PARAMETERS
 from unilect.templates import variables
-from unilect.tools.forms import of_template
-from unilect.tools.messages import takes_effort, thinks
-from unilect.tools.parser import THINK
+from unilect.tools.messages import takes_effort
 from unilect.tools.probe import PROBE_TOOLS, PROBES, shows_tool
 from unilect.upstreams.llamacpp.frames import facts_of
 
@@ -41,6 +40,7 @@ class _Models(Struct):
 
 
 _EFFORT = "reasoning_effort"
+_MARK = PLAIN.thoughts[0]
 _THINKS = "enable_thinking"  # a parameter, and what templates call it
 
 
@@ -71,7 +71,7 @@ async def loaded(server: HttpServer, template: str | None) -> Loaded:
     body = await server.get("/props")
     props = msgspec.json.decode(body, type=Props)
     models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
-    ends = THINK[0] in (template or props.chat_template) and await _is_one_mark(server)
+    ends = _MARK in (template or props.chat_template) and await _is_one_mark(server)
     return Loaded(props, facts_of(body, models.data[0]["meta"]), ends, await _takes_tools(server))
 
 
@@ -89,8 +89,8 @@ async def _is_one_mark(server: HttpServer) -> bool:
 
     llama.cpp looks for the tokens that it has alone; with a blank before it, as SentencePiece has it, they would never be found.
     """
-    alone = await ids_of(server, THINK[0], special=False)
-    behind = await ids_of(server, f"\n{THINK[0]}", special=False)
+    alone = await ids_of(server, _MARK, special=False)
+    behind = await ids_of(server, f"\n{_MARK}", special=False)
     return behind[-len(alone) :] == alone
 
 
@@ -128,7 +128,7 @@ def known(
         context=context,
         vision=config.mmproj is not None,
         image_urls=False,
-        thinking=thinks(template),
+        thinking=may_think(template),
         template_names=variables(template),
         schema_keywords=LLAMACPP,
         chat=writes and (config.chat_template is not None or head.has_template),
@@ -172,7 +172,7 @@ def learned(can: Capabilities, found: Loaded, template: str, fault: str) -> Capa
         parameters=parameters,
         context=found.props.default_generation_settings.get("n_ctx", can.context),
         vision=bool(found.props.modalities.get("vision")),
-        tool_form=of_template(template),
-        thinking=thinks(template),
+        tool_form=name_of(of_template(template)),
+        thinking=may_think(template),
         template_names=variables(template),
     )

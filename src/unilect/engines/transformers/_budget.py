@@ -8,7 +8,7 @@ from typing import Any
 
 from unilect.engines.transformers._job import Constraint
 from unilect.engines.transformers._text import Detokenizer
-from unilect.tools.parser import THINK
+from unilect.marks import begun
 
 
 class ThoughtBudget:
@@ -18,29 +18,35 @@ class ThoughtBudget:
     Args:
         inner: What else binds the answer.
         budget: The most tokens of thoughts.
-        end: The tokens of the mark behind them.
+        thoughts: The marks that they stand between.
+        encode: Token ids of a text.
         decode: Text of token ids.
-        begun: The prompt has begun them.
+        has_begun: The prompt has begun them.
     """
 
     def __init__(
         self,
         inner: Constraint | None,
         budget: int,
-        end: Sequence[int],
+        thoughts: tuple[str, str],
+        encode: Callable[[str], list[int]],
         decode: Callable[[Sequence[int]], str],
-        begun: bool,
+        has_begun: bool,
     ) -> None:
         self._inner = inner
         self._left = budget
-        self._end = list(end)
+        self._begin_mark, self._end_mark = thoughts
+        self._encode = encode
+        self._end: list[int] = []  # the tokens of the mark that are still to come
         self._detokenizer = Detokenizer(decode)
-        self._begins, self._thinks = not begun, begun
+        self._begins, self._thinks = not has_begun, has_begun
         self._text = ""
 
     def mask(self, logits: Any) -> None:
         """Allow nothing but the mark where the budget is spent; see `Constraint`."""
         if self._is_spent:
+            if not self._end:  # a mark that the model has begun itself is not written anew
+                self._end = self._encode(self._end_mark[begun(self._text, self._end_mark) :])
             logits.fill_(-math.inf)
             logits[self._end[0]] = 0.0
         elif self._inner is not None:
@@ -49,7 +55,7 @@ class ThoughtBudget:
     def accept(self, token: int, ends: bool = False) -> bool:
         """Take a token in; see `Constraint`."""
         if self._is_spent:
-            self._end.pop(0)
+            self._end = self._end[1:]
             self._thinks = bool(self._end)
         elif self._begins:
             self._begin(token)
@@ -64,11 +70,11 @@ class ThoughtBudget:
     def _begin(self, token: int) -> None:
         """An answer that does not begin with the mark of thoughts has none."""
         self._text = (self._text + self._detokenizer.add(token)).lstrip()
-        self._thinks = self._text.startswith(THINK[0])
-        self._begins = not self._thinks and THINK[0].startswith(self._text)
+        self._thinks = self._text.startswith(self._begin_mark)
+        self._begins = not self._thinks and self._begin_mark.startswith(self._text)
 
     def _think(self, token: int) -> None:
         self._left -= 1
         self._text += self._detokenizer.add(token)
-        self._thinks = THINK[1] not in self._text
-        self._text = self._text[1 - len(THINK[1]) :]
+        self._thinks = self._end_mark not in self._text
+        self._text = self._text[1 - len(self._end_mark) :]

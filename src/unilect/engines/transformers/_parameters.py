@@ -2,12 +2,11 @@
 
 from msgspec.structs import replace
 
+from unilect import templates
 from unilect.backend import Capabilities
+from unilect.families import may_think, name_of, of_template, thoughts_of
 from unilect.parameters.support import TOOL_PARAMETERS, honoured, names
-from unilect.templates import variables
-from unilect.tools.forms import of_template
-from unilect.tools.messages import takes_effort, thinks
-from unilect.tools.parser import THINK
+from unilect.tools.messages import takes_effort
 
 _NATIVE = names(
     "temperature top_k top_p min_p typical_p repetition_penalty repeat_penalty repeat_last_n presence_penalty "
@@ -19,32 +18,30 @@ _NATIVE = names(
 PARAMETERS = honoured(
     _NATIVE, names("n best_of functions function_call encoding_format dimensions")
 )
-#: What stands in the templates of models that have a parameter.
-_SHOWN = {
-    "enable_thinking": "enable_thinking",
-    "thinking_budget_tokens": THINK[1],
-}
 
 
 def with_template(can: Capabilities, template: str, takes_tools: bool) -> Capabilities:
     """
-    Return what a model can do with a chat template.
+    Return what a model can do with a chat template; its calls can be read where its family is known.
 
     Args:
         can: What it can do without.
         template: Empty where it has none.
         takes_tools: The template writes a request's tools into the prompt.
     """
-    lacking = [name for name, mark in _SHOWN.items() if mark not in template]
-    lacking += [] if takes_tools else TOOL_PARAMETERS
+    lacking = [] if takes_tools and of_template(template) is not None else list(TOOL_PARAMETERS)
+    if "enable_thinking" not in template:
+        lacking.append("enable_thinking")
+    if thoughts_of(template) is None:
+        lacking.append("thinking_budget_tokens")
     parameters = PARAMETERS | dict.fromkeys(lacking, "refused")
     if not takes_effort(template):
         del parameters["reasoning_effort"]  # ignored, and named
     return replace(
         can,
-        parameters=parameters,
-        thinking=thinks(template),
-        template_names=variables(template) if template else None,
-        tool_form=of_template(template),
         chat=can.completions and bool(template),
+        parameters=parameters,
+        thinking=may_think(template),
+        template_names=templates.variables(template) if template else None,
+        tool_form=name_of(of_template(template)),
     )

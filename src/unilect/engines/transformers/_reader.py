@@ -13,19 +13,16 @@ import msgspec
 
 from unilect.engines.process import trial
 from unilect.errors import ConfigError, InvalidRequest
+from unilect.families import PLAIN, of_template, thoughts_of
 from unilect.http.error_bodies import unknown_token
 from unilect.requests import ChatRequest, Message, Prompt
 from unilect.sandbox import TooMuch
 from unilect.templates import ChatTemplate
-from unilect.tools import parser as calls
 from unilect.tools.messages import arguments, template_flags, text, tools
 from unilect.tools.probe import takes_tools
 from unilect.tools.takes import Takes, Turn, stands_out, takes
 from unilect.tools.thoughts import Ending, Thoughts, begun, learnt, probes
 from unilect.tools.turns import fit
-
-#: What ends a turn; folders that were made of a model of texts often name that model's end only.
-_TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
 
 LIMIT_S = 2.0  # of the processor, for a conversation; a long one of many tools takes 0.1 s
 
@@ -100,9 +97,11 @@ class Reader:
         self.stop_ids = stop_ids
         self.stops = tuple(stops)
         self.rows = size or len(tokenizer)
-        self.family = calls.family(template)
+        self.family = of_template(template) or PLAIN
         special = _special(tokenizer)
-        ends = {id for id, text in special.items() if text in _TURN_ENDS and text in template}
+        # folders that were made of a model of texts often name that model's end only
+        turn_ends = {one for one in self.family.turn_ends if one in template}
+        ends = {id for id, text in special.items() if text in turn_ends}
         self.turn_ends = frozenset(ends | (set(stop_token_ids) & special.keys()))
         self._begin = tokenizer.bos_token_id if foreign and self._begins() else None
 
@@ -114,7 +113,7 @@ class Reader:
     @cached_property
     def _hidden(self) -> frozenset[int]:
         """Special tokens that are no part of an answer's text."""
-        shown = {self.family.begin, self.family.end, *self.family.marks, *calls.THINK}
+        shown = {*self.family.tokens, *(thoughts_of(self.template) or ())}
         if self._thoughts.ending is not None:
             shown.add(self._thoughts.ending.mark)
         special = _special(self._tokenizer)

@@ -4,6 +4,7 @@ Converts a request into jobs for the batch, and their output into events. Import
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,11 +39,10 @@ from unilect.http.error_bodies import too_long
 from unilect.parameters.rules import is_neutral, refusal, token_biases
 from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
-from unilect.tools import parser as calls
-from unilect.tools.channels import ChannelParser
-from unilect.tools.chatglm import new_call_id
 from unilect.tools.forced import Call as ForcedCall
 from unilect.tools.forced import bound_call, call_style, compact, must_call
+from unilect.tools.reader import Reader as AnswerReader
+from unilect.tools.reader import Reading, reading_of
 from unilect.upstreams.llamacpp.request import check_one_constraint
 
 MAX_BEAMS = 16
@@ -126,7 +126,8 @@ def prepare(
     rules = sampling(request, reader.rows)
     forced: ForcedCall | None = None
     grammar, param = bound_by(request, reader.template)
-    end: str | None = None
+    reading: Reading | None = None
+    end: str | None = None  # of the thoughts that the prompt has begun
     if isinstance(request, ChatRequest):
         text = reader.rendered(request)
         ending = reader.begun(text)
@@ -134,9 +135,11 @@ def prepare(
             style = call_style(reader.template)
             forced, _ = bound_call(request, style)
             text += (ending.mark + ending.rest if ending else "") + style.before
-        elif ending is not None:
-            own = reader.family.think[1]
-            end = own if (ending.mark + ending.rest).startswith(own) else ending.mark
+        else:
+            if ending is not None:
+                own = reader.family.thoughts[1]
+                end = own if (ending.mark + ending.rest).startswith(own) else ending.mark
+            reading = reading_of(request, reader.template, end)
         prompt = reader.chat_tokens(text)
     else:
         prompt = reader.prompt(request.prompts[0], "prompt")
@@ -164,12 +167,10 @@ def prepare(
         prompt_logprobs=echo and _logprobs(request) is not None,
         ignore_eos=bool(request.ignore_eos),
         stop_ids=reader.turn_ends if isinstance(request, ChatRequest) else frozenset(),
-        constraint=_bounded(constraint, request, reader, end is not None)
-        if forced is None
-        else constraint,
+        constraint=_bounded(constraint, request, reader, reading),
         reuse=request.cache_prompt is not False,
     )
-    answers = [Answer(reader, request, job, forced, end, echo) for _ in range(job.choices)]
+    answers = [Answer(reader, request, job, forced, reading, echo) for _ in range(job.choices)]
     return job, answers[0] if job.choices == 1 else Answers(answers)
 
 
@@ -177,14 +178,15 @@ def _bounded(
     constraint: Constraint | None,
     request: ChatRequest | CompletionRequest,
     reader: Reader,
-    begun: bool,
+    reading: Reading | None,
 ) -> Constraint | None:
     """A constraint that also ends thoughts after as many tokens as the request allows; a grammar leaves no place to begin them."""
     budget = request.thinking_budget_tokens if isinstance(request, ChatRequest) else None
-    if budget is None or budget < 0 or (constraint is not None and not begun):
+    if reading is None or budget is None or budget < 0 or (constraint and not reading.begun):
         return constraint
-    end = reader.tokens(calls.THINK[1], special=False)
-    return ThoughtBudget(constraint, budget, end, reader.text, begun)
+    encode = partial(reader.tokens, special=False)
+    thoughts = reading.family.thoughts
+    return ThoughtBudget(constraint, budget, thoughts, encode, reader.text, reading.begun)
 
 
 def bound_by(request: ChatRequest | CompletionRequest, template: str) -> tuple[str | None, str]:
@@ -219,27 +221,26 @@ class Answer:
         request: ChatRequest | CompletionRequest,
         job: Job,
         forced: ForcedCall | None,
-        end: str | None,
+        reading: Reading | None,
         echo: bool,
     ) -> None:
         self.over = False
-        self._reader = reader
         self._job = job
-        self._forced = forced
+        self._is_forced = forced is not None
         self._echo = echo
         stops, self._written = list(request.stop_words), ""
-        self._parser: calls.Parser | ChannelParser | None = None
+        answers = AnswerReader(reading) if reading is not None else None
+        self._scanner = answers.scanner() if answers is not None else None
+        reads = forced if answers is None else answers
+        self._read: Callable[[list[Event]], list[Event]] = reads.read if reads is not None else list
         if isinstance(request, ChatRequest):
             stops += reader.stops
             self._detokenizer = Detokenizer(reader.decode)
-            if forced is None:
-                self._parser = _parser(reader, request, end)
         else:
             prompt = request.prompts[0]
             self._written = prompt if isinstance(prompt, str) else reader.text(prompt)
             self._detokenizer = Detokenizer(reader.decode, job.prompt)
         self._stops = StopWords([] if forced is not None else stops)
-        self._own_stops = frozenset(request.stop_words)
         self._made = self._told = self._thought = self._cached = 0
         self._blamed = _blamed(request, forced is not None)
         self._pending: list[TokenLogprob] = []
@@ -290,45 +291,26 @@ class Answer:
             text += self._stops.end()
         if stopped:
             self._pending = _without(self._pending, whole[len(text) :])
-        if self._parser is not None and self._parser.thinks:
+        if self._scanner is not None and self._scanner.thinks:
             self._thought += len(step.tokens)
         events = self._with_logprobs(self._events(text, reason), reason is not None)
-        if reason is None and not self.over:
-            return self._counted(events)
-        self.over = True
-        if not any(isinstance(event, Finish) for event in events):
-            called = self._parser is not None and self._parser.calls > 0
-            stops = reason in ("stop", None)
-            told = "tool_calls" if called and stops else reason or "stop"
-            events.append(Finish(told, stop=self._stops.found))
+        self.over = reason is not None or (self._scanner is not None and self._scanner.full)
+        if not self.over:
+            return events
+        if reason is None:  # there have been as many calls as may be
+            events.append(Finish("tool_calls"))
         thought = self._thought or None
         return [*events, Usage(len(self._job.prompt), self._made, self._cached, thought)]
 
-    def _counted(self, events: list[Event]) -> list[Event]:
-        """The events, of which the first tells all tokens since the last that were told, unless there is one for each."""
-        new = self._made - self._told
-        if not events or len(events) == new:
-            self._told += len(events)
-            return events
-        self._told = self._made
-        return [
-            msgspec.structs.replace(event, tokens=new * (number == 0))
-            for number, event in enumerate(events)
-        ]
-
     def _events(self, text: str, reason: Reason | None) -> list[Event]:
-        """What a piece of text says: plain text, thoughts or calls."""
-        if self._forced is not None:
-            batch: list[Event] = [TextDelta(text)] if text else []
-            return self._forced.read([*batch, *([Finish(reason)] if reason else [])])
-        if self._parser is None:
-            return [TextDelta(text)] if text else []
-        events = self._parser.add(text) if text else []
-        self.over = self._parser.full
-        if reason is None:
-            return events
-        is_cut = reason == "length" or self._stops.found in self._own_stops
-        return [*events, *self._parser.end(is_cut)]
+        """What a piece of text says: plain text, thoughts or calls; its tokens are all since the last piece."""
+        batch: list[Event] = []
+        if text:
+            batch.append(TextDelta(text, tokens=self._made - self._told))
+            self._told = self._made
+        if reason is not None:
+            batch.append(Finish(reason, stop=self._stops.found))
+        return self._read(batch)
 
     def _with_logprobs(self, events: list[Event], last: bool) -> list[Event]:
         """The events, the first text among them with the log probabilities of its tokens; thoughts and calls have none."""
@@ -338,13 +320,13 @@ class Answer:
         if place is None:
             if any(isinstance(event, ReasoningDelta | ToolCallDelta) for event in events):
                 self._pending = []
-            elif last and self._forced is None:  # tokens without any text
+            elif last and not self._is_forced:  # tokens without any text
                 return [TextDelta("", 0, self._pending), *events]
             return events
-        held = self._stops.held if self._parser is None else self._parser.held + self._stops.held
+        held = (self._scanner.held if self._scanner is not None else "") + self._stops.held
         told = _without(self._pending, held)
         self._pending = self._pending[len(told) :]
-        if self._parser is not None:  # a mark may stand before the text
+        if self._scanner is not None:  # a mark may stand before the text
             texts = (event.text for event in events if isinstance(event, TextDelta))
             told = _last(told, "".join(texts))
         changed = msgspec.structs.replace(events[place], logprobs=told)
@@ -406,27 +388,6 @@ def _one_by_one(step: Step) -> list[Step]:
     if step.finish == "stop":
         return [*single, Step(finish="stop")]
     return [*single[:-1], Step(step.tokens[-1:], [], step.finish)]
-
-
-def _parser(reader: Reader, request: ChatRequest, end: str | None) -> calls.Parser | ChannelParser:
-    """
-    What reads an answer.
-
-    Args:
-        end: What ends the thoughts that the prompt has begun.
-    """
-    given = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
-    tools = given if given and request.tool_choice != "none" else None
-    most = 1 if request.parallel_tool_calls is False else None
-    if reader.family is calls.HARMONY:
-        return ChannelParser(tools, new_call_id, most)
-    thinking, _ = calls.thinks(reader.template, "")
-    family, begun = reader.family, end is not None
-    if end is not None:
-        family = msgspec.structs.replace(family, think=(family.think[0], end))
-    return calls.Parser(
-        family, tools, new_call_id, thinking=thinking or begun, begun=begun, most=most
-    )
 
 
 def _last(tokens: list[TokenLogprob], text: str) -> list[TokenLogprob]:

@@ -48,7 +48,9 @@ from unilect.upstreams.llamacpp.frames import with_prompt_tokens
 
 log = logging.getLogger("unilect")
 _CHILD = "unilect.engines.transformers._child"
-_RERANKER = "it is a reranker, for /v1/rerank"
+_WHY_NOT = dict.fromkeys(
+    ("chat completions", "completions", "embeddings"), "it is a reranker, for /v1/rerank"
+)
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
 Asked: TypeAlias = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
@@ -287,9 +289,7 @@ class HfEngine:
             completions=self._writes,
             embeddings=not ranks,
             rerank=ranks,
-            why_not=dict.fromkeys(("chat completions", "completions", "embeddings"), _RERANKER)
-            if ranks
-            else {},
+            why_not=_WHY_NOT if ranks else {},
             settled=bool(self._template) or not self._writes,  # its tokenizer may have one
         )
         self.capabilities = with_template(can, self._template, "tools" in self._template)

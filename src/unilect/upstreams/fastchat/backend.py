@@ -26,6 +26,7 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.events import Usage
+from unilect.families import name_of, of_name, of_template
 from unilect.http.body import ProtocolError
 from unilect.http.client import MAX_LIST_BYTES, HttpServer
 from unilect.http.error_bodies import NoSuchPath, too_long, typed
@@ -33,7 +34,6 @@ from unilect.parameters.rules import refusal
 from unilect.parameters.support import honoured, names
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.templates import ChatTemplate, find
-from unilect.tools.forms import of_names, of_template
 from unilect.upstreams.fastchat import _frames as wire
 from unilect.upstreams.fastchat._conversation import ChatPrompt, Conv, chat_prompt, decode
 from unilect.upstreams.fastchat._input import check_images, text_of
@@ -176,9 +176,9 @@ class FastChatUpstream:
             context=worker.context,
             vision=models[name],
             image_urls=False,
-            tool_form=of_names(name, worker.conv.name)
+            tool_form=name_of(of_name(name, worker.conv.name))
             if self._template is None
-            else of_template(self._template.text),
+            else name_of(of_template(self._template.text)),
         )
         self._model = name
 

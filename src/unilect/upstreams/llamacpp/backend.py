@@ -30,13 +30,13 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
+from unilect.families import name_of, of_template
 from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import too_long, typed, unknown_token
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
-from unilect.tools.forms import of_template
 from unilect.tools.takes import ALL, Takes, stands_out, takes
 from unilect.tools.turns import fit
 from unilect.upstreams.llamacpp import request as wire
@@ -262,7 +262,7 @@ class LlamaCppUpstream:
             settings.n_ctx,
             self._sees is not False,
             props.total_slots,
-            of_template(self._template.text if self._template is not None else ""),
+            name_of(of_template(self._template.text if self._template is not None else "")),
         )
 
     async def _has_health(self) -> bool:

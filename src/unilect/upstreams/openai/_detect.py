@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from unilect.backend import Capabilities, Description
 from unilect.errors import BackendError, BackendTimeout, BackendUnavailable, UnilectError
+from unilect.families import name_of, of_name
 from unilect.http.client import MAX_LIST_BYTES, HttpServer
 from unilect.http.error_bodies import NoSuchPath
-from unilect.tools.forms import of_names
 from unilect.upstreams.openai import tei
 from unilect.upstreams.openai._salt import takes_salt
 from unilect.upstreams.openai._servers import (
@@ -103,7 +103,7 @@ async def learn(
     salted = kind.salted and takes_salt((await _in_time(root, "/version")).get("version"))
     reason = lost.reason if isinstance(lost, NoSuchPath) and kind is UNKNOWN else None
     can, told = capabilities(kind, card), description(card)
-    can = msgspec.structs.replace(can, tool_form=of_names(model))
+    can = msgspec.structs.replace(can, tool_form=name_of(of_name(model)))
     return Detected(model, kind, can, told, lost is None, reason, takes_salt=salted)
 
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.tools.forms: what models are told of tools, and that each form's calls are read by its own parser."""
+"""Tests of unilect.families: what models are told of tools, and that each family's calls are read by its own scanner."""
 
 import itertools
 import json
@@ -8,13 +8,15 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
+from unilect import families
 from unilect.events import Choice, TextDelta, fold
+from unilect.families import PLAIN
 from unilect.requests import FunctionCall, FunctionDefinition, Message, MessageToolCall, Tool
 from unilect.templates import find as template
-from unilect.tools import forms
-from unilect.tools.channels import ChannelParser
 from unilect.tools.conversation import written
-from unilect.tools.parser import GRANITE, HARMONY, HERMES, KIMI3, PLAIN, Parser, family
+from unilect.tools.reader import Reading
+
+FORMS = {family.name: family for family in families.FAMILIES}
 
 WEATHER = {
     "type": "object",
@@ -38,10 +40,8 @@ PARIS = {"city": "Paris", "days": 2}
 def parser_of(form: str, tools: Any, most: int | None = None) -> Any:
     """What reads answers in a form."""
     ids = itertools.count()
-    family = forms.FORMS[form].family
-    if family is HARMONY:
-        return ChannelParser(tools, lambda: f"call_{next(ids)}", most)
-    return Parser(family, tools, lambda: f"call_{next(ids)}", thinking=True, most=most, bare=True)
+    reading = Reading(family=FORMS[form], tools=tools, thinking=True, most=most, bare=True)
+    return reading.scanner(lambda: f"call_{next(ids)}")
 
 
 def read(form: str, text: str, size: int = 1000, most: int | None = None) -> Choice:
@@ -87,6 +87,28 @@ WIRE = [
     ("kimi3", '<|open|>think<|sep|><|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>json type="object"<|sep|>{"city": "Paris", "days": 2}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>'),
     ("harmony", '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris", "days": 2}<|call|>'),
     ("harmony", '<|channel|>analysis<|message|>Let me look.<|end|><|start|>assistant to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{"city": "Paris", "days": 2}'),
+    ("minimax", '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>'),
+    ("lfm2", "<|tool_call_start|>[get_weather(city='Paris', days=2)]<|tool_call_end|>"),
+    ("lfm2", '<|tool_call_start|>[get_weather(city="Paris", days=2)]<|tool_call_end|>'),
+    ("seed", "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n<parameter=days>2</parameter>\n</function>\n</seed:tool_call>"),
+    ("step3", '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="get_weather"><steptml:parameter name="city">Paris</steptml:parameter><steptml:parameter name="days">2</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>'),
+    ("command", '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris", "days": 2}}]<|END_ACTION|>'),
+    ("command", '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris", "days": 2}}\n]<|END_ACTION|>'),
+    ("apertus", '<|tools_prefix|>[{"get_weather": {"city": "Paris", "days": 2}}]<|tools_suffix|>'),
+    ("nemotron", '<TOOLCALL>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]</TOOLCALL>'),
+    ("jamba", '<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]</tool_calls>'),
+    ("jamba", '[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
+    ("jamba", '<tool_calls>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_calls>'),
+    ("apriel", '<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]</tool_calls>'),
+    ("hunyuan", '<tool_calls>\n<tool_call>get_weather\n```json\n{"city": "Paris", "days": 2}\n```</tool_call>\n</tool_calls>'),
+    ("olmo3", "<function_calls>\nget_weather(city='Paris', days=2)\n</function_calls>"),
+    ("minicpm", '<function name="get_weather"><param name="city"><![CDATA[Paris]]></param><param name="days"><![CDATA[2]]></param></function>'),
+    ("minicpm", '<function name="get_weather"><param name="city">Paris</param><param name="days">2</param></function>'),
+    ("gigachat", '<|function_call|>{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}'),
+    ("functools", 'functools[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
+    ("phi", '<|tool_call|>[{"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}}]<|/tool_call|>'),
+    ("qwen-coder", "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"),
+    ("llama3", '<|python_tag|>get_weather.call(city="Paris", days=2)'),
     ("plain", '{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}'),
     ("plain", '```json\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n```'),
 ]  # fmt: skip
@@ -122,7 +144,9 @@ def test_a_call_that_is_cut(form: str, text: str, reader: str) -> None:
 @pytest.mark.parametrize("form", ["dsml", "glm45", "kimi", "kimi3", "qwen-coder"])
 def test_the_second_of_two_calls_is_cut(form: str) -> None:
     """Of two calls that stand one after the other the first is told also where the second is cut."""
-    both = forms.FORMS[form].calls_text([("get_weather", PARIS), ("get_weather", {"city": "Rome"})])
+    both = FORMS[form].written.calls_text(
+        [("get_weather", PARIS), ("get_weather", {"city": "Rome"})]
+    )
     parser = parser_of(form, NAMES)
     (choice,) = fold([parser.add(both[: both.index("Rome") + 2]), parser.end(is_cut=True)]).choices
 
@@ -131,7 +155,7 @@ def test_the_second_of_two_calls_is_cut(form: str) -> None:
 
 #: How families call a tool that there is not; behind a mark of theirs such a call is one.
 UNKNOWN = [text.replace("get_weather", "get_rain") for _, text in WIRE]
-MARKED = ("<tool_call>", "<|python_tag|>", "<|python_start|>", "[TOOL_CALLS]", "<｜tool▁calls▁begin｜>", "<｜DSML｜", "<|tool_call", "<|open|>tools", "to=functions.")  # fmt: skip
+MARKED = ("<tool_call>", "<|python_tag|>", "<|python_start|>", "[TOOL_CALLS]", "<｜tool▁calls▁begin｜>", "<｜DSML｜", "<|tool_call", "<|open|>tools", "to=functions.", "<minimax:", "<seed:", "<｜tool_calls", "<|START_ACTION|>", "<TOOLCALL>", "<tool_calls>", "<function_calls>", "<|function_call|>", "functools[")  # fmt: skip
 
 
 @pytest.mark.parametrize(("form", "text"), [(form, text) for (form, _), text in zip(WIRE, UNKNOWN, strict=True)])  # fmt: skip
@@ -151,7 +175,7 @@ def test_an_unknown_family(form: str, text: str) -> None:
     """A model whose family is not known may mark its calls in its own way, whatever it was told."""
     choice = cut("plain", text, len(text) // 2)
 
-    if any(family.begin in text for family in PLAIN.others) and not text.startswith("<|open|>think"):  # fmt: skip
+    if any(family.begin in text for family in PLAIN.calls) and not text.startswith("<|open|>think"):  # fmt: skip
         assert ([("get_weather", PARIS)], None) == (calls(choice), choice.text)
     else:
         assert choice == cut("plain", text, len(text))
@@ -175,12 +199,12 @@ def test_calls_without_marks(form: str, text: str, size: int) -> None:
     assert ([("get_weather", PARIS)], None) == (calls(choice), choice.text)
 
 
-@pytest.mark.parametrize("form", sorted(forms.FORMS))
+@pytest.mark.parametrize("form", sorted(FORMS))
 def test_what_is_written(form: str) -> None:
     """A call of the conversation's history is written as the first sample of its family has it."""
     sample = next(text for name, text in WIRE if name == form)
 
-    assert sample == forms.FORMS[form].calls_text([("get_weather", PARIS)])
+    assert sample == FORMS[form].written.calls_text([("get_weather", PARIS)])
 
 
 VALUES = st.recursive(
@@ -195,50 +219,48 @@ ARGUMENTS = st.fixed_dictionaries(
 
 
 @pytest.mark.heavy(but=9)
-@pytest.mark.parametrize("form", sorted(forms.FORMS))
+@pytest.mark.parametrize("form", sorted(FORMS))
 @given(first=ARGUMENTS, second=ARGUMENTS)
 def test_there_and_back(form: str, first: dict[str, Any], second: dict[str, Any]) -> None:
     """What is written of calls is read again as the same calls, two of them where the family writes several."""
     given = [("get_weather", first), ("get_weather", second)]
     several = given if form not in ("chatglm3", "glm") else given[:1]  # it makes one call a turn
 
-    assert several == calls(read(form, forms.FORMS[form].calls_text(several), 5))
+    assert several == calls(read(form, FORMS[form].written.calls_text(several), 5))
 
 
-@pytest.mark.parametrize("form", sorted(forms.FORMS))
+@pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize(
     "text", ["Hello there.", "2 < 3, and [1] is {x}", "Look:\n```json\n{}\n```"]
 )
 def test_plain_answers(form: str, text: str) -> None:
     """An answer without a call is told as it is, and most of it at once."""
     choice = read(form, text, 1)
-    parser: Any = Parser(forms.FORMS[form].family, NAMES, str, bare=True)
-    if forms.FORMS[form].family is HARMONY:
-        parser = ChannelParser(NAMES, str)
+    parser = parser_of(form, NAMES)
     early = [event.text for letter in "Hello there" for event in parser.add(letter) if isinstance(event, TextDelta)]  # fmt: skip
 
     assert (text, []) == (choice.text, choice.tool_calls)
     assert "Hello there" == "".join(early)
 
 
-@pytest.mark.parametrize("form", sorted(forms.FORMS))
+@pytest.mark.parametrize("form", sorted(FORMS))
 def test_what_is_told_of_tools(form: str) -> None:
     """Every tool is told with its name, its description and its arguments, also one that has neither."""
-    told = forms.FORMS[form].tools_text(TOOLS)
+    told = FORMS[form].written.tools_text(TOOLS)
 
     for word in ("get_weather", "Tells the weather.", "city", "days", "units", "now"):
         assert word in told
 
 
-@pytest.mark.parametrize("form", sorted(forms.FORMS))
+@pytest.mark.parametrize("form", sorted(FORMS))
 def test_results(form: str) -> None:
     """A result's text is told whole, even where it looks like a place to be filled."""
-    assert "{name} 21 degrees" in forms.FORMS[form].result("get_weather", 0, "{name} 21 degrees")
+    assert "{name} 21 degrees" in FORMS[form].written.result("get_weather", 0, "{name} 21 degrees")
 
 
 def test_typescript() -> None:
     """gpt-oss is told of tools in TypeScript, with what has no word there as a schema in a comment."""
-    told = forms.FORMS["harmony"].tools_text(TOOLS)
+    told = FORMS["harmony"].written.tools_text(TOOLS)
 
     assert told.startswith(
         "# Tools\n\n## functions\n\nnamespace functions {\n\n// Tells the weather.\n// Of a city.\n"
@@ -273,12 +295,24 @@ def test_typescript() -> None:
         (("Kimi-K3", ""), "kimi3"),
         (("gpt-oss-20b", ""), "harmony"),
         (("tiny", "qwen-7b-chat"), "hermes"),
+        (("MiniMax-M2", ""), "minimax"),
+        (("LFM2-8B-A1B", ""), "lfm2"),
+        (("Seed-OSS-36B-Instruct", ""), "seed"),
+        (("NVIDIA-Nemotron-Nano-9B-v2", ""), "nemotron"),
+        (("NVIDIA-Nemotron-3-Nano-30B", ""), "qwen-coder"),
+        (("c4ai-command-a-03-2025", ""), "command"),
+        (("Hunyuan-A13B-Instruct", ""), "hunyuan"),
+        (("Llama-xLAM-2-8b-fc-r", ""), "jamba"),
+        (("Olmo-3-7B-Instruct", ""), "olmo3"),
+        (("Apertus-8B-Instruct", ""), "apertus"),
+        (("step3", ""), "step3"),
+        (("Magistral-Small-2509", ""), "mistral"),
         (("vicuna-13b", "vicuna_v1.1"), ""),
     ],
 )
 def test_names(names: tuple[str, ...], form: str) -> None:
     """The names of a model and of its template show the family's form."""
-    assert form == forms.of_names(*names)
+    assert form == families.name_of(families.of_name(*names))
 
 
 @pytest.mark.parametrize(
@@ -303,14 +337,15 @@ def test_names(names: tuple[str, ...], form: str) -> None:
 )
 def test_templates(text: str, form: str) -> None:
     """A chat template that knows no tools shows its family's form by its marks, where it has some."""
-    assert form == forms.of_template(text)
+    assert form == families.name_of(families.of_template(text))
 
 
 def test_granite() -> None:
     """A template of Granite 4 is read as Hermes', one of Granite 3 as its own."""
     roles = "<|start_of_role|>system<|end_of_role|>"
 
-    assert (HERMES, GRANITE) == (family(f"{roles}<tool_call>"), family(f"{roles}<|tool_call|>"))
+    found = [families.of_template(roles + mark) for mark in ("<tool_call>", "<|tool_call|>")]
+    assert [FORMS["hermes"], FORMS["granite"]] == found
 
 
 def test_kimi_k3() -> None:
@@ -324,7 +359,7 @@ def test_kimi_k3() -> None:
         "f": ["l"],
         'g"&': "\n",
     }
-    written = forms.FORMS["kimi3"].calls_text([("now", given), ("now", {})], first=7)
+    written = FORMS["kimi3"].written.calls_text([("now", given), ("now", {})], first=7)
     text = (
         "I think.<|close|>think<|sep|><|open|>response<|sep|>I look.\n<|close|>response<|sep|>"
         f"{written}<|close|>message<|sep|><|end_of_msg|>"
@@ -334,7 +369,8 @@ def test_kimi_k3() -> None:
     assert 'call tool="now" index="2"' in written
     assert 'key="g&quot;&amp;" type="string"' in written
     for at in range(1, len(text)):
-        reader = Parser(KIMI3, NAMES, str, thinking=True, begun=True)
+        reading = Reading(family=FORMS["kimi3"], tools=NAMES, thinking=True, begun=True)
+        reader = reading.scanner(str)
         (choice,) = fold([reader.add(text[:at]), reader.add(text[at:]), reader.end()]).choices
         assert ("I think.", "I look.\n") == (choice.reasoning, choice.text)
         assert [("now", given), ("now", {})] == calls(choice)
@@ -350,7 +386,7 @@ def test_turns_of_kimi() -> None:
         Message("tool", "night", tool_call_id="c"),
         Message("user", "And?"),
     ]  # fmt: skip
-    k2, k3 = (written(history, forms.FORMS[form])[-1].content for form in ("kimi", "kimi3"))
+    k2, k3 = (written(history, FORMS[form].written)[-1].content for form in ("kimi", "kimi3"))
     end = "<|close|>message<|sep|><|end_of_msg|><|open|>message"
 
     assert k2 == (
@@ -366,7 +402,7 @@ def test_turns_of_kimi() -> None:
 
 def test_the_plain_form() -> None:
     """A form that is not known is the plain one."""
-    assert forms.FORMS["plain"] is forms.find("") is forms.find("nobody's")
+    assert FORMS["plain"] is families.find("") is families.find("nobody's")
 
 
 @pytest.mark.parametrize(
@@ -380,7 +416,9 @@ def test_the_plain_form() -> None:
 @pytest.mark.parametrize("form", ["dsml", "gemma4", "kimi", "kimi3", "plain", "glm45"])
 def test_hostile_answers(form: str, piece: str) -> None:
     """An answer of one mark over and over is no call, and nothing of it is lost."""
-    text = {"gemma4": "<|tool_call>", "glm45": "<tool_call>"}.get(form, forms.FORMS[form].calls[0])
+    text = {"gemma4": "<|tool_call>", "glm45": "<tool_call>"}.get(
+        form, FORMS[form].written.calls[0]
+    )
     text += (piece * 2000).rstrip()
     choice = read(form, text, 4000)
 
@@ -426,19 +464,19 @@ HELD = [
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_arguments_that_hold_marks(form: str, size: int) -> None:
     """A mark in an argument ends no call: the call is told whole, and so is the next one."""
     for value in HELD:
         made = [("get_weather", {"city": value}), ("now", {})]
-        choice = read(form, forms.FORMS[form].calls_text(made), size)
+        choice = read(form, FORMS[form].written.calls_text(made), size)
         assert (made, "") == (calls(choice), choice.text or "")
 
 
 @pytest.mark.parametrize("form", ["hermes", "qwen-coder", "glm45", "harmony", "llama3", "mistral"])
 def test_arguments_that_hold_calls(form: str) -> None:
     """An argument may hold calls in any form, its own one as well."""
-    for other in forms.FORMS.values():
-        value = f"Write:\n{other.calls_text([('get_weather', PARIS), ('now', {})])}\nThat is all.\n"
+    for other in FORMS.values():
+        value = f"Write:\n{other.written.calls_text([('get_weather', PARIS), ('now', {})])}\nThat is all.\n"
         made = [("get_weather", {"city": value}), ("now", {})]
-        assert made == calls(read(form, forms.FORMS[form].calls_text(made), 5))
+        assert made == calls(read(form, FORMS[form].written.calls_text(made), 5))

@@ -1,4 +1,4 @@
-"""Tests of unilect.tools.chatglm."""
+"""Tests of unilect.families.chatglm."""
 
 import json
 import random
@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.events import Event, Extra, Finish, TextDelta, ToolCallDelta, fold
+from unilect.families.chatglm import IN_TURNS, read_arguments, system_text, written_call
 from unilect.requests import FunctionCall, FunctionDefinition, Tool
-from unilect.tools.chatglm import AnswerReader, read_arguments, system_text, written_call
+from unilect.tools.reader import Reader, Reading
 
 literals = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -157,7 +158,7 @@ NEW_TURN = TextDelta("", extra=Extra(delta={"turn": "assistant"}))
 
 def read(pieces: list[Event], tools: tuple[str, ...] = ("get_weather",)) -> list[Event]:
     """The events that a reader makes, one batch for each piece."""
-    reader = AnswerReader(tools)
+    reader = Reader(Reading(family=IN_TURNS, tools=dict.fromkeys(tools)))
     return [event for piece in pieces for event in reader.read([piece])]
 
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.tools.parser: the calls of the common families, thoughts, and what only looks like either."""
+"""Tests of unilect.families._scanner: the calls of the common families, thoughts, and what only looks like either."""
 
 import itertools
 import json
@@ -9,19 +9,10 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.events import Choice, TextDelta, ToolCallDelta, fold
-from unilect.tools.channels import ChannelParser
-from unilect.tools.forms import FORMS
-from unilect.tools.parser import (
-    DEEPSEEK,
-    GLM,
-    HERMES,
-    LLAMA3,
-    MISTRAL,
-    PHI,
-    Family,
-    Parser,
-    family,
-    thinks,
+from unilect.families import Family, MarkScanner, find, has_begun, of_template, thoughts_of
+
+HERMES, MISTRAL, LLAMA3, GLM, PHI, DEEPSEEK = map(
+    find, ("hermes", "mistral", "llama3", "glm", "phi", "deepseek")
 )
 
 NAMES: dict[str, Any] = {"get_weather": None, "add": None}
@@ -35,7 +26,7 @@ def parsed(
 ) -> Choice:
     """What a text says that comes in pieces of this size."""
     ids = itertools.count()
-    parser = Parser(style, tools, lambda: f"call_{next(ids)}", **how)
+    parser = MarkScanner(style, tools, lambda: f"call_{next(ids)}", **how)
     batches = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
     choices = fold([*batches, parser.end()]).choices
     return choices[0] if choices else Choice(0)
@@ -104,14 +95,14 @@ def test_pieces_tell_what_the_whole_tells(style: Family, text: str) -> None:
 
 def test_words_like_a_tools_name_are_told_as_they_come() -> None:
     """An answer that begins like a tool's name is held back for as long as it may be one."""
-    parser = Parser(LLAMA3, NAMES, str)
+    parser = MarkScanner(LLAMA3, NAMES, str)
 
     assert [[], [TextDelta("add two")]] == [parser.add("add"), parser.add(" two")]
 
 
 def test_no_more_calls_than_may_be() -> None:
     """Where one call may be made, one is told of a list, and nothing behind it."""
-    parser = Parser(MISTRAL, NAMES, str, most=1)
+    parser = MarkScanner(MISTRAL, NAMES, str, most=1)
     events = [*parser.add(f"[TOOL_CALLS][{CALL}, {CALL}] and on"), *parser.end()]
 
     assert [0] == [event.call for event in events if isinstance(event, ToolCallDelta)]
@@ -120,7 +111,7 @@ def test_no_more_calls_than_may_be() -> None:
 
 def test_line_breaks_without_end() -> None:
     """A model that writes nothing but line breaks is told as it goes, and nothing of it is lost."""
-    parser = Parser(HERMES, NAMES, lambda: "call")
+    parser = MarkScanner(HERMES, NAMES, lambda: "call")
     events = []
     for _ in range(100):
         events += parser.add("\n\n")
@@ -151,35 +142,6 @@ def test_line_breaks_in_arguments(size: int) -> None:
 
     [call] = parsed(HERMES, text, size).tool_calls
     assert {"city": "one\ntwo\t"} == json.loads(call.arguments)
-
-
-@pytest.mark.parametrize("name", [f"mcp__{'x' * 59}", f"mcp__{'x' * 123}"])
-@pytest.mark.parametrize(
-    "form",
-    [
-        "plain",
-        "hermes",
-        "qwen-coder",
-        "llama3",
-        "mistral",
-        "deepseek",
-        "dsml",
-        "glm45",
-        "gemma4",
-        "kimi",
-        "harmony",
-    ],
-)
-def test_long_names(form: str, name: str) -> None:
-    """A name of up to 128 characters is one in every form that has names."""
-    written = FORMS[form].calls_text([(name, {"city": "Paris"})])
-    tools = {name: None}
-    parser: Any = Parser(FORMS[form].family, tools, lambda: "c", thinking=True, bare=True)
-    if form == "harmony":
-        parser = ChannelParser(tools, lambda: "c")
-    events = parser.add(written) + parser.end()
-
-    assert [name] == [event.name for event in events if isinstance(event, ToolCallDelta)]
 
 
 @pytest.mark.parametrize(
@@ -246,22 +208,23 @@ def test_a_call_after_thoughts() -> None:
         ("...<tool_call>...<|observation|>...", HERMES),
         ("...<|tool_call|>...", PHI),
         ("...<｜tool▁calls▁begin｜>...<tool_call>...", DEEPSEEK),
-        ("", HERMES),
+        ("", None),
     ],
 )
-def test_the_family_of_a_template(template: str, expected: Family) -> None:
+def test_the_family_of_a_template(template: str, expected: Family | None) -> None:
     """A chat template shows which family its model is of."""
-    assert expected == family(template)
+    assert expected is of_template(template)
 
 
 def test_where_thoughts_begin() -> None:
     """A template that ends the prompt with the mark has begun the thoughts."""
-    template = "...</think>..."
+    marks = thoughts_of("...</think>...")
 
-    assert [(True, True), (True, False), (False, False)] == [
-        thinks(template, "assistant\n<think>\n"),
-        thinks(template, "assistant\n"),
-        thinks("", "<think>"),
+    assert (("<think>", "</think>"), None) == (marks, thoughts_of(""))
+    assert [True, False, False] == [
+        has_begun("assistant\n<think>\n", marks),
+        has_begun("assistant\n", marks),
+        has_begun("<think>", None),
     ]
 
 
@@ -310,7 +273,7 @@ def test_a_call_that_is_cut(text: str) -> None:
     """A limit that cuts a call behind a mark in one of its arguments makes no call of the part before, and none of what the argument tells of."""
     for tools in (NAMES, {"add": {"properties": {"a": {"type": "string"}}}}):
         for size in (1, 5, 1000):
-            parser = Parser(HERMES, tools, lambda: "call")
+            parser = MarkScanner(HERMES, tools, lambda: "call")
             pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
             events = [event for piece in [*pieces, parser.end(is_cut=True)] for event in piece]
             assert not parser.calls
@@ -333,7 +296,7 @@ def test_a_call_that_is_cut(text: str) -> None:
 )  # fmt: skip
 def test_slips_end_where_they_did(text: str, ends: list[str]) -> None:
     """A call with a small mistake is told at its mark, and not at the end of the answer; the text behind it and the next call are told as well."""
-    parser = Parser(HERMES, NAMES, lambda: "call")
+    parser = MarkScanner(HERMES, NAMES, lambda: "call")
     events = parser.add(f'{text} It is 5" long.')
     names = [event.name for event in events if isinstance(event, ToolCallDelta)]
     assert ends == names

@@ -32,6 +32,12 @@ def _tag(begin: str, end: str, follows: str) -> Tag:
 
 #: Qwen Coder.
 PARAMETER = _tag("<parameter=[^<>]+>", "</parameter>", "<parameter=|</function>")
+#: Elements with names.
+ELEMENT = _tag(
+    "<(?:｜DSML｜|steptml:)?param(?:eter)? name=",
+    "</(?:｜DSML｜|steptml:)?param(?:eter)?>",
+    "<(?:｜DSML｜|steptml:)?param(?:eter)? name=|</(?:｜DSML｜|steptml:)?(?:invoke|function)>",
+)
 #: GLM 4.5.
 ARGUMENT = _tag("<arg_value>", "</arg_value>", r"<arg_key>|</?tool_call>|\Z")
 
@@ -85,7 +91,7 @@ _JSON = re.compile(r"\s*(?:[\w.-]{1,128}\s*)?(?=[{\[])")
 _FUNCTION = re.compile(r"\s*<function=")
 _LISTING = re.compile(r"\s*[\w.-]{1,128}\s*<arg_key>")
 _FORMS = (_FUNCTION, _LISTING, _JSON)
-_COUNTED = re.compile("<(/?)(function|parameter|arg_value)[=>]")
+_COUNTED = re.compile("<(/?)(function|parameter|param|arg_value)[ =>]")
 _TAIL = 256
 #: What a call in Qwen Coder's form ends with, and what it does where the last mark is missing.
 _FUNCTION_ENDS = re.compile(r"(?:^|[\n>])\s*</function>\s*[,;]?\s*\Z")
@@ -109,12 +115,14 @@ class Ending:
         self._quotes = Quotes()
         self._open = dict[str, int]()  # how many of each tag
 
-    def is_at(self, text: str, place: int) -> bool:
-        """Whether the call that a text begins with ends at a mark there."""
+    def is_at(self, text: str, place: int, is_part: bool = False) -> bool:
+        """Whether the call that a text begins with ends at a mark there, which may be a part of the call."""
+        if is_part and text.find("<param", 0, place) < 0:
+            return True
         at, self._at = self._at, place
         if not at:
             self._look(text, place)
-        if self._form is None:
+        if self._form is None and not is_part:
             return True
         if self._form is _JSON:
             self._quotes.add(text[at:place])
@@ -122,6 +130,8 @@ class Ending:
         for found in _COUNTED.finditer(text, at, place):
             now = self._open.get(found[2], 0)
             self._open[found[2]] = max(0, now - 1) if found[1] else now + 1
+        if is_part:
+            return not self._open.get("parameter") and not self._open.get("param")
         if self._form is _LISTING:
             return not self._open.get("arg_value")
         if "parameter" not in self._open:

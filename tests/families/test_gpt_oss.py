@@ -1,13 +1,27 @@
-"""Tests of unilect.tools.channels."""
+"""Tests of unilect.families.gpt_oss."""
 
 from typing import Any
 
 import pytest
 
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta, fold
-from unilect.tools.channels import ChannelParser, events_of
+from unilect.families import find
+from unilect.tools.reader import Reading
 
 TOOLS: dict[str, Any] = {"f": {"type": "object"}}
+
+
+def scanner(tools: Any) -> Any:
+    """What reads an answer in channels."""
+    return Reading(family=find("harmony"), tools=tools).scanner(lambda: "call")
+
+
+def events_of(text: str, tools: Any) -> list[Event]:
+    """What a finished answer says."""
+    reader = scanner(tools)
+    return [*reader.add(text), *reader.end()]
+
+
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
 
 
@@ -54,7 +68,7 @@ def test_quotes_that_do_not_close(size: int) -> None:
     """A call whose text does not end is text up to its mark, and the messages behind it are told as what they are."""
     head = "<|channel|>commentary to=functions.f<|message|>"
     text = f'{head}{{"a": "1}}<|call|><|channel|>analysis<|message|>Hm.<|end|>{head}{{}}<|call|>'
-    parser = ChannelParser(TOOLS, lambda: "call")
+    parser = scanner(TOOLS)
     batches: list[list[Event]] = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]  # fmt: skip
     [choice] = fold([*batches, parser.end()]).choices
 
@@ -66,7 +80,7 @@ def test_quotes_that_do_not_close(size: int) -> None:
 def test_blanks(size: int) -> None:
     """Blanks before the text outside of all messages are a part of it, however they come, and those between messages are not."""
     text = " \n<|channel|>analysis<|message|>Hm.<|end|> \n<|start|>assistant<|end|> Hi "
-    parser = ChannelParser(TOOLS, lambda: "call")
+    parser = scanner(TOOLS)
     batches: list[list[Event]] = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]  # fmt: skip
     [choice] = fold([*batches, parser.end()]).choices
 

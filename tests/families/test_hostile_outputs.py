@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from effort import effort_s
-from unilect.events import Event, TextDelta, fold
-from unilect.tools import parser as families
-from unilect.tools.channels import ChannelParser
-from unilect.tools.chatglm import AnswerReader
-from unilect.tools.forms import FORMS
-from unilect.tools.parser import Family, Parser
+from unilect.events import Event, fold
+from unilect.families import FAMILIES as ALL
+from unilect.families import Family
+from unilect.families.chatglm import IN_TURNS
+from unilect.tools.reader import Reading
 
 TOOLS: dict[str, Any] = {"tool_call": None, "get_weather": {"type": "object", "properties": {"city": {"type": "string"}}}}  # fmt: skip
-FAMILIES = {name: value for name, value in vars(families).items() if isinstance(value, Family)}
-MARKS = sorted({mark for one in FAMILIES.values() for mark in (one.begin, one.end, *one.marks) if mark})  # fmt: skip
-PAIRS = sorted({one.begin + one.end for one in FAMILIES.values() if one.begin and one.end} | {one.think[0] + one.think[1] for one in FAMILIES.values()})  # fmt: skip
+FAMILIES = {one.name: one for one in (*ALL, replace(IN_TURNS, name="turns"))}
+MARKS = sorted({mark for one in FAMILIES.values() for mark in one.tokens})
+PAIRS = sorted({one.begin + one.end for family in ALL for one in family.calls} | {"".join(family.thoughts) for family in ALL})  # fmt: skip
 CODE = [
     "__import__('os').system('id > /tmp/pwned')",
     "__import__('os').popen('id -un').read()",
@@ -70,26 +70,15 @@ MOST_S = 0.1
 def readers() -> Iterator[tuple[str, Callable[[str, int], list[list[Event]]]]]:
     """What reads an output that comes in pieces of a size, by name."""
 
-    def of_family(style: Family) -> Callable[[str, int], list[list[Event]]]:
+    def of_family(family: Family) -> Callable[[str, int], list[list[Event]]]:
         def read(text: str, size: int) -> list[list[Event]]:
             ids = itertools.count()
-            parser = Parser(style, TOOLS, lambda: f"call_{next(ids)}")
-            return [*(parser.add(piece) for piece in cut(text, size)), parser.end()]
+            scanner = Reading(family=family, tools=TOOLS).scanner(lambda: f"call_{next(ids)}")
+            return [*(scanner.add(piece) for piece in cut(text, size)), scanner.end()]
 
         return read
 
-    def of_channels(text: str, size: int) -> list[list[Event]]:
-        ids = itertools.count()
-        parser = ChannelParser(TOOLS, lambda: f"call_{next(ids)}")
-        return [*(parser.add(piece) for piece in cut(text, size)), parser.end()]
-
-    def of_chatglm(text: str, size: int) -> list[list[Event]]:
-        reader = AnswerReader(list(TOOLS))
-        return [reader.read([TextDelta(piece, 0)]) for piece in cut(text, size)]
-
-    yield from ((name, of_family(style)) for name, style in FAMILIES.items())
-    yield "channels", of_channels
-    yield "chatglm", of_chatglm
+    yield from ((name, of_family(family)) for name, family in FAMILIES.items())
 
 
 def cut(text: str, size: int) -> Iterator[str]:
@@ -99,10 +88,8 @@ def cut(text: str, size: int) -> Iterator[str]:
 
 READERS = dict(readers())
 #: The others run with the heavy tests.
-QUICK = {"HERMES", "GLM", "hermes", "qwen-coder"}
+QUICK = {"hermes", "glm", "qwen-coder"}
 SOME_READERS = [one if one in QUICK else pytest.param(one, marks=pytest.mark.heavy) for one in READERS]  # fmt: skip
-SOME_FORMS = [one if one in QUICK else pytest.param(one, marks=pytest.mark.heavy) for one in FORMS]
-READ = FAMILIES | {"channels": FAMILIES["HARMONY"]}
 
 
 class Effects:
@@ -173,20 +160,20 @@ def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_blanks_within_a_call_are_read_in_linear_time(family: str) -> None:
     """A model that writes blanks in the middle of a call, in any form behind any mark, is read in a tenth of a second."""
-    for begin in {"", *(one.begin for one in (FAMILIES[family], *FAMILIES[family].others))}:
+    for begin in {"", *(one.begin for one in FAMILIES[family].calls)}:
         for head in BEGINS:
             text = begin + head + " " * (SIZE // 32) + "x"
             assert reading_s(family, text, SIZE) < MOST_S, (begin, head)
 
 
 @pytest.mark.heavy(but=1)
-@pytest.mark.parametrize("form", SOME_FORMS)
-def test_many_calls_are_read_in_linear_time(form: str) -> None:
+@pytest.mark.parametrize("name", SOME_READERS)
+def test_many_calls_are_read_in_linear_time(name: str) -> None:
     """Half a megabyte of whole calls, and of calls that hold marks or lack ends, with and without the marks around each, takes half a second."""
-    style, family = FORMS[form], next(name for name, one in READ.items() if one is FORMS[form].family)  # fmt: skip
+    family = FAMILIES[name]
+    begin, end = (family.calls[0].begin, family.calls[0].end) if family.calls else ("", "")
     for arguments in ({}, {"city": "</tool_call>"}, {"city": '"'}):
-        unit = style.calls_text([("get_weather", arguments)])
-        begin, end = style.family.begin, style.family.end
+        unit = family.written.calls_text([("get_weather", arguments)])
         bare = unit.removeprefix(begin).removesuffix(end).strip()
         for one in (
             unit,
@@ -196,7 +183,7 @@ def test_many_calls_are_read_in_linear_time(form: str) -> None:
             f"{bare}<parameter=q>",
         ):
             text = begin + (one * (SIZE // len(one)))
-            assert reading_s(family, text, 4096, MOST_S * 5) < MOST_S * 5, one
+            assert reading_s(name, text, 4096, MOST_S * 5) < MOST_S * 5, one
 
 
 def reading_s(name: str, text: str, piece: int, most_s: float = MOST_S) -> float:

@@ -1,4 +1,4 @@
-"""Tests of unilect.tools.formats: what models of today write as calls, and what only looks like one."""
+"""Tests of unilect.families._calls: what models of today write as calls, and what only looks like one."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.tools.formats import calls_of
+from unilect.families._calls import calls_of
 
 TEXT, NULL = {"type": "string"}, {"type": "null"}
 TOOLS: dict[str, Any] = {

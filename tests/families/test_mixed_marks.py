@@ -5,42 +5,33 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from effort import effort_s
 from properties import given
-from unilect.events import Event, TextDelta, fold
-from unilect.tools import parser as families
-from unilect.tools.channels import ChannelParser
-from unilect.tools.chatglm import AnswerReader
-from unilect.tools.parser import PLAIN, Family, Parser
+from unilect.events import Event, fold
+from unilect.families import FAMILIES as ALL
+from unilect.families import PLAIN
+from unilect.families.chatglm import IN_TURNS
+from unilect.tools.reader import Reading
 
 TOOLS: dict[str, Any] = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
-FAMILIES = {name: one for name, one in vars(families).items() if isinstance(one, Family)}
-MARKS = sorted(
-    {
-        mark
-        for one in FAMILIES.values()
-        for mark in (one.begin, one.end, *one.marks, *one.think, *one.dropped)
-        if mark
-    }
-)
+FAMILIES = {one.name: one for one in (*ALL, replace(IN_TURNS, name="turns"))}
+MARKS = sorted({mark for one in FAMILIES.values() for mark in one.tokens})
 BODIES = ["x", " ", "\n", "[]", "{}", '{"name": "f", "arguments": {"a": "', '"}}', "f", "f(a='1')", "<function=f>", "functions.f:0", "```json\n"]  # fmt: skip
-ENDED = sorted({f"{one.begin}x{one.end}" for one in FAMILIES.values() if one.begin and one.end})
+ENDED = sorted({f"{one.begin}x{one.end}" for family in ALL for one in family.calls if one.end})
 PIECES = st.lists(st.sampled_from(ENDED + MARKS + BODIES), max_size=12)
 MOST_S = 0.1
 
 
 def read(name: str, pieces: list[str]) -> list[list[Event]]:
     """The events of an output that comes in pieces."""
-    if name == "chatglm":
-        reader = AnswerReader(list(TOOLS))
-        return [reader.read([TextDelta(piece, 0)]) for piece in pieces]
     ids = itertools.count()
-    if name == "channels":
-        parser: Any = ChannelParser(TOOLS, lambda: f"call_{next(ids)}")
-    else:
-        parser = Parser(FAMILIES[name], TOOLS, lambda: f"call_{next(ids)}", thinking=name != "GLM")
-    return [*(parser.add(piece) for piece in pieces), parser.end()]
+    reading = Reading(
+        family=FAMILIES[name], tools=TOOLS, thinking=name != "glm", bare=name == "phi"
+    )
+    scanner = reading.scanner(lambda: f"call_{next(ids)}")
+    return [*(scanner.add(piece) for piece in pieces), scanner.end()]
 
 
 def answer(batches: list[list[Event]]) -> list[Any]:
@@ -51,7 +42,7 @@ def answer(batches: list[list[Event]]) -> list[Any]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "channels", "chatglm"])
+@pytest.mark.parametrize("name", FAMILIES)
 @given(pieces=PIECES, size=st.integers(1, 9), examples=40)
 def test_any_marks_in_any_order(name: str, pieces: list[str], size: int) -> None:
     """Whatever marks an output has, it is read without an error, and comes to the same in one piece and in many."""
@@ -66,16 +57,16 @@ def test_any_marks_in_any_order(name: str, pieces: list[str], size: int) -> None
 @given(pieces=PIECES, examples=400)
 def test_an_unknown_family(pieces: list[str]) -> None:
     """An output of a family that is not known is read with the marks of all, whichever came first."""
-    read("PLAIN", pieces)
+    read("plain", pieces)
 
 
 def test_two_families_marks() -> None:
     """A call behind what looks like another family's is found, and what is no call stays text."""
     call = '<tool_call>{"name": "f", "arguments": {"a": "1"}}</tool_call>'
     for head in ("<|tool_call|>x<|/tool_call|>", "<tool_call>x</tool_call>", "<｜tool▁calls▁begin｜>x<｜tool▁calls▁end｜>"):  # fmt: skip
-        ((text, _, calls),) = answer(read("PLAIN", [f"see {head} and {call}"]))
+        ((text, _, calls),) = answer(read("plain", [f"see {head} and {call}"]))
         assert (f"see {head} and ", [("f", '{"a": "1"}')]) == (text, calls)
-    ((text, _, calls),) = answer(read("PLAIN", ["<tool_call>x</tool_call>[TOOL_CALLS][]"]))
+    ((text, _, calls),) = answer(read("plain", ["<tool_call>x</tool_call>[TOOL_CALLS][]"]))
     assert ("<tool_call>x</tool_call>[TOOL_CALLS][]", []) == (text, calls)
 
 
@@ -83,8 +74,8 @@ def test_two_families_marks() -> None:
 @pytest.mark.parametrize("size", [16, 100_000])
 def test_mixed_marks_are_read_in_linear_time(size: int) -> None:
     """Sixty thousand characters of two families' marks in turns are read in a tenth of a second of the processor."""
-    for one, other in itertools.product(PLAIN.others, repeat=2):
+    for one, other in itertools.product(PLAIN.calls, repeat=2):
         unit = f"{one.begin}x{one.end}{other.begin}x"
         text = unit * (60_000 // len(unit))
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
-        assert effort_s(lambda pieces=pieces: read("PLAIN", pieces), MOST_S) < MOST_S, unit
+        assert effort_s(lambda pieces=pieces: read("plain", pieces), MOST_S) < MOST_S, unit

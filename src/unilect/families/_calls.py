@@ -1,0 +1,230 @@
+"""
+The calls that a text begins with: JSON, a name before JSON, Python, and those of `_tagged`.
+
+What a form says is read and never run. Each returns the calls that a text begins with and the text behind them, or None.
+Behind a mark that says that a call begins, what has the form of a call is one, also of a tool that there is not: its client tells
+the model so, and goes on. Without a mark, only the name of a tool tells a call from an answer in JSON. Every form is read behind every
+mark: models write those of others, too.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from unilect.families._python import python_calls
+from unilect.families._tagged import (
+    CLOSED,
+    function,
+    gemma,
+    invoked,
+    listed,
+    listing,
+    opened,
+    tagged,
+    unended,
+)
+from unilect.families._typing import NONE, Calls, Tools, dumped, json_value
+
+_Form: TypeAlias = Callable[[str, Tools], tuple[Calls, str] | None]
+_NAMED = re.compile(
+    r"([A-Za-z0-9_.-]{1,128})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?:```json\s*)?(?=\{)"
+)
+_DEEPSEEK = re.compile(
+    r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(?:```json\s*)?(?=\{)"
+)
+_KIMI = re.compile(
+    r"(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?([\w.-]{1,128})(?::\d+)?\s*"
+    r"<\|tool_call_argument_begin\|>\s*(?=\{)"
+)
+_FENCED = re.compile(
+    r"([A-Za-z0-9_.-]{1,128})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
+)
+_CODE = re.compile(r"```[a-z_]*\n(.*?)(?:\n?```|$)", re.S)
+_PYTHON = re.compile(r"\[\s*([A-Za-z_]\w*\(.*\))\s*\]", re.S)
+_LINES = re.compile(r"[A-Za-z_]\w*(?:\.call)?\(.*\)", re.S)
+_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_TAG = re.compile(r'<(?:function=|(?:invoke|function) name=")([\w.-]+)')
+_SIGNS = " \n;,"
+_CLOSERS = "]}`\n "
+#: Of one text: the rest is copied for each of them.
+_MOST_CALLS = 128
+#: Marks of single calls within those of all, which say nothing.
+_BETWEEN = re.compile(
+    r"(?:[ \n;,]|<｜tool▁call▁end｜>|<\|tool_call_end\|>|</?tool_call>|<｜tool_call_(?:begin|end)｜>|function<｜tool_sep｜>)*+"
+)
+_CLOSES = ("</function>", "</｜DSML｜invoke>", "</steptml:invoke>", "</invoke>", CLOSED)
+
+
+def new_call_id() -> str:
+    """An id for a call, as OpenAI's look."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+class _Marked(dict[str, Mapping[str, Any] | None]):
+    """The tools, where a call names another one as well."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+def calls_of(
+    text: str,
+    tools: Tools,
+    begin: str = "",
+    marked: bool = False,
+    is_cut: bool = False,
+    is_exact: bool = False,
+) -> tuple[Calls, str]:
+    """
+    The name and the arguments, as JSON text, of each call that a text begins with; and what follows them.
+
+    Args:
+        begin: The mark of a call, which may stand between two.
+        marked: What stood before the text said that it is a call; so does `begin`.
+        is_cut: More of the text would have come: a call whose end is not to be seen is none.
+        is_exact: A call of which an end is missing is none.
+    """
+    found: Calls = []
+    rest = text.strip()
+    if begin or marked:
+        tools = _Marked(tools)
+    if begin:
+        rest = rest[_between(rest) :]
+    if not rest:
+        return [], text
+    if rest[0] == "<" and not (begin or marked):
+        named = _TAG.match(rest)
+        if named is None or named[1] not in tools:
+            return [], text
+    if not begin and (code := _CODE.match(rest)) is not None:
+        inside = code[1].strip()
+        # a call of Python stands there without a list
+        rest = (inside if inside[:1] in "{[<" else f"[{inside}]") + rest[code.end() :]
+    forms = _MARKED if begin else _FORMS
+    if is_cut or is_exact:
+        forms = tuple(one for one in forms if one not in _SLIPS)
+    while rest and len(found) < _MOST_CALLS:
+        form, read = next(
+            (
+                (form, made)
+                for form in forms
+                if (rest[0] != "<" or form in _OF_TAGS) and (made := _read(form, rest, tools))
+            ),
+            (None, None),
+        )
+        if read is None or (is_cut and form in _UNTIL_THE_END and not _is_closed(rest, read[1])):
+            break
+        if form in _SLIPS:  # a value without end was looked for up to the end of the text
+            forms = tuple(one for one in forms if one not in _EXACT)
+        calls, rest = read
+        found += calls
+        rest = rest[_between(rest) :] if begin else rest.lstrip(_SIGNS)
+        rest = rest.removeprefix(begin).lstrip(_SIGNS) if begin else rest
+    # one bracket too many is a slip of the model, and no text
+    return (found, rest if rest.strip(_CLOSERS) else "") if found else ([], text)
+
+
+def _between(text: str) -> int:
+    """The length of what stands before a text's first call and says nothing."""
+    found = _BETWEEN.match(text)
+    return found.end() if found is not None else 0
+
+
+def is_whole(text: str, tools: Tools, begin: str) -> bool:
+    """Whether a text is calls, of which each value ends, and nothing else."""
+    calls, rest = calls_of(text, tools, begin, is_exact=True)
+    return bool(calls) and not rest.strip()
+
+
+def _read(form: _Form, text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """What a form makes of a text; nothing of one that is too deep to be written: reading takes less of the stack."""
+    try:
+        return form(text, tools)
+    except RecursionError:
+        return None
+
+
+def _json(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    value, rest = json_value(text)
+    calls = [_one(call, tools) for call in (value if isinstance(value, list) else [value])]
+    known = [call for call in calls if call is not None]
+    return (known, rest) if known and len(known) == len(calls) else None
+
+
+def _one(call: Any, tools: Tools) -> tuple[str, str] | None:
+    if not isinstance(call, dict):
+        return None
+    call = call.get("function") if isinstance(call.get("function"), dict) else call
+    if len(call) == 1 and tools.get(key := next(iter(call)), NONE) is not NONE:
+        call = {"name": key, "arguments": call[key]}  # Apertus
+    name = call.get("name", call.get("tool_name"))
+    arguments = call.get("arguments", call.get("parameters", {}))
+    if not isinstance(name, str) or name not in tools:
+        return None
+    if isinstance(arguments, str):  # JSON in JSON
+        arguments, rest = json_value(arguments.strip())
+        if rest:
+            return None
+    if arguments is None:
+        return name, "{}"
+    return (name, dumped(arguments)) if isinstance(arguments, dict) else None
+
+
+def _headed(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """A name, and JSON behind it."""
+    head = _NAMED.match(text) or _DEEPSEEK.match(text) or _KIMI.match(text)
+    if head is None or head[1] not in tools:
+        return None
+    value, rest = json_value(text[head.end() :])
+    if not isinstance(value, dict):
+        return None
+    return [(head[1], dumped(value))], rest.removeprefix("\n```")
+
+
+def _fenced(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """ChatGLM 3: a name, and `tool_call(city='Paris')` in a block of code."""
+    found = _FENCED.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    read = python_calls(f"tool_call{found[2]}")
+    return ([(found[1], read[0][1])], text[found.end() :]) if read else None
+
+
+def _python(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """Llama 3.2 and 4: `[name(city="Paris")]`."""
+    found = _PYTHON.match(text)
+    calls = python_calls(f"[{found[1]}]") if found is not None else None
+    if not calls or found is None or not all(name in tools for name, _ in calls):
+        return None
+    return calls, text[found.end() :]
+
+
+def _lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """OLMo 3: `name(city="Paris")`, a line for each call; Llama 3: `name.call(city="Paris")`."""
+    found = _LINES.match(text)
+    calls = python_calls(found[0]) if found is not None else None
+    if not calls or found is None or not all(name in tools for name, _ in calls):
+        return None
+    return calls, text[found.end() :]
+
+
+_FORMS: tuple[_Form, ...] = (_json, _headed, _fenced, function, invoked, tagged, unended, _python)
+#: Behind a mark only: a bare name may be a word.
+_MARKED = (*_FORMS, _lines, opened, gemma, listing, listed)
+#: Those that may begin with a tag.
+_OF_TAGS = (_headed, function, invoked, tagged, unended, opened)
+#: Forms of which each value must end.
+_EXACT = (function, invoked, listing)
+#: The same with ends that are missing: a value that holds such a mark may be cut there.
+_SLIPS = (tagged, unended, listed)
+#: Arguments stand there without quotes, and a model that forgets the end of a call is read all the same.
+_UNTIL_THE_END = (opened, listing)
+
+
+def _is_closed(text: str, rest: str) -> bool:
+    """Whether the end of a call is to be seen, which a text begins with; of GLM's it is the end of the family's mark."""
+    return text.removesuffix(rest).rstrip().endswith(_CLOSES)

@@ -1,0 +1,235 @@
+"""
+Calls in tags: Qwen Coder's, GLM 4.5's, elements with names (MiniMax, DeepSeek V3.2 and others), Kimi K3's, and Gemma 4's.
+
+Each function returns the calls that a text begins with and the text behind them, or None; see `_calls`.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from unilect.families._typing import (
+    NONE,
+    Calls,
+    Tools,
+    dumped,
+    json_value,
+    kinds,
+    properties,
+    typed,
+)
+from unilect.families._values import ARGUMENT, ELEMENT, PARAMETER, Tag, end_of
+
+_FUNCTION, _FUNCTION_END = re.compile(r"<function=([\w.-]+)>\s*"), re.compile(r"\s*</function>")
+_BEGINS_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>")
+# names without `<`: whatever is written, nothing is looked through twice
+_NAMED_PARAMETER = re.compile("<parameter=([^<>]+)>")
+_LISTING = re.compile(r"([\w.-]+)\s*(?=<arg_key>)")
+_BEGINS_ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>")
+_TAGGED = re.compile(r"<function=([\w.-]+)>\s*(.*?)(?:</function>|$)", re.S)
+_LISTED = re.compile(
+    r"([\w.-]+)\s*((?:<arg_key>[^<]*</arg_key>\s*<arg_value>.*?</arg_value>\s*)+)", re.S
+)
+_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.S)
+_OPENED = re.compile(r'<\|open\|>call((?: [a-z]+="[^"<>]*")*)<\|sep\|>')
+CLOSED = "<|close|>call<|sep|>"
+_ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
+_GIVEN = re.compile(
+    r'<\|open\|>(argument|json)((?: [a-z]+="[^"]*")*)<\|sep\|>(.*?)'
+    r"(?:<\|close\|>\1<\|sep\|>|(?=<\|open\|>argument )|$)",
+    re.S,
+)
+_GEMMA = re.compile(r"call:([\w.-]{1,128})\s*(?=\{)")
+_GEMMA_TEXT = '<|"|>'
+# what does not end goes on to the end: no mark in it is looked at by itself
+_GEMMA_PART = re.compile(r'<\|"\|>.*?(?:<\|"\|>|\Z)|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[{}]', re.S)
+_CDATA = re.compile(r"\A<!\[CDATA\[(.*)\]\]>\Z", re.S)
+_KINDS: dict[str, Any] = {"true": {"type": "string"}, "false": {}}
+_DEPTHS = {"{": 1, "}": -1}
+_BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:")
+_ELEMENT = "(?:｜DSML｜|steptml:)?"
+_INVOKED = re.compile(rf'<{_ELEMENT}(?:invoke|function) name="([\w.-]{{1,128}})">\s*')
+_INVOKED_END = re.compile(rf"\s*</{_ELEMENT}(?:invoke|function)>\s*")
+_BEGINS_ELEMENT = re.compile(
+    rf'\s*<{_ELEMENT}param(?:eter)? name="([^"<>]*)"(?: string="(true|false)")?>'
+)
+_UNENDED = re.compile(
+    rf'<({_ELEMENT}(?:invoke|function)) name="([\w.-]{{1,128}})">\s*(.*?)(?:</\1>|$)', re.S
+)
+_UNENDED_WITH = re.compile(
+    rf'<({_ELEMENT}param(?:eter)?) name="([^"<>]*)"(?: string="(true|false)")?>(.*?)'
+    rf"(?:</\1>|(?=<{_ELEMENT}param(?:eter)? name=)|$)",
+    re.S,
+)
+
+
+def function(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """Qwen Coder: `<function=name><parameter=city>Paris</parameter></function>`; Llama 3: JSON between the tags."""
+    found = _FUNCTION.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    name, at = found[1], found.end()
+    if text.startswith("{", at):
+        value, rest = json_value(text[at:])
+        end = _FUNCTION_END.match(rest) if isinstance(value, dict) else None
+        return None if end is None else ([(name, dumped(value))], rest[end.end() :])
+    pairs, at = _values(text, at, _BEGINS_PARAMETER, PARAMETER)
+    end = _FUNCTION_END.match(text, at)
+    given = None if end is None else _exactly(name, _without_breaks(pairs), tools, PARAMETER)
+    return None if given is None or end is None else ([(name, given)], text[end.end() :])
+
+
+def listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """GLM 4.5: `name`, and `<arg_key>city</arg_key><arg_value>Paris</arg_value>` for each argument."""
+    found = _LISTING.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    pairs, at = _values(text, found.end(), _BEGINS_ARGUMENT, ARGUMENT)
+    rest = text[at:].lstrip()
+    given = None if not pairs or rest.startswith("<arg_") else _exactly(found[1], pairs, tools, ARGUMENT)  # fmt: skip
+    return None if given is None else ([(found[1], given)], rest)
+
+
+def _values(text: str, at: int, begin: re.Pattern[str], tag: Tag) -> tuple[list[tuple[str, str]], int]:  # fmt: skip
+    """The values without quotes from a place on, each with its name, up to the first that has no end; and where that is."""
+    pairs: list[tuple[str, str]] = []
+    while (found := begin.match(text, at)) is not None:
+        end = end_of(tag, text, found.end())
+        if end is None:
+            break
+        pairs.append((found[1], text[found.end() : end.start()]))
+        at = end.end()
+    return pairs, at
+
+
+def _without_breaks(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Values without the line break that Qwen Coder writes before and behind each; Seed writes none."""
+    return [(key, value[1:].removesuffix("\n") if value[:1] == "\n" != value else value) for key, value in pairs]  # fmt: skip
+
+
+def _exactly(name: str, pairs: list[tuple[str, str]], tools: Tools, tag: Tag) -> str | None:
+    """The arguments, as JSON text; None where a value that is no text holds an end mark, which is twice there then."""
+    known = properties(name, tools)
+    marked = (key for key, value in pairs if tag.end in value)
+    if any((types := kinds(known.get(key.strip()))) != {None} and "string" not in types for key in marked):  # fmt: skip
+        return None
+    return typed(name, pairs, tools)
+
+
+def tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """The form of `function`, of a model that has forgotten an end, or that writes of the beginning of a value."""
+    found = _TAGGED.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    name, body, rest = found[1], found[2], text[found.end() :]
+    value, behind = json_value(body)
+    if isinstance(value, dict) and not behind.strip():
+        return [(name, dumped(value))], rest
+    pairs = _split(body, properties(name, tools))
+    if body.strip() and not pairs:
+        return None
+    return [(name, typed(name, pairs, tools))], rest
+
+
+def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The values of a call, each up to its first end or the next one; where the end is missing, a name that the tool has not begins none."""
+    begins: list[re.Match[str]] = []
+    end = -1  # of the value before
+    for found in _NAMED_PARAMETER.finditer(body):
+        is_outside = not begins or 0 <= end < found.start()
+        if is_outside or not known or found[1].strip() in known:
+            begins.append(found)
+            end = body.find("</parameter>", found.end())
+    nexts = [*(found.start() for found in begins[1:]), len(body)]
+    values = (body[found.end() : next].partition("</parameter>")[0] for found, next in zip(begins, nexts, strict=False))  # fmt: skip
+    return _without_breaks([(found[1], value) for found, value in zip(begins, values, strict=True)])
+
+
+def listed(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """The form of `listing`, of a model that has forgotten an end; or a name alone."""
+    if (found := _LISTED.match(text)) is not None and found[1] in tools:
+        return [(found[1], typed(found[1], _PAIR.findall(found[2]), tools))], text[found.end() :]
+    # a word alone is a call where it is a tool's name, also behind a mark
+    return ([(text, "{}")], "") if "\n" not in text and tools.get(text, NONE) is not NONE else None
+
+
+def invoked(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """An element with a name for the call, and one for each argument; of DeepSeek V3.2 it says whether it is a text, else the schema does."""
+    found = _INVOKED.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    given: list[tuple[str, str, str]] = []
+    at = found.end()
+    while (begin := _BEGINS_ELEMENT.match(text, at)) is not None:
+        end = end_of(ELEMENT, text, begin.end())
+        if end is None:
+            return None
+        given.append((begin[1], begin[2], text[begin.end() : end.start()]))
+        at = end.end()
+    end = _INVOKED_END.match(text, at)
+    if end is None:
+        return None
+    return [(found[1], _of_elements(found[1], given, tools))], text[end.end() :]
+
+
+def unended(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """The form of `invoked`, of a model that has forgotten an end."""
+    found = _UNENDED.match(text)
+    if found is None or found[2] not in tools:
+        return None
+    given = [one[1:] for one in _UNENDED_WITH.findall(found[3])]
+    if found[3].strip() and not given:
+        return None
+    return [(found[2], _of_elements(found[2], given, tools))], text[found.end() :].lstrip()
+
+
+def _of_elements(name: str, given: list[tuple[str, str, str]], tools: Tools) -> str:
+    """The arguments, as JSON text: of each its name, whether it is a text (empty where that is not told), and its value."""
+    told = {key: _KINDS[kind] for key, kind, _ in given if kind}
+    pairs = [(key, _CDATA.sub(r"\1", raw)) for key, _, raw in given]
+    return typed(name, pairs, {name: {"properties": dict(properties(name, tools)) | told}})
+
+
+def opened(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """Kimi K3: a tag for the call, and one for each argument, which says its type; or one tag for all of them as JSON."""
+    found = _OPENED.match(text)
+    name = dict(_ATTRIBUTE.findall(found[1])).get("tool") if found is not None else None
+    if found is None or name is None or name not in tools:
+        return None
+    body, _, rest = text[found.end() :].partition(CLOSED)
+    given = _GIVEN.findall(body)
+    if body.strip() and not given:
+        return None
+    values: dict[str, Any] = {}
+    for tag, attributes, raw in given:
+        told = dict(_ATTRIBUTE.findall(attributes))
+        value, behind = (raw, "") if told.get("type") == "string" else json_value(raw.strip())
+        if tag == "json":
+            if not isinstance(value, dict) or behind.strip():
+                return None
+            values |= value
+        else:
+            key = told.get("key", "").replace("&quot;", '"').replace("&amp;", "&")
+            values[key] = raw if behind.strip() or value is NONE else value
+    return [(name, dumped(values))], rest
+
+
+def gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """Gemma 4: `call:name{city:<|"|>Paris<|"|>}`, JSON with bare keys and marks of its own around texts."""
+    found = _GEMMA.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    depth, end = 0, 0
+    for part in _GEMMA_PART.finditer(text, found.end()):
+        depth += _DEPTHS.get(part[0], 0)
+        if not depth:
+            end = part.end()
+            break
+    pieces = text[found.end() : end].split(_GEMMA_TEXT)
+    pieces[::2] = (_BARE_KEY.sub(r'\1"\2":', piece) for piece in pieces[::2])
+    pieces[1::2] = map(json.dumps, pieces[1::2])
+    value, rest = json_value("".join(pieces))
+    if not isinstance(value, dict) or rest:
+        return None
+    return [(found[1], dumped(value))], text[end:]

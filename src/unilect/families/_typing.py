@@ -1,0 +1,70 @@
+"""Values in calls: JSON as models write it, and arguments without quotes, of which a tool's schema tells the type."""
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NoReturn, TypeAlias
+
+#: The JSON Schema of each tool's parameters, by its name.
+Tools: TypeAlias = Mapping[str, Mapping[str, Any] | None]
+#: The name and the arguments, as JSON text, of each call.
+Calls: TypeAlias = list[tuple[str, str]]
+NONE = object()
+_OR_NONE = {"string", "null"}
+
+
+def typed(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
+    """Arguments that were written without quotes: texts where the schema says so, else JSON where they are some."""
+    known = properties(name, tools)
+    values: dict[str, Any] = {}
+    for key, raw in pairs:
+        types = kinds(known.get(key.strip()))
+        is_text = types == {"string"} or (types == _OR_NONE and raw.strip() != "null")
+        value, rest = (raw, "") if is_text else json_value(raw.strip())
+        values[key.strip()] = raw if rest.strip() or value is NONE else value
+    return dumped(values)
+
+
+def properties(name: str, tools: Tools) -> Mapping[str, Any]:
+    """The schemas of a tool's arguments, by their names."""
+    found = (tools[name] or {}).get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def kinds(schema: Any) -> set[Any]:
+    """The types that a schema names, also one by one in `anyOf`, as an optional text is often written."""
+    given = schema.get("type", schema.get("anyOf")) if isinstance(schema, dict) else None
+    each = given if isinstance(given, list) else [given]
+    named = (one.get("type") if isinstance(one, dict) else one for one in each)
+    return {kind if isinstance(kind, str) else None for kind in named}
+
+
+def json_value(text: str) -> tuple[Any, str]:
+    """The JSON value that a text begins with and the rest; `NONE` where it begins with none."""
+    try:
+        value, end = _decoder.raw_decode(text)
+    except (ValueError, RecursionError):
+        return NONE, text
+    return value, text[end:]
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} cannot be written as JSON")
+
+
+def _number(written: str) -> float:
+    value = float(written)
+    return value if isfinite(value) else _refuse(written)
+
+
+_decoder = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_number)
+
+
+def dumped(value: Any) -> str:
+    """A value as JSON text that UTF-8 can hold."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair can be written in JSON, and not in UTF-8
+        return json.dumps(value)
+    return text

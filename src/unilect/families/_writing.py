@@ -1,0 +1,82 @@
+"""How tools, calls and results are written by several families."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from unilect.families._python import python_text
+from unilect.requests import FunctionDefinition
+
+Arguments: TypeAlias = Mapping[str, Any]
+dumped = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` makes one for each value
+
+
+def described(function: FunctionDefinition) -> dict[str, Any]:
+    """A function without what was not told of it."""
+    described: dict[str, Any] = {"name": function.name}
+    if function.description:
+        described["description"] = function.description
+    if function.parameters:
+        described["parameters"] = function.parameters
+    return described
+
+
+def json_tool(function: FunctionDefinition) -> str:
+    """A function as JSON."""
+    return dumped(described(function))
+
+
+def typed_tool(function: FunctionDefinition) -> str:
+    """A function as a request lists it."""
+    return dumped({"type": "function", "function": described(function)})
+
+
+def indented_tool(function: FunctionDefinition) -> str:
+    """A function as JSON over several lines."""
+    return msgspec.json.format(json_tool(function), indent=4)  # json's own takes ten times as long
+
+
+def as_json(before: str, key: str, behind: str) -> Callable[[str, Arguments, int], str]:
+    """A call as JSON between two texts; `key` is the name of its arguments."""
+
+    def write(name: str, given: Arguments, number: int) -> str:
+        return f'{before}{{"name": {dumped(name)}, "{key}": {dumped(given)}}}{behind}'
+
+    return write
+
+
+def bare(value: Any) -> str:
+    """A text as it is, and every other value as JSON."""
+    return value if isinstance(value, str) else dumped(value)
+
+
+def python_call(name: str, given: Arguments, number: int) -> str:
+    """A call as Python writes it; as JSON where Python cannot."""
+    return python_text(name, given) or as_json("", "parameters", "")(name, given, number)
+
+
+def invoke_call(
+    name: str, given: Arguments, number: int, space: str = "", between: str = "\n"
+) -> str:
+    """A call as MiniMax writes it: an element with its name, and one for each argument, texts as they are."""
+    inside = "".join(
+        f'<{space}parameter name="{key}">{bare(value)}</{space}parameter>{between}'
+        for key, value in given.items()
+    )
+    return f'<{space}invoke name="{name}">{between}{inside}</{space}invoke>'
+
+
+def around(before: str, behind: str) -> Callable[[str, int, str], str]:
+    """A result between two texts."""
+    return lambda name, number, text: f"{before}{text}{behind}"
+
+
+#: What stands before the tools where no family has words of its own.
+LISTED = "# Tools\n\nYou may call these functions:\n"
+PYTHONIC = (
+    "\n\nTo call functions, answer with a list of calls as Python writes it and with nothing else: "
+    "[name(argument=value), ...]. Do not use variables."
+)
+IN_TAGS = around("<tool_response>\n", "\n</tool_response>")

@@ -1,0 +1,32 @@
+"""
+Command A and Command R7B.
+
+Source: https://docs.cohere.com/docs/command-a-hf
+"""
+
+from unilect.families._family import Family, Marks, ToolFormat
+from unilect.families._writing import Arguments, dumped
+
+
+def _call(name: str, given: Arguments, number: int) -> str:
+    return f'{{"tool_call_id": "{number}", "tool_name": {dumped(name)}, "parameters": {dumped(given)}}}'
+
+
+COMMAND = Family(
+    name="command",
+    shown=("<|START_ACTION|>", "<|START_THINKING|>"),
+    called=("command-a", "command-r7b"),
+    thoughts=("<|START_THINKING|>", "<|END_THINKING|>"),
+    calls=(Marks("<|START_ACTION|>", "<|END_ACTION|>"),),
+    dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    turn_ends=("<|END_OF_TURN_TOKEN|>",),
+    written=ToolFormat(
+        rules='\n\nTo call some, write:\n<|START_ACTION|>[{"tool_call_id": "0", "tool_name": <name>, "parameters": <object>}]'
+        "<|END_ACTION|>",
+        call=_call,
+        calls=("<|START_ACTION|>[", ", ", "]<|END_ACTION|>"),
+        result=lambda name, number, text: (
+            f'<|START_TOOL_RESULT|>[{{"tool_call_id": "{number}", "results": {dumped({"0": text})}}}]<|END_TOOL_RESULT|>'
+        ),
+    ),
+)

@@ -1,0 +1,71 @@
+"""
+DeepSeek.
+
+Sources: https://huggingface.co/deepseek-ai/DeepSeek-V3.1, https://huggingface.co/deepseek-ai/DeepSeek-V3.2
+"""
+
+from unilect.families._family import Family, Marks, ToolFormat
+from unilect.families._writing import Arguments, around, bare, dumped
+from unilect.requests import FunctionDefinition
+
+
+def headed_tool(function: FunctionDefinition) -> str:
+    """A function as DeepSeek reads it: a line for each thing that is said of it."""
+    schema = dumped(function.parameters or {"type": "object", "properties": {}})
+    return f"### {function.name}\nDescription: {function.description or ''}\n\nParameters: {schema}"
+
+
+def dsml_call(name: str, given: Arguments, number: int) -> str:
+    """A call as DeepSeek V3.2 writes it: an element for each argument, texts as they are."""
+    inside = "".join(
+        f'<｜DSML｜parameter name="{key}" string="{"true" if isinstance(value, str) else "false"}">'
+        f"{bare(value)}</｜DSML｜parameter>\n"
+        for key, value in given.items()
+    )
+    return f'<｜DSML｜invoke name="{name}">\n{inside}</｜DSML｜invoke>'
+
+
+DSML = Family(
+    name="dsml",
+    shown=("｜DSML｜",),
+    called=("deepseek-v3.2", "deepseek-v4"),
+    calls=(
+        Marks("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+        Marks("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+    ),
+    marks=("｜DSML｜",),
+    turn_ends=("<｜end▁of▁sentence｜>",),
+    written=ToolFormat(
+        about="## Tools\n\nYou may call these functions:\n<functions>\n",
+        rules='\n</functions>\n\nTo call some, write:\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="name">\n'
+        '<｜DSML｜parameter name="name" string="true|false">value</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        "</｜DSML｜function_calls>\nTexts are written as they are, with string true; all else is JSON, with string false.",
+        call=dsml_call,
+        calls=("<｜DSML｜function_calls>\n", "\n", "\n</｜DSML｜function_calls>"),
+        result=around("<function_results>\n<result>", "</result>\n</function_results>"),
+    ),
+    vllm=("deepseek_v32", "deepseek_v3"),
+    sglang=("deepseekv32", "deepseek-v3"),
+)
+DEEPSEEK = Family(
+    name="deepseek",
+    shown=("<｜tool▁calls▁begin｜>", "<｜User｜>"),
+    called=("deepseek",),
+    calls=(Marks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),),
+    marks=("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    turn_ends=("<｜end▁of▁sentence｜>",),
+    written=ToolFormat(
+        about="## Tools\nYou may call these functions:\n\n",
+        tool=headed_tool,
+        between="\n\n",
+        rules="\n\nTo call some, write nothing but:\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>"
+        "arguments as JSON<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        call=lambda name, given, number: (
+            f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumped(given)}<｜tool▁call▁end｜>"
+        ),
+        calls=("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
+        result=around("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+    ),
+    vllm=("deepseek_v31", "deepseek_r1"),
+    sglang=("deepseekv31", "deepseek-r1"),
+)

@@ -1,0 +1,61 @@
+"""
+GLM 4 and later; ChatGLM3 stands in `chatglm`.
+
+Sources: https://huggingface.co/zai-org/GLM-4-9B-0414, https://huggingface.co/zai-org/GLM-4.5
+"""
+
+from unilect.families import _writing as write
+from unilect.families._family import Family, ToolFormat
+from unilect.families._writing import Arguments, bare, dumped
+from unilect.families.hermes import CALLS, FORCE
+from unilect.requests import FunctionDefinition
+
+_ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
+
+
+def glm_tool(function: FunctionDefinition) -> str:
+    """A function as GLM 4 reads it: JSON below its name."""
+    return f"## {function.name}\n\n{write.indented_tool(function)}"
+
+
+def glm45_call(name: str, given: Arguments, number: int) -> str:
+    """A call as GLM 4.5 writes it: two elements for each argument, texts as they are."""
+    inside = "".join(
+        f"<arg_key>{key}</arg_key>\n<arg_value>{bare(value)}</arg_value>\n"
+        for key, value in given.items()
+    )
+    return f"<tool_call>{name}\n{inside}</tool_call>"
+
+
+GLM45 = Family(
+    name="glm45",
+    shown=("<arg_key>",),
+    called=("glm-4.", "glm-5"),
+    calls=CALLS,
+    turn_ends=_ENDS,
+    force=FORCE,
+    written=ToolFormat(
+        about=f"{write.LISTED}<tools>\n",
+        tool=write.typed_tool,
+        rules="\n</tools>\n\nTo call one, answer:\n<tool_call>name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n"
+        "</tool_call>",
+        call=glm45_call,
+        result=write.IN_TAGS,
+    ),
+    vllm=("glm45", "glm45"),
+    sglang=("glm45", "glm45"),
+)
+GLM = Family(
+    name="glm",
+    shown=("<|observation|>", "[gMASK]"),
+    called=("glm-4", "glm4"),
+    is_bare=True,
+    turn_ends=_ENDS,
+    written=ToolFormat(
+        about="# 可用工具\n\n",
+        tool=glm_tool,
+        between="\n\n",
+        rules="\n\n在调用上述函数时，请使用 Json 格式表示调用的参数。",
+        call=lambda name, given, number: f"{name}\n{dumped(given)}",
+    ),
+)

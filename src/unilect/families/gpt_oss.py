@@ -1,0 +1,204 @@
+"""
+gpt-oss: messages in channels, each with a head that says what it is; marks may be missing.
+
+Source: https://github.com/openai/harmony/blob/main/docs/format.md
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from unilect.events import Event, ReasoningDelta, TextDelta
+from unilect.families._calls import calls_of
+from unilect.families._family import Family, ToolFormat
+from unilect.families._scanner import Scanner
+from unilect.families._typing import Tools
+from unilect.families._values import Quotes
+from unilect.families._writing import dumped
+from unilect.marks import held
+from unilect.requests import FunctionDefinition
+
+_MARKS = ("<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>")  # fmt: skip
+_MARK = re.compile(r"<\|(?:channel|message|start|end|return|call)\|>")
+_RECIPIENT = re.compile(r"to=(functions\.)?([\w.-]{1,128})")
+_WORDS = re.compile(r"\s*(?:assistant)?\s*(?:analysis|commentary|final)?\s*")
+_MESSAGE = "<|message|>"
+#: Characters of a head; a longer one is none.
+_MOST_HEAD = 256
+
+
+class ChannelScanner(Scanner):
+    """Reads the messages of an answer; see `Scanner`."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._head: str | None = None  # of the message that is being read
+        self._to: str | None = None  # the tool that it is for
+        self._in_head = self._outside = False
+        self._blanks: list[str] = []
+        self._body: list[str] = []  # of a call
+        self._quotes = Quotes()  # of its arguments, where a mark is a part of a text
+        self._passed = False  # there is such a mark
+        self._strays = False  # True once such a text did not end
+
+    def add(self, text: str) -> list[Event]:
+        """See `Scanner`."""
+        text, self.held = self.held + text, ""
+        events: list[Event] = []
+        read = (
+            0  # a rest that is cut off behind each mark would be copied as often as there are marks
+        )
+        for found in _MARK.finditer(text):
+            events += self._tell(text[read : found.start()])
+            mark, read = found[0], found.end()
+            self._blanks = []
+            if self._quotes.are_open and not self._strays:
+                self._passed = True
+                events += self._tell(mark)
+            elif mark == _MESSAGE and self._in_head:
+                self._in_head = False
+                self._to = self._recipient(self._head or "")
+                self.thinks = (self._head or "").strip().startswith("analysis")
+            else:
+                events += self._begin(mark in ("<|channel|>", "<|start|>"))
+        rest = text[read:]
+        kept = len(rest) - held(rest, _MARKS)
+        events += self._tell(rest[:kept])
+        self.held = rest[kept:]
+        return events
+
+    def _begin(self, starts: bool) -> list[Event]:
+        """Behind a mark that ends what was before; a channel begins a head, or goes on with one: the recipient may stand before it."""
+        before, events = "", list[Event]()
+        if not self._in_head:
+            events = self._end_message()
+        elif not starts:
+            events = self._leave_head()
+        elif (recipient := _RECIPIENT.search(self._head or "")) is not None:
+            before = f"{recipient[0]} "
+        self._head = before if starts else None
+        self._in_head = starts
+        return events
+
+    def end(self, is_cut: bool = False) -> list[Event]:
+        """The events of what was held back; the arguments, which are JSON, show whether they are whole, however the text has ended."""
+        told, self.held = self.held, ""
+        events = self._tell(told)
+        return [*events, *(self._leave_head() if self._in_head else self._end_message())]
+
+    def _recipient(self, head: str) -> str | None:
+        """The tool that a message is for; without its name space only one that there is."""
+        found = _RECIPIENT.search(head) if self._tools else None
+        return found[2] if found is not None and (found[1] or found[2] in (self._tools or {})) else None  # fmt: skip
+
+    def _leave_head(self) -> list[Event]:
+        """Tell a head that no message has followed as text, but for the words of one."""
+        head, self._head, self._in_head = self._head or "", None, False
+        words = _WORDS.match(head)
+        text = head[words.end() if words is not None else 0 :]
+        self._outside = True
+        return [TextDelta(text)] if text and _RECIPIENT.search(head) is None else []
+
+    def _tell(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        if self._in_head:
+            self._head = (self._head or "") + text
+            return self._leave_head() if len(self._head) > _MOST_HEAD else []
+        if self._to is not None:
+            self._body.append(text)
+            self._quotes.add(text)
+            return []
+        if self._head is None and not self._outside:
+            self._blanks.append(text)  # between two messages they are none of the answer
+            if text.isspace():
+                return []
+            self._outside, text = True, "".join(self._blanks)
+        return [ReasoningDelta(text) if self.thinks else TextDelta(text)]
+
+    def _end_message(self) -> list[Event]:
+        """The call that was read, or its text where it is none that is known."""
+        name, call, said = self._to, None, ""
+        if name is not None:
+            said = "".join(self._body)
+            self._body, self._quotes = [], Quotes()
+            call = _call(name, said, self._tools or {})
+        if call is None and self._passed and not self._strays:  # it is read again, with its marks
+            self._strays = True
+            return [*self.add(said), *self.end()]
+        self._head, self._to, self._passed = None, None, False
+        self.thinks = self._outside = False
+        if call is None:
+            return [TextDelta(said)] if said and not self.full else []
+        return self._called(*call)
+
+
+def _call(name: str, arguments: str, tools: Tools) -> tuple[str, str] | None:
+    calls, rest = calls_of(f"{name}{arguments.strip()}", tools, marked=True)
+    return calls[0] if len(calls) == 1 and not rest else None
+
+
+def _tool(function: FunctionDefinition) -> str:
+    """A function as harmony declares it; what TypeScript has no word for stands as JSON Schema in a comment."""
+    lines = [f"// {line}" for line in (function.description or "").splitlines()]
+    schema = function.parameters or {}
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        return "\n".join([*lines, f"type {function.name} = () => any;"])
+    required = schema.get("required")
+    needed = required if isinstance(required, list) else []
+    lines.append(f"type {function.name} = (_: {{")
+    for name, one in properties.items():
+        told = one if isinstance(one, dict) else {}
+        if isinstance(about := told.get("description"), str):
+            lines += [f"// {line}" for line in about.splitlines()]
+        mark = "" if name in needed else "?"
+        lines.append(f"{name}{mark}: {_typescript(told)},")
+    return "\n".join([*lines, "}) => any;"])
+
+
+def _typescript(schema: Mapping[str, Any]) -> str:
+    kind, values = schema.get("type"), schema.get("enum")
+    if isinstance(values, list) and values:
+        return " | ".join(map(dumped, values))
+    if kind == "array" and isinstance(items := schema.get("items"), dict):
+        inner = items.get("type")
+        return f"{_TYPES.get(inner, 'any') if isinstance(inner, str) else 'any'}[]"
+    found = _TYPES.get(kind) if isinstance(kind, str) else None
+    return found or f"any /* {dumped(schema)} */"
+
+
+_TYPES = {
+    "string": "string",
+    "integer": "number",
+    "number": "number",
+    "boolean": "boolean",
+    "null": "null",
+}
+
+
+GPT_OSS = Family(
+    name="harmony",
+    shown=("<|channel|>",),
+    called=("gpt-oss",),
+    thoughts=("<|channel|>analysis<|message|>", "<|end|>"),
+    thinks=("<|channel|>",),
+    marks=_MARKS,
+    turn_ends=("<|return|>", "<|call|>"),
+    scanner=ChannelScanner,
+    written=ToolFormat(
+        about="# Tools\n\n## functions\n\nnamespace functions {\n\n",
+        tool=_tool,
+        between="\n\n",
+        rules="\n\n} // namespace functions\n\nCalls to these tools must go to the commentary channel: 'functions'.",
+        call=lambda name, given, number: (
+            f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{dumped(given)}<|call|>"
+        ),
+        calls=("", "<|start|>assistant", ""),
+        result=lambda name, number, text: (
+            f"<|start|>functions.{name} to=assistant<|channel|>commentary<|message|>{text}<|end|>"
+        ),
+    ),
+    vllm=("openai", "openai_gptoss"),
+    sglang=("gpt-oss", "gpt-oss"),
+)

@@ -1,0 +1,33 @@
+"""
+Seed-OSS.
+
+Source: https://huggingface.co/ByteDance-Seed/Seed-OSS-36B-Instruct
+"""
+
+from unilect.families import _writing as write
+from unilect.families._family import Family, Marks, ToolFormat
+from unilect.families._writing import Arguments, bare
+
+
+def _call(name: str, given: Arguments, number: int) -> str:
+    inside = "".join(
+        f"<parameter={key}>{bare(value)}</parameter>\n" for key, value in given.items()
+    )
+    return f"<seed:tool_call>\n<function={name}>\n{inside}</function>\n</seed:tool_call>"
+
+
+SEED = Family(
+    name="seed",
+    shown=("<seed:tool_call>", "<seed:bos>"),
+    called=("seed-oss",),
+    thoughts=("<seed:think>", "</seed:think>"),
+    calls=(Marks("<seed:tool_call>", "</seed:tool_call>"),),
+    turn_ends=("<seed:eos>",),
+    written=ToolFormat(
+        tool=write.typed_tool,
+        rules="\n\nTo call one, answer:\n<seed:tool_call>\n<function=name>\n<parameter=name>value</parameter>\n</function>\n"
+        "</seed:tool_call>",
+        call=_call,
+    ),
+    vllm=("seed_oss", "seed_oss"),
+)

@@ -1,0 +1,141 @@
+"""The one reader of generated text: what a model has written, as thoughts, text, calls and the reason of its end."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from unilect.events import Event, Finish, Opaque, ReasoningDelta, TextDelta, ToolCallDelta
+from unilect.families import (
+    PLAIN,
+    Family,
+    MarkScanner,
+    Scanner,
+    Tools,
+    new_call_id,
+    of_template,
+    thoughts_of,
+)
+from unilect.requests import ChatRequest
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """
+    How the answers to a request are read.
+
+    Attributes:
+        family: The model's.
+        tools: The tools; None where calls are not looked for.
+        thinking: Thoughts are marked in the text.
+        begun: The prompt has begun them.
+        most: The most calls that are told; what comes after the last of them is not.
+        bare: Calls may come without their marks, which are special tokens to some tokenizers, and lost on the way.
+        stop_words: The client's own, of which one may cut a call.
+    """
+
+    family: Family
+    tools: Tools | None = None
+    thinking: bool = False
+    begun: bool = False
+    most: int | None = None
+    bare: bool = False
+    stop_words: Collection[str] = ()
+
+    def scanner(self, new_id: Callable[[], str] = new_call_id) -> Scanner:
+        """What scans the text of one answer."""
+        make = self.family.scanner or MarkScanner
+        scanner: Scanner = make(
+            self.family,
+            self.tools,
+            new_id,
+            thinking=self.thinking,
+            begun=self.begun,
+            most=self.most,
+            bare=self.bare,
+        )
+        return scanner
+
+
+def reading_of(request: ChatRequest, template: str, end: str | None = None) -> Reading:
+    """
+    How answers of a model with this chat template are read.
+
+    Args:
+        end: What ends the thoughts that the prompt has begun; None where it has begun none.
+    """
+    family, thoughts = of_template(template) or PLAIN, thoughts_of(template)
+    if end is not None:
+        thoughts = (thoughts or family.thoughts)[0], end
+    if thoughts is not None and thoughts != family.thoughts:
+        family = replace(family, thoughts=thoughts)
+    return Reading(
+        family=family,
+        tools=tools_of(request),
+        thinking=thoughts is not None,
+        begun=end is not None,
+        most=1 if request.parallel_tool_calls is False else None,
+        stop_words=request.stop_words,
+    )
+
+
+def tools_of(request: ChatRequest) -> Tools | None:
+    """The tools that a model may call, with the schemas of their parameters; None for none."""
+    if not request.tools or request.tool_choice == "none":
+        return None
+    return {tool.function.name: tool.function.parameters for tool in request.tools}
+
+
+class Reader:
+    """
+    Reads the answers to a request, of which there may be several.
+
+    A text with log probabilities is told as it is, for they belong to its tokens. The first event of what was held back counts all of its
+    tokens.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._scanners: dict[int, Scanner] = {}
+        self._tokens = 0
+
+    def scanner(self, index: int = 0) -> Scanner:
+        """What scans the answer with this number."""
+        if (found := self._scanners.get(index)) is None:
+            found = self._scanners[index] = self._reading.scanner()
+        return found
+
+    def read(self, batch: Sequence[Event]) -> list[Event]:
+        """The events that a batch of text completes; others are told as they are."""
+        events: list[Event] = []
+        for event in batch:
+            match event:
+                case TextDelta(text, index, logprobs=None, extra=extra):
+                    if extra is not None and "turn" in extra.delta:
+                        events += self._told(self.scanner(index).turn(), index)
+                        continue
+                    if extra is not None:
+                        events.append(Opaque(extra, index))
+                    self._tokens += event.tokens
+                    events += self._told(self.scanner(index).add(text), index)
+                case Finish(index=index):
+                    events += self._finish(event, index)
+                case _:
+                    events.append(event)
+        return events
+
+    def _finish(self, event: Finish, index: int) -> list[Event]:
+        """The rest, and the reason: an end with calls is of calls, unless a limit or a stop word has cut the answer."""
+        scanner = self.scanner(index)
+        is_cut = event.reason not in self._reading.family.ended_by or event.stop in self._reading.stop_words  # fmt: skip
+        events = self._told(scanner.end(is_cut), index)
+        if event.reason in ("stop", "tool_calls"):
+            event = replace(event, reason="tool_calls" if scanner.calls else "stop")
+        return [*events, event]
+
+    def _told(self, events: list[Event], index: int) -> list[Event]:
+        told: list[Event] = []
+        for event in events:
+            assert isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta)
+            told.append(replace(event, index=index, tokens=self._tokens))
+            self._tokens = 0
+        return told
