@@ -43,6 +43,7 @@ from unilect.tools.forced import Call as ForcedCall
 from unilect.tools.forced import bound_call, call_style, compact, must_call
 from unilect.tools.reader import Reader as AnswerReader
 from unilect.tools.reader import Reading, reading_of
+from unilect.tools.thoughts import Ending
 from unilect.upstreams.llamacpp.request import check_one_constraint
 
 MAX_BEAMS = 16
@@ -136,9 +137,7 @@ def prepare(
             forced, _ = bound_call(request, style)
             text += (ending.mark + ending.rest if ending else "") + style.before
         else:
-            if ending is not None:
-                own = reader.family.thoughts[1]
-                end = own if (ending.mark + ending.rest).startswith(own) else ending.mark
+            end = _mark_of(ending, reader.family.thoughts[1])
             reading = reading_of(request, reader.template, end)
         prompt = reader.chat_tokens(text)
     else:
@@ -172,6 +171,13 @@ def prepare(
     )
     answers = [Answer(reader, request, job, forced, reading, echo) for _ in range(job.choices)]
     return job, answers[0] if job.choices == 1 else Answers(answers)
+
+
+def _mark_of(ending: Ending | None, own: str) -> str | None:
+    """What ends thoughts: the mark of the family where they end with it; None where there are none."""
+    if ending is None:
+        return None
+    return own if (ending.mark + ending.rest).startswith(own) else ending.mark
 
 
 def _bounded(
