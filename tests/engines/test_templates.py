@@ -19,10 +19,12 @@ SAYS = (
     "{%- if add_generation_prompt -%}[assistant] {%- endif -%}"
 )
 WORDS = "A user begins, or /else: user/assistant/..."
-REFUSES = f"{{%- if messages[0].role == 'assistant' -%}}{{{{ raise_exception('{WORDS}') }}}}{{%- endif -%}}"
+REFUSES = (
+    f"{{%- if messages[0].content == 'NO' -%}}{{{{ raise_exception('{WORDS}') }}}}{{%- endif -%}}"
+)
 #: With a mark of gpt-oss, for which llama.cpp has a handler of its own, that tells a refusal in another way; and the word `tools`.
 TEMPLATES = [REFUSES + SAYS, REFUSES + SAYS + "{#- tools: <|channel|>analysis -#}"]
-REFUSED = [{"role": "assistant", "content": "A"}, {"role": "user", "content": "U"}]
+REFUSED = [{"role": "user", "content": "NO"}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "U"}]  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "get_it", "parameters": {"type": "object", "properties": {}}}}  # fmt: skip
 _TRIES = 6  # refusals; five failures in a row take a backend out
 
@@ -70,7 +72,7 @@ async def test_a_refused_conversation(engine: str, template: str, tmp_path: Path
         for _ in range(_TRIES):
             status, said = await asked(running, "/api/chat", messages=REFUSED, stream=False)
             assert (400, f"`messages`: {told}") == (status, said["error"])
-        taken = await asked(running, "/v1/chat/completions", messages=REFUSED[1:], max_tokens=1)
+        taken = await asked(running, "/v1/chat/completions", messages=REFUSED[2:], max_tokens=1)
 
     assert 200 == taken[0]
 

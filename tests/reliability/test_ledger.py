@@ -278,6 +278,8 @@ async def test_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
     with small_disk(tmp_path, "8m") as disk:
         url = f"sqlite:///{disk / 'unilect.db'}"
         config = CONFIG.format(key=KEY, url=url, rule="required")
+        with serve(config=config):
+            pass  # it makes the file
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with serve(config=config) as server:
             async with client(KEY) as session:

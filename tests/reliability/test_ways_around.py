@@ -16,6 +16,7 @@ from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.context import Rates
 from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.gateway import _counters
 from unilect.gateway import limits as limits_module
 from unilect.gateway._counters import Claim, MemoryCounters
 from unilect.gateway._seats import Seats
@@ -133,7 +134,8 @@ class Gateway:
 @pytest.fixture
 async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
     """A server on loopback."""
-    monkeypatch.setattr(limits_module, "MemoryCounters", Recording)
+    for module in (_counters, limits_module):
+        monkeypatch.setattr(module, "MemoryCounters", Recording)
     monkeypatch.setattr(limits_module, "Seats", RecordingSeats)
     store = f"sqlite:///{tmp_path / 'unilect.db'}"
     config = Config(

@@ -139,9 +139,11 @@ class Checker:
                 task.add_done_callback(lambda _: self._running.pop(digest, None))
             result = await asyncio.shield(self._running[digest])
         if isinstance(result, ConstraintError):
+            refused = f"`{param}` cannot be compiled"
             raise InvalidRequest(
-                f"`{param}` cannot be compiled: {str(result).rstrip('.')}. Correct it, or make it simpler.",
+                f"{refused}: {str(result).rstrip('.')}. Correct it, or make it simpler.",
                 param=param,
+                logged=f"{refused}.",
             )
         return result
 

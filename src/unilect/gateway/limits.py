@@ -102,7 +102,6 @@ class LimitBook:
         requests: The requests that are being answered.
 
     Attributes:
-        clock: As given.
         recover: Brings into the ledger what dead servers have left, as far as that can be done here.
     """
 

@@ -468,7 +468,7 @@ def test_thoughts_that_the_prompt_has_begun(template: str, mark: str) -> None:
 def test_a_forced_call_ends_thoughts() -> None:
     """A call that must come stands behind the thoughts that the prompt has begun, and behind none where they are over."""
     model = Model(templates.BEGUN_WITH_TOOLS)
-    for flags in ({}, {"enable_thinking": False}):
+    for flags, between in (({}, "\n\n"), ({"enable_thinking": False}, "")):
         asked = chat(tools=[WEATHER], tool_choice="required", chat_template_kwargs=flags)
         job, _ = prepare(model.reader, asked, None, model.bind)
-        assert model.reader.text(job.prompt).endswith("<think></think>\n\n<tool_call>\n")
+        assert model.reader.text(job.prompt).endswith(f"<think></think>{between}<tool_call>\n")

@@ -27,7 +27,10 @@ MAX_STRING_BYTES = 64 * 1024 * 1024
 MAX_DIMENSIONS = 4
 _NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_KEPT_ARRAY = 512  # a number for each layer; longer arrays (vocabularies) are skipped over; nobody here reads them
+_KEPT_NUMBERS, _KEPT_TEXTS = (
+    512,
+    64,
+)  # numbers for each layer; longer arrays (vocabularies) are skipped over; nobody here reads them
 _EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
 _ROWS = 8  # that many are put together
 _LFS = b"version https://git-lfs"
@@ -359,7 +362,7 @@ class _Reader:
         size = count * struct.calcsize(_NUMBERS.get(kind, "Q"))  # a text begins with its length
         if self._at + size > self._size:
             raise _Damaged("an array reaches beyond its end")
-        if count <= _KEPT_ARRAY:
+        if count <= (_KEPT_TEXTS if kind == _STRING else _KEPT_NUMBERS):
             return [self._value(kind) for _ in range(count)]
         if kind == _STRING:
             for number in range(count):

@@ -81,7 +81,6 @@ from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
 
 log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
-_CHILD = "unilect.engines.gguf._child"
 _Value = TypeVar("_Value")
 
 
@@ -260,9 +259,8 @@ class GgufEngine:
         """Save a slot of the caller's, fill it again, or empty it; see `ChangesSlots`."""
         if not self._writes:
             raise UnsupportedOperation("This model writes no text, and has no slots to change.")
-        await self._servers[
-            self._generator
-        ].connect()  # slots of one that was started anew are nobody's
+        # slots of one that was started anew are nobody's
+        await self._servers[self._generator].connect()
         with self._slots.held(slot, fills=action == "restore"):
             return await self._call(
                 None, lambda server: self._saved.act(server, slot, action, name)
@@ -404,7 +402,7 @@ class GgufEngine:
 
         return ChildProcess(
             name,
-            python_command(_CHILD),
+            python_command("unilect.engines.gguf._child"),
             settings,
             start_timeout_s=self._config.start_timeout_s,
             # else it calls gdb when it ends, which takes seconds

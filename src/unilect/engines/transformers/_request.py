@@ -149,9 +149,11 @@ def prepare(
         try:
             constraint = bind(grammar, end)
         except ValueError as error:
+            refused = f"`{param}` cannot be compiled"
             raise InvalidRequest(
-                f"`{param}` cannot be compiled: {str(error).rstrip('.')}. Correct it, or make it simpler.",
+                f"{refused}: {str(error).rstrip('.')}. Correct it, or make it simpler.",
                 param=param,
+                logged=f"{refused}.",
             ) from error
     limit = request.token_limit
     echo = isinstance(request, CompletionRequest) and bool(request.echo)
