@@ -4,6 +4,18 @@ Grammars and JSON Schemas of clients: checked, compiled in a helper process with
 A constraint that passes is safe for an engine: it neither crashes nor hangs it.
 """
 
+from unilect.errors import InvalidRequest
+
 
 class ConstraintError(ValueError):
     """A grammar or schema that cannot be compiled: what is wrong, where, and what to do."""
+
+
+def uncompilable(param: str, why: str) -> InvalidRequest:
+    """The error for a constraint that cannot be compiled; its reason may repeat the constraint, so that the log has none."""
+    told = f"`{param}` cannot be compiled"
+    return InvalidRequest(
+        f"{told}: {why.rstrip('.')}. Correct it, or make it simpler.",
+        param=param,
+        logged=f"{told}.",
+    )

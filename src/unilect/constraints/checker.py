@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.constraints import ConstraintError, _helper, gbnf
+from unilect.constraints import ConstraintError, _helper, gbnf, uncompilable
 from unilect.constraints._lane import Lane
 from unilect.constraints.schema import Use
 from unilect.context import whose
@@ -139,12 +139,7 @@ class Checker:
                 task.add_done_callback(lambda _: self._running.pop(digest, None))
             result = await asyncio.shield(self._running[digest])
         if isinstance(result, ConstraintError):
-            refused = f"`{param}` cannot be compiled"
-            raise InvalidRequest(
-                f"{refused}: {str(result).rstrip('.')}. Correct it, or make it simpler.",
-                param=param,
-                logged=f"{refused}.",
-            )
+            raise uncompilable(param, str(result))
         return result
 
     async def _work_out(

@@ -8,10 +8,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from unilect.constraints import uncompilable
 from unilect.engines.gguf._images import BROKEN
 from unilect.errors import BackendError, InvalidRequest, MemoryExhausted, UnilectError
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import clean, error_message, error_text, reported, unknown_token
+from unilect.http.error_bodies import (
+    clean,
+    error_message,
+    error_text,
+    reported,
+    unknown_token,
+)
 from unilect.templates import refused_by_template
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
@@ -74,8 +81,5 @@ def attribute_error(error: InvalidRequest, request: Any) -> InvalidRequest:
         if words == "contains invalid tokens":
             return unknown_token(given[0])
         if len(given) == 1 or given[0] == "grammar":
-            told = error.message[error.message.index(words) :]
-            message = f"`{given[0]}` cannot be compiled: {told.rstrip('.')}. Correct it, or make it simpler."
-            told = f"`{given[0]}` cannot be compiled."
-            return InvalidRequest(message, param=given[0], logged=told)
+            return uncompilable(given[0], error.message[error.message.index(words) :])
     return error

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from unilect.constraints import uncompilable
 from unilect.engines.text import StopWords
 from unilect.engines.transformers._budget import ThoughtBudget
 from unilect.engines.transformers._job import (
@@ -125,10 +126,8 @@ def prepare(
         UnilectError: The request cannot be answered.
     """
     rules = sampling(request, reader.rows)
-    forced: ForcedCall | None = None
+    forced = reading = end = None
     grammar, param = bound_by(request, reader.template)
-    reading: Reading | None = None
-    end: str | None = None  # of the thoughts that the prompt has begun
     if isinstance(request, ChatRequest):
         text = reader.rendered(request)
         ending = reader.begun(text)
@@ -149,12 +148,7 @@ def prepare(
         try:
             constraint = bind(grammar, end)
         except ValueError as error:
-            refused = f"`{param}` cannot be compiled"
-            raise InvalidRequest(
-                f"{refused}: {str(error).rstrip('.')}. Correct it, or make it simpler.",
-                param=param,
-                logged=f"{refused}.",
-            ) from error
+            raise uncompilable(param, str(error)) from error
     limit = request.token_limit
     echo = isinstance(request, CompletionRequest) and bool(request.echo)
     job = Job(

@@ -90,6 +90,7 @@ class ChunkDecoder:
         self._unsure: set[int] = (
             set()
         )  # with a finish reason in that of their first words: some servers say one in every chunk
+        # kept until `end`: some servers send one with every chunk, or send text after it
         self._finishes: dict[int, Finish] = {}
         self._words: dict[int, str] = {}
         self._usage: Usage | None = None
@@ -99,8 +100,6 @@ class ChunkDecoder:
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
         Append the events of frames. All are decoded in one call, and one by one only if that fails.
-
-        A choice's finish is kept until `end`: some servers send one with every chunk, or send text after it.
 
         Raises:
             UnilectError: A frame is an error, or not a chunk. The events before it have been appended.
