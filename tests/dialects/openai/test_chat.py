@@ -337,6 +337,8 @@ def test_a_stream_folds_to_the_whole(batches: list[list[Any]], usage: bool) -> N
         body = msgspec.to_builtins(answer)
         if not usage:
             body.pop("usage")
+        for call in [one for choice in body["choices"] for one in choice["tool_calls"]]:
+            call["arguments"] = call["arguments"] or "{}"  # clients parse what they get
         return body
 
     assert plain(expected) == plain(actual)

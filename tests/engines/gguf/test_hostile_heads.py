@@ -82,7 +82,7 @@ def taken(files: Files) -> Taken:
     """The numbers of the files that our reader takes, each with the settings that a child gets."""
     found: Taken = []
     before, worst = resident_bytes(os.getpid()), 0.0
-    gc.disable()  # a look at all that a process of tests holds takes a second
+    gc.freeze()  # a look at all that a process of tests holds takes a second
     try:
         for number in range(COUNT):
             path = files.path(number)
@@ -92,7 +92,7 @@ def taken(files: Files) -> Taken:
             else:
                 found.append((number, settings))
     finally:
-        gc.enable()
+        gc.unfreeze()
     assert worst < SECONDS
     assert resident_bytes(os.getpid()) - before < MOST_BYTES
     if ALL:
