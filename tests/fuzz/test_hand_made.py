@@ -177,8 +177,8 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("required of none", CHAT, '{%s, "tool_choice": "required"}' % HI, 400, "tool_choice"),  # noqa: UP031
     ("tools and functions", CHAT, '{%s, "tools": [%s], "functions": [{"name": "f"}]}' % (HI, TOOL % "{}"), 400, "functions"),  # noqa: UP031
     ("a call without arguments", CHAT, called(""), 200, None),
-    ("a call cut off", CHAT, called('{"city": "Os'), 400, "messages[1].tool_calls[0].function.arguments"),
-    ("a call of Python", CHAT, called("__import__('os').system('id')"), 400, "messages[1].tool_calls[0].function.arguments"),
+    ("a call cut off", CHAT, called('{"city": "Os'), 200, None),
+    ("a call of Python", CHAT, called("__import__('os').system('id')"), 200, None),
     ("a call 200,000 deep", CHAT, called("[" * 200_000 + "]" * 200_000), 400, "messages[1]"),
     # formats and grammars
     ("a schema that is no schema", CHAT, schema('{"type": "cat"}'), 400, "*"),
@@ -199,6 +199,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
 #: engine, name -> the statuses of which one is right there: what costs it nothing need not be refused.
 OTHERWISE = {
     ("hf", "a schema of a billion items"): {200, 400},  # as the first token wants it
+    ("gguf", "a schema of a billion items"): {200, 400},  # what a grammar cannot count is looked at in the answer
 }
 
 
