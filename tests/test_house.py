@@ -28,7 +28,7 @@ BUDGETS = {
     "cli": 3_983,
     "cli/connect": 1_042,
     "config": 2_489,
-    "constraints": 2_109,
+    "constraints": 2_111,
     "demo": 12,
     "dialects": 227,
     "dialects/fastchat": 904,

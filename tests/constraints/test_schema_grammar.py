@@ -1,6 +1,7 @@
 """Tests of unilect.constraints.schema_grammar: what a grammar allows satisfies its schema."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -185,3 +186,11 @@ def test_what_has_no_grammar(schema: Any, told: str) -> None:
     """A schema that nothing satisfies, or that needs too many rules, is refused in words."""
     with pytest.raises(ConstraintError, match=told):
         grammar_of(schema)
+
+
+@pytest.mark.parametrize("word", ["maxLength", "minItems", "maximum", "exclusiveMinimum"])
+@pytest.mark.parametrize("bound", [10**400, -(10**400), math.inf])
+def test_bounds_beyond_a_float(word: str, bound: float) -> None:
+    """A bound of any size has a grammar, where one of the types can be satisfied; the answer is looked at for the rest."""
+    schema = {"type": ["string", "array", "integer"], "items": {}, word: bound}
+    assert "root ::=" in grammar_of(schema)

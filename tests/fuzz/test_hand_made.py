@@ -199,7 +199,10 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
 #: engine, name -> the statuses of which one is right there: what costs it nothing need not be refused.
 OTHERWISE = {
     ("hf", "a schema of a billion items"): {200, 400},  # as the first token wants it
-    ("gguf", "a schema of a billion items"): {200, 400},  # what a grammar cannot count is looked at in the answer
+    ("gguf", "a schema of a billion items"): {
+        200,
+        400,
+    },  # what a grammar cannot count is looked at in the answer
 }
 
 

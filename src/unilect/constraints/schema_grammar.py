@@ -367,7 +367,9 @@ def _written(value: Any) -> str:
 
 def _bounds(schema: Schema, name: str) -> bool:
     value = schema.get(name)
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)  # an integer always is, and may be too large for a float
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _counts(schema: Schema, least: str, most: str) -> tuple[int, int | None]:
