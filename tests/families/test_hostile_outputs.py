@@ -64,7 +64,7 @@ UNITS = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"'
 #: What calls of each form begin with, of which the rest may be anything.
 BEGINS = ["f", "f\n```python\ntool_call(", "[f(", '{"name":', "<function=f>", "<function=f><parameter=a>", "f<arg_key>a</arg_key>", "functions.f:0", "<｜tool▁call▁begin｜>f", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>```json", "call:f{", '<｜DSML｜invoke name="f">', '<|open|>call tool="f"<|sep|>']  # fmt: skip
 #: The processor's time for an output; a server that reads it as it comes spends that over thousands of tokens.
-MOST_S = 0.25
+MOST_S = 0.1
 
 
 def readers() -> Iterator[tuple[str, Callable[[str, int], list[list[Event]]]]]:
@@ -143,7 +143,7 @@ def test_no_output_is_run(name: str, effects: Effects) -> None:
 )
 @pytest.mark.parametrize("name", SOME_READERS)
 def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int) -> None:
-    """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a quarter of a second; less of it, token by token, too."""
+    """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a tenth of a second; less of it, token by token, too."""
     worst = (0.0, "")
     gc.disable()  # a look at all that a process of tests holds takes a second
     try:
@@ -183,7 +183,7 @@ def test_many_calls_are_read_in_linear_time(name: str) -> None:
             f"{bare}<parameter=q>",
         ):
             text = begin + (one * (SIZE // len(one)))
-            assert reading_s(name, text, 4096, MOST_S * 2) < MOST_S * 2, one
+            assert reading_s(name, text, 4096, MOST_S * 5) < MOST_S * 5, one
 
 
 def reading_s(name: str, text: str, piece: int, most_s: float = MOST_S) -> float:

@@ -98,7 +98,10 @@ class MarkScanner(Scanner):
         self._wraps = self._family.wraps
         self._marks = (*self._begins, *self._family.dropped)  # that a text may hold
         self._state = "thought" if self.thinks else "start"
-        self._mark: Marks | None = None  # of the call that is being read
+        self._mark: Marks | None = None  # of the call that is being read, or was last
+        self._begin = self._end = (
+            ""  # its mark, where that has been taken from the text, and its end
+        )
         self._looked = 0  # how far the end of a call was looked for
         self._ending = Ending()
         self._strays = False  # True once a model has not kept to its form
@@ -158,15 +161,14 @@ class MarkScanner(Scanner):
 
     def _advance(self) -> list[Event]:
         match self._state:
-            case "start":
-                self._start()
-                return []
-            case "thought":
-                return self._thought()
             case "text":
                 return self._plain()
             case "call":
                 return self._call()
+            case "thought":
+                return self._thought()
+            case "start":
+                self._start()
         return []  # a whole answer that may be a call is told at its end
 
     def _start(self) -> None:
@@ -193,7 +195,7 @@ class MarkScanner(Scanner):
         self._state = "whole" if is_call else "text"
 
     def _is_bare_call(self, head: str) -> bool | None:
-        """Whether an answer is a call without a mark; None while that is open."""
+        """Return True if an answer is a call without a mark; None while that is open."""
         if head.startswith(self._marks):
             return False
         if any(one.startswith(head) for one in self._marks):
@@ -220,26 +222,19 @@ class MarkScanner(Scanner):
             return [TextDelta(told)] if told else []
         # line breaks before a call are none of the text; more than a few are a model's that has lost its way
         plain = told.rstrip("\n")
-        plain += told[len(plain) : -_MOST_BREAKS]
+        if len(told) > _MOST_BREAKS:
+            plain += told[len(plain) : -_MOST_BREAKS]
         if found in self._begins:
-            self._mark = self._begins[found]
+            self._mark = mark = self._begins[found]
             self._state, self._breaks = "call", told[len(plain) :]
-            if self._mark.is_part:
+            self._begin, self._end = "" if mark.is_part else mark.begin, mark.end
+            if mark.is_part:
                 self.held = found + self.held
         elif found:  # the end of what the text stands between
             self._marks = tuple(one for one in self._marks if one != found)
         else:
             self.held = told[len(plain) :] + self.held
         return [TextDelta(plain)] if plain else []
-
-    @property
-    def _begin(self) -> str:
-        """The mark that has been taken from the text of the call that is being read."""
-        return "" if self._mark is None or self._mark.is_part else self._mark.begin
-
-    @property
-    def _end(self) -> str:
-        return "" if self._mark is None else self._mark.end
 
     def _call(self) -> list[Event]:
         end = self._end
