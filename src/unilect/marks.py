@@ -38,5 +38,5 @@ def _beginnings(words: tuple[str, ...]) -> tuple[frozenset[str], int]:
 
 @lru_cache(64)
 def _any_of(words: tuple[str, ...]) -> re.Pattern[str]:
-    """What finds the first of some words."""
+    """Compile a pattern that finds the first of some words."""
     return re.compile("|".join(map(re.escape, sorted(words))))

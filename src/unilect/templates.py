@@ -35,7 +35,7 @@ MAX_TEMPLATE = 1024 * 1024  # characters
 _COMPILE_S = 2.0
 #: What compiling and rendering may end with: a template may do anything that Python's operators can refuse.
 _FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RuntimeError, MemoryError, SyntaxError)  # fmt: skip
-#: What every template gets, as from transformers.
+#: Variables of every template, as in transformers.
 _NAMES: dict[str, Any] = {
     "add_generation_prompt": True,
     "bos_token": "",
@@ -43,7 +43,7 @@ _NAMES: dict[str, Any] = {
     "tools": None,
     "documents": None,
 }
-#: What templates call the thoughts of an earlier answer; the first is set where any is.
+#: Names that templates give the thoughts of an earlier answer; the first is set where any is.
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 

@@ -81,7 +81,7 @@ class Checker:
         return str(await self._compiled("schema_to_gbnf", {"schema": text}, param))
 
     async def is_taken(self, schema: Mapping[str, Any]) -> bool:
-        """Whether llama.cpp's own converter takes a JSON Schema, and can follow what it makes of it."""
+        """Return True if llama.cpp's own converter takes a JSON Schema, and llama.cpp can follow the result."""
         try:
             await self._compiled("takes", {"schema": _schema_text(schema, "tools")}, "tools")
         except InvalidRequest:

@@ -18,7 +18,7 @@ def _anywhere(keywords: frozenset[str]) -> frozenset[str]:
     return keywords | {f"{keyword}:beside" for keyword in keywords}
 
 
-#: What the grammar that `schema_grammar` makes for llama.cpp enforces, also beside others; `oneOf` is `anyOf`.
+#: The keywords that the grammar of `schema_grammar` enforces for llama.cpp, also beside others; `oneOf` is `anyOf`.
 LLAMACPP = _anywhere(_BOTH)
 #: What llguidance enforces, also beside others.
 LLGUIDANCE = _anywhere(

@@ -27,14 +27,14 @@ _ASCII: Range = (0, 0x7F)
 #: Blanks and ends of lines beyond ASCII, which only some readers take for such.
 _FAR_SPACES: list[Range] = [(0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]  # fmt: skip
 _LINES: list[Range] = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]
-#: What JSON never has as it is: control characters, quotes and backslashes; beside them halves of characters.
+#: Characters that JSON always escapes: control characters, quotes and backslashes; beside them halves of characters.
 _ESCAPED: list[Range] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)]
 _SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 #: One character of a JSON string, as another rule of the grammar has it.
 CHARACTER = "char"
 #: A group with a name, as JavaScript has it.
 _NAMED = re.compile(r"(?<!\\)\(\?<(?![=!])")
-#: What is an operator to some readers, and plain characters to others.
+#: Signs that are operators to some readers, and plain characters to others.
 _DISPUTED = re.compile(r"\[\[|&&|--|~~|\{,|\(\?\w*[aiLmux]")
 
 

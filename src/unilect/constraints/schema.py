@@ -47,7 +47,7 @@ _OTHERS = names(
 )
 _REMARKS = names("$defs definitions contentSchema")
 _OF_TEXTS = names("minLength maxLength format")
-#: What no automaton follows: what is looked at and not taken, and what refers back.
+#: Parts of a pattern that no automaton follows: looks ahead or behind, and references back.
 _IRREGULAR = re.compile(r"\(\?<?[=!]|\\[bBkGAzZ1-9]|\(\?>|[*+?]\+")
 #: Two bounds, of which the first must not be above the second.
 _ORDERED = (("minimum", "maximum"), ("exclusiveMinimum", "maximum"), ("minimum", "exclusiveMaximum"), ("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))  # fmt: skip
@@ -169,7 +169,7 @@ def _is_idle(name: str, value: Any) -> bool:
 
 
 def is_irregular(pattern: Any) -> bool:
-    """Whether no automaton follows a pattern."""
+    """Return True if no automaton follows a pattern."""
     return _kind(pattern) == ":irregular"
 
 

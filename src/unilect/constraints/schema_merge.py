@@ -13,7 +13,7 @@ _MOST = 256
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 _HIGHER = names("minimum exclusiveMinimum minLength minItems minProperties")
 _LOWER = names("maximum exclusiveMaximum maxLength maxItems maxProperties")
-#: What tells of which type a value is where `type` does not.
+#: Keywords that tell of which type a value is where `type` does not.
 _TELLING = {
     "object": names("properties required additionalProperties patternProperties minProperties maxProperties propertyNames"),
     "array": names("items prefixItems minItems maxItems uniqueItems contains"),

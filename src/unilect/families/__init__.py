@@ -1,5 +1,5 @@
 """
-What is known of the families of models: one file for each, and the families in the order in which they are recognised.
+The families of models: one file for each, and the families in the order in which they are recognised.
 
 A family that is not in the list is not guessed: its tools are emulated, and its thoughts are told as text.
 """

@@ -10,12 +10,12 @@ _KEYS = ("name", "tool_name", "type", "function", "arguments", "parameters", "to
 
 
 class _Open(Exception):
-    """What follows decides."""
+    """More of the text is needed to decide."""
 
 
 def begins_call(text: str, names: Collection[str]) -> bool | None:
     """
-    Whether a text begins a call of a tool: JSON that names it, a list of calls as Python writes it, or its name before JSON or a block of
+    Return True if a text begins a call of a tool: JSON that names it, a list of calls as Python writes it, or its name before JSON or a block of
     code; in a block of code of its own, too. None while that is open.
 
     >>> [begins_call(text, ["now"]) for text in ('{"na', '{"name": "now"', '{"answer', "[1]", "now\\n{", "nowhere")]
@@ -48,7 +48,7 @@ def _begins(text: str, names: Collection[str]) -> bool:
 
 
 def _is_json(text: str, names: Collection[str]) -> bool:
-    """Whether an object's first member is one of a call."""
+    """Return True if an object's first member is one of a call."""
     key, rest = _string(text)
     if rest is None:
         if any(one.startswith(key) for one in _KEYS):
@@ -69,7 +69,7 @@ def _is_json(text: str, names: Collection[str]) -> bool:
 
 
 def _string(text: str) -> tuple[str, str | None]:
-    """What stands between the quotes that a text begins with, and behind them; None where they are not closed. A value that is none is told as closed and as no name."""
+    """The text between the quotes that a text begins with, and behind them; None where they are not closed. A value that is none is told as closed and as no name."""
     quoted, text = _after(text, ('"',))
     if not quoted:
         return "", ""
@@ -79,7 +79,7 @@ def _string(text: str) -> tuple[str, str | None]:
 
 def _after(text: str, words: tuple[str, ...]) -> tuple[bool, str]:
     """
-    Whether a text begins with one of some words, and what follows it.
+    Return True if a text begins with one of some words, and the text behind it.
 
     Raises:
         _Open: It may still do so.

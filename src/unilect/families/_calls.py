@@ -1,7 +1,7 @@
 """
 The calls that a text begins with: JSON, a name before JSON, Python, and those of `_tagged`.
 
-What a form says is read and never run. Each returns the calls that a text begins with and the text behind them, or None.
+Calls are read, and never run. Each function returns the calls that a text begins with and the text behind them, or None.
 Behind a mark that says that a call begins, what has the form of a call is one, also of a tool that there is not: its client tells
 the model so, and goes on. Without a mark, only the name of a tool tells a call from an answer in JSON. Every form is read behind every
 mark: models write those of others, too.
@@ -135,13 +135,13 @@ def _between(text: str) -> int:
 
 
 def is_whole(text: str, tools: Tools, begin: str) -> bool:
-    """Whether a text is calls, of which each value ends, and nothing else."""
+    """Return True if a text is calls, of which each value ends, and nothing else."""
     calls, rest = calls_of(text, tools, begin, is_exact=True)
     return bool(calls) and not rest.strip()
 
 
 def _read(form: _Form, text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """What a form makes of a text; nothing of one that is too deep to be written: reading takes less of the stack."""
+    """Read a text in one form; nothing is found in one that is too deep to be written: reading takes less of the stack."""
     try:
         return form(text, tools)
     except RecursionError:
@@ -226,5 +226,5 @@ _UNTIL_THE_END = (opened, listing)
 
 
 def _is_closed(text: str, rest: str) -> bool:
-    """Whether the end of a call is to be seen, which a text begins with; of GLM's it is the end of the family's mark."""
+    """Return True if the end of a call is to be seen, which a text begins with; of GLM's it is the end of the family's mark."""
     return text.removesuffix(rest).rstrip().endswith(_CLOSES)

@@ -1,5 +1,5 @@
 """
-What is known of a family of models: how it is recognised, how it marks its thoughts, its calls and the end of its turn, and how tools,
+A family of models: how it is recognised, how it marks its thoughts, its calls and the end of its turn, and how tools,
 calls and results are written for it.
 """
 
@@ -17,7 +17,7 @@ _ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>")
 
 class Marks(Struct, frozen=True):
     """
-    What calls stand between.
+    The marks around calls.
 
     Attributes:
         begin: What they begin with.
@@ -33,7 +33,7 @@ class Marks(Struct, frozen=True):
 
 
 class CallStyle(Struct, frozen=True):
-    """How a forced call is written: what stands before its JSON, and what the arguments are called in it."""
+    """The form of a forced call: the text before its JSON, and the name of the arguments in it."""
 
     before: str = ""
     arguments: str = "arguments"
@@ -41,7 +41,7 @@ class CallStyle(Struct, frozen=True):
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
     """
-    How tools, calls and their results are written into a conversation.
+    The form of tools, calls and their results in a conversation.
 
     Attributes:
         about: What stands before the tools.

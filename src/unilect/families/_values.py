@@ -116,7 +116,7 @@ class Ending:
         self._open = dict[str, int]()  # how many of each tag
 
     def is_at(self, text: str, place: int, is_part: bool = False) -> bool:
-        """Whether the call that a text begins with ends at a mark there, which may be a part of the call."""
+        """Return True if the call that a text begins with ends at a mark there, which may be a part of the call."""
         if is_part and text.find("<param", 0, place) < 0:
             return True
         at, self._at = self._at, place

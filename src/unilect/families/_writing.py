@@ -1,4 +1,4 @@
-"""How tools, calls and results are written by several families."""
+"""Forms of tools, calls and results that several families share."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -73,7 +73,7 @@ def around(before: str, behind: str) -> Callable[[str, int, str], str]:
     return lambda name, number, text: f"{before}{text}{behind}"
 
 
-#: What stands before the tools where no family has words of its own.
+#: The text before the tools where no family has words of its own.
 LISTED = "# Tools\n\nYou may call these functions:\n"
 PYTHONIC = (
     "\n\nTo call functions, answer with a list of calls as Python writes it and with nothing else: "

@@ -125,7 +125,7 @@ class TurnScanner(Scanner):
         return name in self._names or rest.startswith("```"[: len(rest)])
 
     def _tell_held(self) -> list[Event]:
-        """What was held back as text; blanks wait for what follows them, so that none are told at either end."""
+        """Return what was held back as text; blanks wait for what follows them, so that none are told at either end."""
         text, self.held, self._maybe_call = self._blanks + self.held, "", False
         if not self._begun:
             text = text.lstrip()

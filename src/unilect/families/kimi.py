@@ -35,7 +35,7 @@ def kimi3_call(name: str, given: Arguments, number: int) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What Kimi K3 calls a value of JSON."""
+    """Kimi K3's name for the type of a JSON value."""
     match value:
         case bool():
             return "boolean"

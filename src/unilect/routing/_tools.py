@@ -248,7 +248,7 @@ class Prompted:
 
 
 def _reader(request: ChatRequest, made: Plan, form: Family) -> Callable[[list[Event]], list[Event]]:
-    """What reads the events of an answer: calls in its text where the tools stand in the prompt, and no others than the first."""
+    """Make a reader of an answer's events: calls in its text where the tools stand in the prompt, and no others than the first."""
     if made.prompted and _calls(request):
         reading = Reading(
             family=form,

@@ -7,7 +7,7 @@ from typing import Any
 from unilect.errors import InvalidRequest
 
 _NAME = "qztoolq"  # a word that no template has
-#: What a probe is rendered with.
+#: The tool of a probe.
 PROBE_TOOLS = [
     {
         "type": "function",

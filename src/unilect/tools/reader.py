@@ -21,7 +21,7 @@ from unilect.requests import ChatRequest
 
 class Reading(Struct, frozen=True, kw_only=True):
     """
-    How the answers to a request are read.
+    The way in which the answers to a request are read.
 
     Attributes:
         family: The model's.
@@ -42,7 +42,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     stop_words: Collection[str] = ()
 
     def scanner(self, new_id: Callable[[], str] = new_call_id) -> Scanner:
-        """What scans the text of one answer."""
+        """Make a scanner for the text of one answer."""
         make = self.family.scanner or MarkScanner
         scanner: Scanner = make(
             self.family,
@@ -58,7 +58,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 def reading_of(request: ChatRequest, template: str, end: str | None = None) -> Reading:
     """
-    How answers of a model with this chat template are read.
+    Choose how answers of a model with this chat template are read.
 
     Args:
         end: What ends the thoughts that the prompt has begun; None where it has begun none.
@@ -99,7 +99,7 @@ class Reader:
         self._tokens = 0
 
     def scanner(self, index: int = 0) -> Scanner:
-        """What scans the answer with this number."""
+        """Return the scanner of the answer with this number."""
         if (found := self._scanners.get(index)) is None:
             found = self._scanners[index] = self._reading.scanner()
         return found

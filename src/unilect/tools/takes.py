@@ -121,7 +121,7 @@ ALL = Takes()
 #: The fields that are about calls and their results.
 _OF_CALLS = ("ends", "after_tools", "ids", "several", "texts", "between", "unanswered", "strays")
 _FLAGS = ("repeats", "opens", "alone", "empties", *_OF_CALLS)
-#: What nearly every template takes, and what every one does.
+#: The forms that nearly every template takes, and those that every one does.
 LITTLE = Takes("first", **dict.fromkeys(_FLAGS, False))
 LEAST = Takes("never", **dict.fromkeys(_FLAGS, False))
 

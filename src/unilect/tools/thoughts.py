@@ -28,7 +28,7 @@ _PARTNERS = (("START", "END"), ("begin", "end"), ("BEGIN", "END"), ("start", "en
 
 class Ending(Struct, frozen=True):
     """
-    What ends thoughts.
+    The end of thoughts.
 
     Attributes:
         mark: What they do not hold themselves.
@@ -41,7 +41,7 @@ class Ending(Struct, frozen=True):
 
 class Thoughts(Struct, frozen=True):
     """
-    What a template shows of its model's thoughts.
+    The marks of thoughts that a template shows.
 
     Attributes:
         begins: What a prompt ends with that has begun them.
@@ -68,7 +68,7 @@ def probes() -> list[tuple[Sequence[Turn], bool]]:
 
 def learnt(made: Sequence[str | None], template: str) -> Thoughts:
     """
-    What a template shows.
+    Learn the marks that a template shows.
 
     Args:
         made: What it makes of the probes; None where it refuses one.
@@ -94,7 +94,7 @@ def learnt(made: Sequence[str | None], template: str) -> Thoughts:
 
 
 def begun(prompt: str, thoughts: Thoughts) -> Ending | None:
-    """What ends the thoughts that a prompt has begun; None where it has begun none."""
+    """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
     shown = prompt[-_SHOWN:].rstrip()
     if thoughts.ending is not None and thoughts.begins and shown.endswith(thoughts.begins):
         return thoughts.ending
@@ -103,7 +103,7 @@ def begun(prompt: str, thoughts: Thoughts) -> Ending | None:
 
 
 def _partner(tag: str) -> Ending | None:
-    """What ends the thoughts that a tag begins; None where it is not named after them."""
+    """Return the end of the thoughts that a tag begins; None where it is not named after them."""
     found = _TAG.search(tag)
     name = (found[1] or found[2]) if found else ""
     if found is None or not _NAMED.match(name):
@@ -155,7 +155,7 @@ def _until(ending: Ending) -> list[str]:
 
 
 def _ending(between: str) -> Ending | None:
-    """What stands between thoughts and an answer; None where that is nothing that could be told from either."""
+    """Return the text between thoughts and an answer; None where that is nothing that could be told from either."""
     found = _FIRST_MARK.search(between)
     return Ending(found[0], between[found.end() :]) if found else None
 
@@ -165,7 +165,7 @@ def _last_line(text: str) -> str:
 
 
 def _last_word(text: str) -> str:
-    """What a text ends with: a tag that begins thoughts, or all behind the last blank."""
+    """Return the end of a text: a tag that begins thoughts, or all behind the last blank."""
     shown = text[-_SHOWN:].rstrip()
     tag = _TAG.search(shown)
     if tag and _partner(tag[0]):

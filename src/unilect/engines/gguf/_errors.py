@@ -31,9 +31,9 @@ _TOLD = {
 }
 #: What llama.cpp says of images; of texts it says neither.
 _OF_IMAGES = ("Failed to load image", "Failed to tokenize prompt")
-#: What the C++ library says where there is no memory, behind whatever the server was doing.
+#: The C++ library's words where there is no memory, behind whatever the server was doing.
 _NO_MEMORY = "std::bad_alloc"
-#: What its Jinja says: the place in the template, and then the template's own words or what is wrong.
+#: The form of its Jinja's errors: the place in the template, and then the template's own words or what is wrong.
 _OF_TEMPLATE = re.compile(
     r"While executing .*\n[ ]*\^\nError: (?:Jinja Exception: )?(.*)", re.DOTALL
 )

@@ -25,7 +25,7 @@ _REF = re.compile(r"#/[^%~]+")
 
 async def hinted(tools: list[dict[str, Any]], checker: Checker) -> dict[str, Any]:
     """
-    What a chat's body says of tools.
+    The fields of a chat's body about tools.
 
     Args:
         tools: As templates expect them.

@@ -30,7 +30,7 @@ _BOTH = "falcon-h1"  # each layer has attention and state
 
 class Layers(Struct, frozen=True):
     """
-    What all layers of a model keep.
+    The bytes that all layers of a model keep.
 
     Attributes:
         whole: Bytes of each token of the context.
@@ -59,7 +59,7 @@ class Layers(Struct, frozen=True):
 
 
 def layers(head: "GgufHead", key_type: str, value_type: str) -> Layers:
-    """What the layers of a model keep, with these types of keys and values; what is not known counts for nothing."""
+    """Reckon the bytes that the layers of a model keep, with these types of keys and values; what is not known counts for nothing."""
     count = number(head, "block_count")
     heads, recurrent = _heads(head, count), _recurrent(head, count)
     has_keys = [True] * count if head.architecture == _BOTH else [not one for one in recurrent]
@@ -83,7 +83,7 @@ def layers(head: "GgufHead", key_type: str, value_type: str) -> Layers:
 
 
 def cells(tokens: int) -> int:
-    """How many tokens llama.cpp makes room for, for so many."""
+    """Round a number of tokens up to the number that llama.cpp makes room for."""
     return -(-tokens // _CELLS) * _CELLS
 
 

@@ -39,7 +39,7 @@ _REPACKED = {
 
 class Needs(Struct, frozen=True):
     """
-    What a model takes, in bytes.
+    The memory that a model takes, in bytes.
 
     Attributes:
         weights: Its files, which are mapped.
@@ -70,24 +70,24 @@ class Needs(Struct, frozen=True):
 
     @property
     def own(self) -> int:
-        """What is allocated while the model loads."""
+        """The bytes that are allocated while the model loads."""
         return self.cache + self.repacked + self.work
 
     @property
     def loaded(self) -> int:
-        """What the process takes once the model is loaded."""
+        """The bytes of the process once the model is loaded."""
         return self.weights + self.own + _PROCESS
 
     @property
     def grows(self) -> int:
-        """What comes while it answers."""
+        """The bytes that come while it answers, at most."""
         return self.checkpoint * self.checkpoints * self.parallel + self.prompts
 
 
 def needs(
     head: "GgufHead", path: Path, config: "ModelConfig", context: int, embedding: bool
 ) -> Needs:
-    """What a file takes with these settings, before `budget`."""
+    """Reckon the memory of a file with these settings, before `budget`."""
     kept = layers(head, config.cache_type_k, config.cache_type_v)
     parallel = 1 if embedding else config.parallel
     step = context if embedding else min(512, max(config.batch or STEP, parallel))

@@ -234,7 +234,7 @@ class Slots:
         return min(mine or self._free, key=lambda slot: self._order.get(slot, 0))
 
     def _held(self, slot: int) -> int:
-        """How many blocks of a prompt a slot holds."""
+        """The number of a prompt's blocks that a slot holds."""
         return len(self._blocks.get(slot, ()))
 
 

@@ -24,7 +24,7 @@ class ThoughtsOfModel:
         self._shown = None
 
     async def begun(self, server: HttpServer, prompt: str, template: str) -> Ending | None:
-        """What ends the thoughts that a prompt has begun; None where it has begun none."""
+        """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
         return begun(prompt, await self._of(server, template))
 
     async def bound(

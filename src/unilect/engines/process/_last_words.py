@@ -71,11 +71,11 @@ class LastWords:
         return f"{told} ({_status(status)})" if told else _status(status)
 
     def of_memory(self) -> bool:
-        """Whether it had no memory left, by its own words."""
+        """Return True if its last lines say that it had no memory left."""
         return any(_OF_MEMORY.search(told) for told in self._told())
 
     def _told(self) -> list[str]:
-        """What may be told of its lines."""
+        """Return those of its lines whose form may be told."""
         lines = [_PREFIX.sub("", line) for line in self._lines]
         found = (form.match(line) for line in lines for form in _HARMLESS)
         return [match["told"] for match in found if match]

@@ -155,7 +155,7 @@ class ChildProcess:
 
     @property
     def ended_for_memory(self) -> bool:
-        """Whether the child that served says that it had no memory left."""
+        """Return True if the child that served said that it had no memory left."""
         return self._last_words.of_memory()
 
     @property

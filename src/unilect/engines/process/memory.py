@@ -55,7 +55,7 @@ def own_bytes(pid: int) -> int:
 
 
 def processor_words(root: Path = Path("/")) -> frozenset[str]:
-    """What the system says that the processor can do; none where it does not tell."""
+    """The processor's features, as the system lists them; none where it does not."""
     try:
         with (root / "proc" / "cpuinfo").open() as file:
             lines = (line.partition(":") for line in file)

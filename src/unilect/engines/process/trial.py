@@ -31,7 +31,7 @@ class TrialError(ValueError):
 
 
 class TrialFailed(TrialError):
-    """What was tried ended with an error of its own, within its limits."""
+    """An error of the code on trial, which kept to its limits."""
 
 
 def conversations() -> Iterator[dict[str, Any]]:

@@ -218,7 +218,7 @@ class Reader:
         return self._chat.render_turns(turns, **self._names, tools=tools)
 
     def begun(self, prompt: str) -> Ending | None:
-        """What ends the thoughts that a prompt has begun; None where it has begun none."""
+        """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
         return begun(prompt, self._thoughts)
 
     @cached_property

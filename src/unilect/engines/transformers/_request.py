@@ -170,7 +170,7 @@ def prepare(
 
 
 def _mark_of(ending: Ending | None, own: str) -> str | None:
-    """What ends thoughts: the mark of the family where they end with it; None where there are none."""
+    """The end of thoughts: the mark of the family where they end with it; None where there are none."""
     if ending is None:
         return None
     return own if (ending.mark + ending.rest).startswith(own) else ending.mark
@@ -305,7 +305,7 @@ class Answer:
         return [*events, Usage(len(self._job.prompt), self._made, self._cached, thought)]
 
     def _events(self, text: str, reason: Reason | None) -> list[Event]:
-        """What a piece of text says: plain text, thoughts or calls; its tokens are all since the last piece."""
+        """The events of a piece of text: plain text, thoughts or calls; its tokens are all since the last piece."""
         batch: list[Event] = []
         if text:
             batch.append(TextDelta(text, tokens=self._made - self._told))
