@@ -1,5 +1,6 @@
 """Tests of unilect.engines.gguf._errors, on bodies as llama.cpp's server sends them."""
 
+import msgspec
 import pytest
 
 from unilect.engines.gguf._errors import raise_for_child
@@ -14,3 +15,20 @@ def test_want_of_memory(status: int) -> None:
         raise_for_child(status, {}, body)
     with pytest.raises(InvalidRequest):
         raise_for_child(400, {}, body.replace(b"bad_alloc", b"length_error"))
+
+
+def refused(message: str) -> InvalidRequest:
+    """What is made of an error of the child's with this message."""
+    with pytest.raises(InvalidRequest) as caught:
+        raise_for_child(500, {}, msgspec.json.encode({"error": {"code": 500, "message": message}}))
+    return caught.value
+
+
+def test_the_words_of_a_template() -> None:
+    """What stands behind the last place is told; a message that repeats a long conversation, with places in it, holds nobody up."""
+    place = "While executing x at line 1\n{{ x }}\n     ^\nError: "
+    assert (
+        "them: Jinja is hard." in refused(f"{place}{place}Jinja Exception: Jinja is hard").message
+    )
+    many = "While executing x\n   ^\n" * 200_000
+    assert "them: no." in refused(f"{many}\n ^\nError: no").message

@@ -33,10 +33,9 @@ _TOLD = {
 _OF_IMAGES = ("Failed to load image", "Failed to tokenize prompt")
 #: The C++ library's words where there is no memory, behind whatever the server was doing.
 _NO_MEMORY = "std::bad_alloc"
-#: The form of its Jinja's errors: the place in the template, and then the template's own words or what is wrong.
-_OF_TEMPLATE = re.compile(
-    r"While executing .*\n[ ]*\^\nError: (?:Jinja Exception: )?(.*)", re.DOTALL
-)
+#: The form of its Jinja's errors: the place in the template, a mark below it, and then the template's own words or what is wrong.
+_IN_TEMPLATE = "While executing "
+_BELOW = re.compile(r"\n *\^\nError: (?:Jinja Exception: )?")
 _STRAYS = "does not match the expected"
 
 
@@ -52,11 +51,18 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
         InvalidRequest: Also a 500 that tells a fault of the request, such as what its chat template refuses.
         UnilectError: As `raise_for_answer` otherwise.
     """
-    if status in (400, 500) and (words := _OF_TEMPLATE.search(error_message(body))):
-        raise refused_by_template(clean(words[1]))
+    if status in (400, 500) and (words := _words_of_template(error_message(body))) is not None:
+        raise refused_by_template(clean(words))
     if status == 500 or (status == 400 and _NO_MEMORY in error_text(body)):
         raise fault(reported(error_text(body)))
     raise_for_answer(status, headers, body)
+
+
+def _words_of_template(message: str) -> str | None:
+    """Return the words of an error in a template, behind the last place; None for another error. A message may be as long as a conversation."""
+    first = message.find(_IN_TEMPLATE)
+    places = [place.end() for place in _BELOW.finditer(message, first)] if first >= 0 else []
+    return message[places[-1] :] if places else None
 
 
 def fault(error: BackendError) -> UnilectError:
