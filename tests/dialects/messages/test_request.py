@@ -386,6 +386,7 @@ def test_what_is_left_out_is_named() -> None:
         ([], {"tool_choice": {"type": "any"}}, "tool_choice"),
         ([], {"tools": [TOOLS[2]], "tool_choice": {"type": "tool", "name": "web_search"}}, "tools[0]"),
         ([], {"tools": [TOOLS[2]]}, "tools[0]"),
+        ([], {"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}, TOOLS[2]]}, "tools[0]"),
         ([], {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "C"}}, "tool_choice.name"),
         ([], {"tools": TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ([], {"tool_choice": {"type": "some"}}, "tool_choice.type"),

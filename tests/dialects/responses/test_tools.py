@@ -58,6 +58,9 @@ async def test_choices(choice: Any, offered: list[str], told: Any) -> None:
         ({"tools": [F], "tool_choice": {"type": "teapot"}}, "tool_choice.type"),
         ({"tools": [F], "tool_choice": "some"}, "tool_choice"),
         ({"tools": [SEARCH], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [SEARCH]}, "tools[0]"),
+        ({"tools": [{"type": "mcp"}, SEARCH], "tool_choice": "auto"}, "tools[0]"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [SEARCH]}]}, "tools[0].tools[0]"),
         ({"tools": [F], "tool_choice": {"type": "allowed_tools", "tools": [SEARCH]}}, "tool_choice.tools"),
         ({"tools": [F], "tool_choice": {"type": "allowed_tools", "mode": "any", "tools": []}}, "tool_choice.mode"),
         ({"tools": [{"type": "custom", "name": "c", "format": {"type": "grammar"}}]}, "tools[0].format"),
@@ -65,16 +68,16 @@ async def test_choices(choice: Any, offered: list[str], told: Any) -> None:
     ],
 )  # fmt: skip
 async def test_choices_that_are_none(fields: dict[str, Any], param: str) -> None:
-    """A call that only a hosted tool could make, and a choice that is none, are refused by name."""
+    """A call that only a hosted tool could make, hosted tools alone, and a choice that is none, are refused by name."""
     status, body, request = await asked(**fields)
 
     assert (400, param, None) == (status, body["error"]["param"], request)
 
 
 async def test_a_choice_without_tools() -> None:
-    """`auto` without tools asks for nothing, as agents do after they have shortened their history."""
-    for tools in ([], [SEARCH]):
-        status, _, request = await asked(tools=tools, tool_choice="auto", parallel_tool_calls=True)
+    """`auto` without tools asks for nothing, as agents do after they have shortened their history; hosted tools may be offered with `none`."""
+    for tools, choice in (([], "auto"), ([SEARCH], "none")):
+        status, _, request = await asked(tools=tools, tool_choice=choice, parallel_tool_calls=True)
         assert (200, False, False) == (status, "tools" in request, "tool_choice" in request)
 
 

@@ -17,7 +17,6 @@ from unilect.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool,
 
 #: What Anthropic's servers run themselves.
 _HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_")
-_WEB_SEARCH = "web_search_"
 _SEARCH = "tool_search_"
 Choice: TypeAlias = Literal["none", "auto", "required"] | ToolChoice
 
@@ -66,11 +65,11 @@ class Tools:
                 "`defer_loading`.",
                 param="tools",
             )
-        if given and all((tool.type or "").startswith(_WEB_SEARCH) for tool in given):
+        if given and len(self.left_out) == len(given) and (choice is None or choice.type != "none"):
             # Claude Code takes the answer for results, whatever it says
             raise UnsupportedParameter(
-                "`tools[0]` is the web search alone, which runs on Anthropic's servers: a model would make its results up. Give the model "
-                "a search as a tool with `name` and `input_schema`.",
+                f"`tools[0]` is `{(given[0].name or given[0].type or '')[:50]}`, which Anthropic's servers run, and no other tool is "
+                "offered: a model would make its results up. Give the model a tool with `name` and `input_schema` that does it.",
                 param="tools[0]",
             )
         self.tools = found or None

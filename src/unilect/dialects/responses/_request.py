@@ -179,6 +179,8 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
         raise refusal("prompt", "there are no stored prompts here; send `input` and `instructions`")
     fields, left_out = _sampling(asked), _left_out(asked)
     chat, places, tools, of_items = _read(asked, talk, fields)
+    if asked.tool_choice != "none":
+        tools.check_some_run_here()
     include = asked.include or ()
     reasoning = asked.reasoning or Reasoning()
     telling = Telling(

@@ -2,7 +2,7 @@
 The tools of a response: what the model is told of them, and the names that its calls have for the client.
 
 A model knows functions only. A custom tool is a function with one text; the tools of a namespace are functions whose names begin
-with it. What a hosted tool does nobody here can do: it is left out, and told.
+with it. What a hosted tool does nobody here can do: it is left out, and told, or refused where there is no other.
 
 Source: https://platform.openai.com/docs/api-reference/responses/create (`tools`)
 """
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.bounds import check_free_form
-from unilect.errors import InvalidRequest
+from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.parameters.rules import refusal
 from unilect.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool, ToolChoice
 from unilect.web.decode import wrong_field
@@ -87,6 +87,19 @@ class Tools:
                 self.left_out.append(f"{place}:{kind}")
             else:
                 wrong(f"{place}.type", f"`function`, `custom` or `namespace`; found {kind[:100]!r}")
+
+    def check_some_run_here(self) -> None:
+        """
+        Raises:
+            UnsupportedParameter: All tools are hosted ones: clients take the answer for their results, whatever it says.
+        """
+        if self.left_out and not self.functions:
+            place, _, kind = self.left_out[0].partition(":")
+            raise UnsupportedParameter(
+                f"`{place}` is `{kind[:50]}`, which OpenAI's servers run, and no other tool is offered: a model would make its results "
+                "up. Give the model a function that does it.",
+                param=place,
+            )
 
     def called(self, kind: str, name: str, namespace: str | None) -> str:
         """The name of a function for the model, of a call that the client gives back."""
