@@ -121,13 +121,15 @@ class Usage(Struct, frozen=True, gc=False):
     """
     Tokens used by the whole request, all choices together.
 
-    `counters` holds what else an upstream counts, as its `usage` has it.
+    Attributes:
+        reasoning_tokens: Those of `completion_tokens` that are thoughts; None where there are thoughts, and nobody has counted them.
+        counters: What else an upstream counts, as its `usage` has it.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    reasoning_tokens: int | None = 0
     extra: Extra | None = None
     counters: dict[str, Any] = {}
     tokens: ClassVar[int] = 0

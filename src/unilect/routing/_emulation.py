@@ -241,7 +241,7 @@ async def _read_only(backend: Generates, part: _Part) -> list[Event]:
                 native[name] = _with_zeros(native[name], lengths)
     return [
         Finish("length", part.index, Extra(native=native) if native else None),
-        msgspec.structs.replace(used, completion_tokens=0, reasoning_tokens=None),
+        msgspec.structs.replace(used, completion_tokens=0, reasoning_tokens=0),
     ]
 
 
@@ -299,12 +299,11 @@ def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
     for part in parts:
         first.setdefault(part.prompt, usages[part.index])
     cached = [usage.cached_tokens for usage in first.values() if usage.cached_tokens is not None]
-    thought = [u.reasoning_tokens for u in usages.values() if u.reasoning_tokens is not None]
     return Usage(
         sum(usage.prompt_tokens for usage in first.values()),
         sum(usage.completion_tokens for usage in usages.values()),
         sum(cached) if cached else None,
-        sum(thought) if thought else None,
+        sum(usage.reasoning_tokens or 0 for usage in usages.values()),
     )
 
 

@@ -241,13 +241,12 @@ def summed(used: list[Usage]) -> Usage:
     if len(used) == 1:
         return used[0]
     cached = [usage.cached_tokens for usage in used if usage.cached_tokens is not None]
-    thought = [usage.reasoning_tokens for usage in used if usage.reasoning_tokens is not None]
     return replace(
         used[-1],
         prompt_tokens=sum(usage.prompt_tokens for usage in used),
         completion_tokens=sum(usage.completion_tokens for usage in used),
         cached_tokens=sum(cached) if cached else None,
-        reasoning_tokens=sum(thought) if thought else None,
+        reasoning_tokens=sum(usage.reasoning_tokens or 0 for usage in used),
     )
 
 

@@ -38,6 +38,7 @@ from unilect.routing._held import forget
 from unilect.routing._kinds import check_kind, not_for
 from unilect.routing._resume import WHOLE, Continuation
 from unilect.routing._settings import Settings
+from unilect.routing._thoughts import ThoughtTokens
 from unilect.routing.calls import Calls
 from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry
@@ -117,7 +118,7 @@ class Run:
         Raises:
             UnilectError: Before the first batch or between batches.
         """
-        whole: list[Event] = []
+        whole, thoughts = list[Event](), ThoughtTokens()
         try:
             async with self._meter as meter:
                 with self._failover as failover:
@@ -132,13 +133,13 @@ class Run:
                                     meter.see(batch)
                                     if self.streams:
                                         self._continuation.see(batch)
-                                        yield batch
+                                        yield thoughts.counted(batch)
                                     else:
                                         whole += batch
                             finally:
                                 await answer.aclose()
             if whole:
-                yield whole
+                yield thoughts.counted(whole)
         except UnilectError as error:
             self._name_as_asked(error)
             raise

@@ -297,14 +297,17 @@ def _event(name: str, fields: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_json({"type": name} | fields))
 
 
-def _usage(usage: Usage) -> dict[str, int]:
-    """Anthropic's `usage`, whose `input_tokens` are those that were not in the cache."""
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Anthropic's `usage`, whose `input_tokens` are those that were not in the cache; details where the model has thought."""
     cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
+    thought = usage.reasoning_tokens
+    details = {"output_tokens_details": {"thinking_tokens": thought}} if thought else {}
     return {
         "input_tokens": usage.prompt_tokens - cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": usage.completion_tokens,
+        **details,
     }
 
 

@@ -123,8 +123,9 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
     }
+    if usage.reasoning_tokens is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
     for name, count in usage.counters.items():
         body[name] = body[name] | count if isinstance(body.get(name), dict) else count
     return body

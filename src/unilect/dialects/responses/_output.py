@@ -396,6 +396,7 @@ class ResponseEncoder:
 
 def usage_object(usage: Usage) -> dict[str, Any]:
     """The `usage` of a response; agents decide by it when to shorten their history."""
+    thought = usage.reasoning_tokens
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {
@@ -403,7 +404,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
             "cache_write_tokens": 0,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+        "output_tokens_details": None if thought is None else {"reasoning_tokens": thought},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 

@@ -301,8 +301,8 @@ class Answer:
             return events
         if reason is None:  # there have been as many calls as may be
             events.append(Finish("tool_calls"))
-        thought = self._thought or None
-        return [*events, Usage(len(self._job.prompt), self._made, self._cached, thought)]
+        used = Usage(len(self._job.prompt), self._made, self._cached, self._thought)
+        return [*events, used]
 
     def _events(self, text: str, reason: Reason | None) -> list[Event]:
         """The events of a piece of text: plain text, thoughts or calls; its tokens are all since the last piece."""
@@ -361,10 +361,10 @@ class Answers:
                 events += self._of_one(index, answer.read(output, bytes_of))
         self.over = all(answer.over for answer in self._answers)
         if self.over:
-            thought = [usage.reasoning_tokens or 0 for usage in self._usages]
+            thought = sum(usage.reasoning_tokens or 0 for usage in self._usages)
             made = sum(usage.completion_tokens for usage in self._usages)
             total = msgspec.structs.replace(
-                self._usages[0], completion_tokens=made, reasoning_tokens=sum(thought) or None
+                self._usages[0], completion_tokens=made, reasoning_tokens=thought
             )
             events.append(total)
         return events

@@ -420,7 +420,7 @@ def _usage(usage: UsageField) -> Usage:
         usage.prompt_tokens,
         usage.completion_tokens or max(0, usage.total_tokens - usage.prompt_tokens),
         prompt.cached_tokens if prompt else None,
-        completion.reasoning_tokens if completion else None,
+        (completion.reasoning_tokens if completion else None) or 0,
         counters=usage.extra,
     )
 
