@@ -174,7 +174,7 @@ Event: TypeAlias = (
 
 
 #: What servers say of themselves with the first chunk, which may come long before the first token.
-_OF_THE_SERVER = frozenset({"system_fingerprint", "service_tier"})
+_OF_THE_SERVER = frozenset({"system_fingerprint", "service_tier", "id_slot"})
 
 
 def tells(batch: list[Event]) -> bool:
@@ -188,8 +188,8 @@ def is_before(event: Event) -> bool:
     if type(event) is not Opaque:
         return type(event) is Progress
     extra = event.extra
-    more = extra.choice or extra.delta or extra.call or extra.native
-    return not more and extra.chunk.keys() <= _OF_THE_SERVER
+    more = extra.choice or extra.delta or extra.call
+    return not more and (extra.chunk.keys() | extra.native.keys()) <= _OF_THE_SERVER
 
 
 class ToolCall(Struct):

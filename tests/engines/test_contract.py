@@ -30,7 +30,7 @@ from unilect.dialects.openai import completions
 from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.engines.transformers.engine import HfEngine
 from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
-from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.events import Finish, Opaque, Progress, TextDelta, Usage
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.requests import EmbeddingRequest
@@ -122,7 +122,7 @@ async def test_what_is_used_so_far(base: Backend) -> None:
     for request in (chat(STORY, max_tokens=40), completion("Once upon a time", max_tokens=40)):
         for stream in (True, False):
             events = await events_of(base.generate(request.changed(stream=stream)))
-            used, first = events[-1], events[0]
+            used, first = events[-1], [one for one in events if not isinstance(one, Opaque)][0]
             assert isinstance(used, Usage)
             assert isinstance(first, Progress)
             assert used.prompt_tokens == first.total

@@ -1,6 +1,7 @@
 """A GGUF model and llama.cpp's own server, asked the same in the native protocol: they say the same."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 import tiny_gguf
-from appserver import App, serving
+from appserver import App, chunks, serving
 from asking import ask
 from engine import engine
 from llama_server import CONTEXT, llama_server
@@ -130,13 +131,28 @@ async def test_counts_of_each(app: App) -> None:
 
 @in_one_loop
 async def test_slots(app: App) -> None:
-    """The server says how many requests it answers at a time, and hands its slots out itself."""
+    """The server says how many requests it answers at a time; a slot that is asked for is given, and told in whole answers and in each piece."""
     status, body = await app.get("/props")
-    async with app.post("/completion", prompt="a", id_slot=1) as response:
-        refused = await response.json()
-
     assert (200, 2) == (status, json.loads(body)["total_slots"])
-    assert (400, "id_slot") == (response.status, refused["error"]["param"])
+    for slot in (1, 0, 1):
+        told = await post(app, prompt="a", n_predict=2, id_slot=slot)
+        async with app.post("/completion", prompt="a", n_predict=2, id_slot=slot, stream=True, return_progress=True) as response:  # fmt: skip
+            pieces = await chunks(response)
+        assert (slot, {slot}) == (told["id_slot"], {piece["id_slot"] for piece in pieces})
+    elsewhere = await post(app, prompt="a", n_predict=2, id_slot=99)
+    assert elsewhere["id_slot"] in (0, 1)
+
+
+@in_one_loop
+async def test_the_build(app: App) -> None:
+    """Chats and completions tell llama.cpp's build as their fingerprint, whole and in each chunk, for several choices, too."""
+    for path, body in (("/v1/chat/completions", {}), ("/v1/completions", {"prompt": "a", "n": 2})):
+        whole = await post(app, path, **body, max_tokens=2)
+        async with app.post(path, **body, max_tokens=2, stream=True) as response:
+            *pieces, done = await chunks(response)
+        assert "[DONE]" == done
+        [build] = {one["system_fingerprint"] for one in (whole, *pieces)}
+        assert re.fullmatch(r"b[1-9]\d{3,}", build)
 
 
 @in_one_loop

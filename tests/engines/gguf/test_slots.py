@@ -48,6 +48,22 @@ async def test_lowest_free_slot_is_handed_out() -> None:
     assert [1, 3] == [await slots.take(b""), await slots.take(b"")]
 
 
+async def test_wish() -> None:
+    """A free slot is given to who asks for it, though another holds its beginning; one that is busy, none, or another caller's is not."""
+    slots = Slots(3)
+    slots.apart = True
+    assert 0 == await read(slots, "a", LONG)
+    with of("a"):
+        assert 2 == await slots.take(LONG, 2)
+        assert 0 == await slots.take(LONG, 2)
+        slots.give_back(2)
+        slots.give_back(0)
+        assert 0 == await slots.take(LONG, 9)
+        slots.give_back(0)
+    with of("b"):
+        assert 1 == await slots.take(LONG, 0)
+
+
 async def test_conversation_goes_back_to_its_slot() -> None:
     """A conversation gets the slot that holds its beginning, though a lower one is free and another is busy."""
     slots = Slots(3)

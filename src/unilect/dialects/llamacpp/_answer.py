@@ -22,6 +22,7 @@ from unilect.events import (
     Choice,
     Event,
     Fold,
+    Opaque,
     Progress,
     ReasoningDelta,
     TextDelta,
@@ -33,7 +34,7 @@ from unilect.web.streaming import COMMENT
 
 _NO_SLOT = -1
 _NOTHING = object()
-_PIECE = b'"tokens":[],"stop":false,"id_slot":-1,"slot_id":-1,"multimodal":false}\n\n'
+_PIECE = b'"tokens":[],"stop":false,"id_slot":%d,"slot_id":%d,"multimodal":false}\n\n'
 #: The names of a request's settings in the generations of the protocol, where they are not its own.
 _SETTINGS = {"max_tokens": ("n_predict",), "logprobs": ("n_probs",)}
 #: Where the generations have different names for one setting.
@@ -65,6 +66,7 @@ class NativeEncoder:
         self._fold = Fold()
         self._start_s = time.perf_counter()
         self._first_s: float | None = None
+        self._slots: dict[int, int] = {}  # of the choices, as far as the backend says
 
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events; the last ones come with the usage, which they tell."""
@@ -74,9 +76,11 @@ class NativeEncoder:
             if isinstance(event, TextDelta | ReasoningDelta):
                 if self._first_s is None:
                     self._first_s = time.perf_counter()
-                frames.append(_piece(event))
+                frames.append(_piece(event, self._slots.get(event.index, _NO_SLOT)))
             elif isinstance(event, Progress):
-                frames += [_progress_frame(event)] if self._progress else []
+                frames += [self._progress_frame(event)] if self._progress else []
+            elif isinstance(event, Opaque) and "id_slot" in event.extra.native:
+                self._slots[event.index or 0] = event.extra.native["id_slot"]
             elif isinstance(event, Usage):
                 for last in self._objects(self._fold.answer()):
                     last |= {"content": "", "tokens": []}
@@ -143,6 +147,11 @@ class NativeEncoder:
             objects.append(made | told | fixed)
         return objects
 
+    def _progress_frame(self, event: Progress) -> bytes:
+        slot = self._slots.get(0, _NO_SLOT)
+        piece = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": slot}
+        return _frame(piece | progress_object(event))
+
     def _wanted(self, told: dict[str, Any]) -> dict[str, Any]:
         """The fields of an object that the client asked for, by the paths that it wrote."""
         if not self._fields:
@@ -192,23 +201,18 @@ def _frame(fields: dict[str, Any]) -> bytes:
     return b"data: " + encode_json(fields) + b"\n\n"
 
 
-def _piece(event: TextDelta | ReasoningDelta) -> bytes:
-    """The frame for a piece of text."""
+def _piece(event: TextDelta | ReasoningDelta, slot: int) -> bytes:
+    """The frame for a piece of text, which was made in a slot."""
     logprobs = event.logprobs if isinstance(event, TextDelta) else None
     native = event.extra.native if event.extra is not None else {}
     if logprobs is None and not native:
         text = encode_json(event.text)
-        return b'data: {"index":%d,"content":%s,%s' % (event.index, text, _PIECE)
+        return b'data: {"index":%d,"content":%s,' % (event.index, text) + _PIECE % (slot, slot)
     fields: dict[str, Any] = {"index": event.index, "content": event.text, "tokens": []}
-    fields |= native | {"stop": False, "id_slot": _NO_SLOT, "slot_id": _NO_SLOT}
+    fields |= native | {"stop": False, "id_slot": slot, "slot_id": slot}
     if logprobs:
         fields |= _probabilities(logprobs, native.get("completion_probabilities"))
     return _frame(fields | {"multimodal": False})
-
-
-def _progress_frame(event: Progress) -> bytes:
-    piece = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": _NO_SLOT}
-    return _frame(piece | progress_object(event))
 
 
 def _at(value: Any, path: list[str]) -> Any:

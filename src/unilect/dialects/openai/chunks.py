@@ -46,6 +46,7 @@ class ChunkEncoder:
             "object": kind,
             "created": int(time.time()),
             "model": model,
+            "system_fingerprint": None,  # of who says nothing else
         }
         self.tail = b'],"usage":null}\n\n' if self._usage_wanted else b"]}\n\n"
         self._late: dict[str, Any] = {}

@@ -60,6 +60,14 @@ _BIAS, _SURELY, _LEAST = 500.0, 30.0, 1e-45  # logits, and a probability
 _ODDS = {"temperature": 1, "samplers": ["temperature"], "post_sampling_probs": True, "n_probs": 2}
 
 
+def of_server(request: ChatRequest | CompletionRequest, build: str, slot: int) -> list[Event]:
+    """What an answer says of the server that makes it: the build, and to clients of llama.cpp's protocol the slot."""
+    told: list[Event] = [Opaque(Extra({_BUILD: build}))]
+    if isinstance(request, CompletionRequest):
+        told.append(Opaque(Extra(native={"id_slot": slot}), 0))
+    return told
+
+
 async def completed(
     server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
 ) -> Batches:
@@ -322,7 +330,7 @@ def _without_verbose(event: Event) -> Event | None:
     """
     An event with what the server's last chunk says beside OpenAI's fields: that the context was full.
 
-    Its fingerprint names no build, and is left out.
+    Its fingerprint may name no build, and `of_server` has told it.
     """
     extra = getattr(event, "extra", None)
     if extra is None or not {_VERBOSE, _BUILD} & extra.chunk.keys():

@@ -60,6 +60,7 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         "devices": [str(device["description"]) for device in _gpus()],
         "warning": warning,
         "template_fault": fault,
+        "build": _build(),
         "needs": msgspec.to_builtins(needs),
         # beside what is remembered, copies of a slot while it is changed
         "grows_bytes": needs.grows + 2 * (needs.slot + needs.checkpoint) + own + images,
@@ -179,6 +180,12 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
             kind = xllamacpp.llama_pooling_type
             p.pooling_type = _member(kind, "LLAMA_POOLING_TYPE", settings["pooling"])
     return p
+
+
+def _build() -> str:
+    """llama.cpp's build, as its server tells it; wheels that do not name it have its number at the end of their version."""
+    number = xllamacpp.BUILD_INFO["build_number"] or xllamacpp.__version__.rpartition(".")[2]
+    return f"b{number}"
 
 
 def has_gpu() -> bool:

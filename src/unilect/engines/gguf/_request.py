@@ -47,17 +47,18 @@ _SAMPLING = names(
 _OWN_NAMES = tuple(
     name
     for name in LLAMACPP_PARAMETERS
-    if name not in ("n_probs", "id_slot", "return_progress", "lora")
+    if name
+    not in ("n_probs", "id_slot", "return_progress", "lora")  # slots are handed out by `Slots`
 )
 _NATIVE = names(
-    "n_probs return_progress top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
+    "n_probs id_slot return_progress top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
     "response_format tools parallel_tool_calls reasoning_effort chat_template_kwargs "
     "echo add_generation_prompt continue_final_message reasoning_format "
     "enable_thinking thinking_budget_tokens "  # these two where the template knows them
     "suffix input_extra "  # where the model has tokens for a gap
     "lora"  # where it has adapters
 )
-PARAMETERS = honoured(  # slots are handed out by unilect
+PARAMETERS = honoured(
     (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
     names("n best_of tool_choice functions function_call encoding_format dimensions"),
 )

@@ -1,7 +1,7 @@
 """
 Assigns an engine's slots to requests, and queues the others.
 
-A conversation goes back to the slot that holds its beginning. Any other request gets a slot that holds nothing, else one that was not
+A conversation goes back to the slot that holds its beginning, or gets the one that its client asks for. Any other request gets a slot that holds nothing, else one that was not
 used for longest, so that conversations which take turns keep theirs.
 
 llama.cpp steps busy slots together only where they lie side by side (each has a KV cache of its own), and left to itself it
@@ -63,18 +63,22 @@ class Slots:
         self._restored: set[int] = set()  # and not asked since
         self._waiting: deque[asyncio.Future[int]] = deque()
 
-    async def take(self, prompt: bytes) -> int:
+    async def take(self, prompt: bytes, wish: int | None = None) -> int:
         """
         A slot for a prompt, once one is free and it is this request's turn; to be given back.
 
         Args:
             prompt: What the engine will read, in any form whose beginning stays as the conversation goes on.
+            wish: The slot that the client would like, which it gets if that is free and holds nothing of another's.
 
         Raises:
             BackendUnavailable: The model was stopped meanwhile.
         """
         blocks, caller = _blocks(prompt), whose()
-        slot = self._choose(blocks, caller) if self._free else await self._wait()
+        if wish in self._free and not self._is_anothers(wish, caller):
+            slot = wish
+        else:
+            slot = self._choose(blocks, caller) if self._free else await self._wait()
         self._free.discard(slot)
         self._restored.discard(slot)
         self._blocks[slot] = blocks
@@ -232,6 +236,10 @@ class Slots:
         if self.kept and worth > 1:
             return min(self._free)
         return min(mine or self._free, key=lambda slot: self._order.get(slot, 0))
+
+    def _is_anothers(self, slot: int, caller: str) -> bool:
+        """True where a slot holds prompts of another caller, from whom this one is kept apart."""
+        return self.apart and self._owners.get(slot, caller) != caller
 
     def _held(self, slot: int) -> int:
         """The number of a prompt's blocks that a slot holds."""

@@ -36,6 +36,7 @@ from unilect.engines.gguf._answers import (
     completed,
     echoed,
     forced_call,
+    of_server,
     told_twice,
     without_alternatives,
 )
@@ -49,7 +50,7 @@ from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
 from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
-from unilect.engines.gguf._settings import child_settings, read_beside
+from unilect.engines.gguf._settings import child_process, child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._thoughts import ThoughtsOfModel
 from unilect.engines.gguf._tokens import (
@@ -62,7 +63,7 @@ from unilect.engines.gguf._tokens import (
     text_of,
 )
 from unilect.engines.gguf._turns import Turns
-from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import Supervisor
@@ -143,7 +144,7 @@ class GgufEngine:
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
-        self._told, self._is_known, self._template_fault = False, False, ""
+        self._told, self._is_known, self._template_fault, self._build = False, False, "", ""
         self.device = ""
         self._servers = {
             self._generator: self._connection(self._generator, self._slots.forget),
@@ -162,6 +163,7 @@ class GgufEngine:
         with unknown_architecture(self._path, self._head):
             said = await self._main.start()
         self._tell(said)
+        self._build = said["build"]
         if self._writes:
             server = await self._servers[self._generator].connect()
             self._learn(await loaded(server, self._template), said.get("template_fault", ""))
@@ -175,12 +177,15 @@ class GgufEngine:
         body = await self.compile(request)  # what is wrong with it is told without waiting
         apart = self._adapters.changes(request)
         await self._partition.admit(self._generator)
-        slot = await self._slots.take(b"" if apart else wire.conversation(request))
+        prompt = b"" if apart else wire.conversation(request)
+        slot = await self._slots.take(prompt, request.id_slot)
         try:
             async with supervisor.watch(request) as ticket:
                 batches = await self._generated(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
+                        if not ticket.taken:
+                            batch = [*of_server(request, self._build, slot), *batch]
                         ticket.taken = True
                         self._slots.begun(slot, batch)
                         if ticket.on_begin is not None and tells(batch):
@@ -400,16 +405,8 @@ class GgufEngine:
             own |= {"tried_templates": tried, "template_fault": self._template_fault}
             return fixed | {"socket_path": socket_path, "api_key": self._key} | own
 
-        return ChildProcess(
-            name,
-            python_command("unilect.engines.gguf._child"),
-            settings,
-            start_timeout_s=self._config.start_timeout_s,
-            # else it calls gdb when it ends, which takes seconds
-            environment={"GGML_NO_BACKTRACE": "1"},
-            takes_bytes=fixed["takes_bytes"],
-            on_progress=self._report if self._on_progress is not None else None,
-        )
+        report = self._report if self._on_progress is not None else None
+        return child_process(fixed, settings, self._config.start_timeout_s, report)
 
     def _tell(self, said: dict[str, Any]) -> None:
         """Say once where the model runs, and what it takes."""
