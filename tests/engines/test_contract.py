@@ -122,7 +122,7 @@ async def test_what_is_used_so_far(base: Backend) -> None:
     for request in (chat(STORY, max_tokens=40), completion("Once upon a time", max_tokens=40)):
         for stream in (True, False):
             events = await events_of(base.generate(request.changed(stream=stream)))
-            used, first = events[-1], [one for one in events if not isinstance(one, Opaque)][0]
+            used, first = events[-1], next(one for one in events if not isinstance(one, Opaque))
             assert isinstance(used, Usage)
             assert isinstance(first, Progress)
             assert used.prompt_tokens == first.total

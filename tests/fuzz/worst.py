@@ -103,9 +103,9 @@ def _responses() -> _Made:
     yield "grammars of custom tools", path, many('{"input":"x","tools":[', '{"type":"custom","name":"n%d","format":{"type":"grammar","syntax":"lark","definition":"%s"}}', "]}", 120, ESCAPED)
     yield "one grammar of a custom tool", path, full('{"input":"x","tools":[{"type":"custom","name":"n","format":{"type":"grammar","syntax":"lark","definition":"', ESCAPED, '"}}]}')
     yield "tools of namespaces", path, lambda size: json.dumps({"input": "x", "tools": [{"type": "namespace", "name": f"n{n}", "tools": [{"type": "function", "name": f"f{m}", "parameters": BLANK} for m in range(16)]} for n in range(400)]})
-    yield "hosted tools", path, many('{"input":"x","max_output_tokens":2,"store":false,"tools":[', '{"type":"web_search","x":"%s"}', "]}", 1000, ESCAPED)
-    yield "a hosted tool of many values", path, some('{"input":"x","max_output_tokens":2,"tools":[{"type":"web_search","x":[', "0,", "0]}]}", 900_000)
-    yield "a deep tool", path, lambda size: '{"input":"x","tools":[{"type":"web_search","x":' + "[" * 975 + "]" * 975 + "}]}"
+    yield "hosted tools", path, many('{"input":"x","max_output_tokens":2,"store":false,"tools":[', '{"type":"web_search","x":"%s"}', '],"tool_choice":"none"}', 1000, ESCAPED)
+    yield "a hosted tool of many values", path, some('{"input":"x","max_output_tokens":2,"tools":[{"type":"web_search","x":[', "0,", '0]}],"tool_choice":"none"}', 900_000)
+    yield "a deep tool", path, lambda size: '{"input":"x","tools":[{"type":"web_search","x":' + "[" * 975 + "]" * 975 + '}],"tool_choice":"none"}'
     yield "a deep format", path, lambda size: '{"input":"x","text":{"format":{"type":"text","x":' + "[" * 975 + "]" * 975 + "}}}"
     yield "schemas", path, lambda size: json.dumps({"input": "x", "tools": [{"type": "function", "name": f"f{n}", "parameters": {"type": "object", "properties": {f"p{m}": {"type": "string"} for m in range(200)}}} for n in range(100)]})
     yield "allowed tools", path, lambda size: json.dumps({"input": "x", "tools": [{"type": "function", "name": f"f{n}", "parameters": BLANK} for n in range(128)], "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "f127"}] * 1024}})
@@ -124,9 +124,9 @@ def _messages() -> _Made:
     yield "many blocks", path, many('{"max_tokens":2,"messages":[', '{"role":"user","content":[' + '{"type":"text","text":""},' * 700 + '{"type":"text","text":""}]}', "]}", 24)
     yield "the system's blocks", path, many('{"max_tokens":2,"messages":[' + user + '],"system":[', '{"type":"text","text":"%s","cache_control":{"type":"ephemeral"}}', "]}", 1024, ESCAPED)
     yield "results", path, many('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]},{"role":"user","content":[', '{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":"%s"}]}', "]}]}", 1000, ESCAPED)
-    yield "calls", path, many('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[', '{"type":"tool_use","id":"a","name":"f","input":{"a": "%s"}}', "]}]}", 1000, ESCAPED)
-    yield "a call", path, full('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"a":"', ESCAPED, '"}}]}]}')
-    yield "a call of many values", path, some('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"a":[', "{},", "{}]}}]}]}", 110_000)
+    yield "calls", path, many('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[', '{"type":"tool_use","id":"a","name":"f","input":{"a": "%s"}}', ']},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]}', 1000, ESCAPED)
+    yield "a call", path, full('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"a":"', ESCAPED, '"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]}')
+    yield "a call of many values", path, some('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"a":[', "{},", '{}]}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"a"}]}]}', 110_000)
     yield "an image", path, full('{"max_tokens":2,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"' + PNG, "A", '"}}]}]}')
     yield "a document", path, full('{"max_tokens":2,"messages":[{"role":"user","content":[{"type":"document","source":{"type":"text","data":"', ESCAPED, '"}}]}]}')
     yield "a thought", path, full('{"max_tokens":2,"messages":[' + user + ',{"role":"assistant","content":[{"type":"thinking","thinking":"', ESCAPED, '","signature":"x"}]}]}')

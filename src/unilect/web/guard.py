@@ -317,7 +317,7 @@ class Guard:
             status = self._profile.wrong_key_status
         elif self._profile.error_status is not None and status != 401:
             status = self._profile.error_status
-        form = route.for_request(request).error if route.path else self._form(request.path)
+        form = self._form(request, route)
         if form is openai_error and (self._profile.error_detail or route.dialect in _DETAILED):
             form = detailed_error
         response = form(error.for_client(request_id), status)
@@ -338,9 +338,18 @@ class Guard:
         response.headers.update(request.get(HEADERS, _NO_HEADERS))
         return response
 
-    def _form(self, path: str) -> ErrorForm:
-        """The form of errors where there is no route: that of the route whose path this one is, or lies below."""
-        every = self._routes.values()
+    def _form(self, request: web.Request, route: Route) -> ErrorForm:
+        """
+        The form of a request's errors: of the dialect whose clients send such a header, else of the route.
+
+        Where there is no route, it is that of the route whose path this one is, or lies below.
+        """
+        every, path = self._routes.values(), request.path
+        others = (other for one in every for other in one.others)
+        if (by := next((one for one in others if one.needs_header in request.headers), None)) is not None:  # fmt: skip
+            return by.error
+        if route.path:
+            return route.error
         above = [route for route in every if f"{path}/".startswith(f"{route.path}/")]
         return max(above, key=lambda route: len(route.path), default=_NO_ROUTE).error
 

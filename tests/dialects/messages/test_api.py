@@ -215,6 +215,26 @@ async def test_errors(method: str, path: str, body: bytes | None, status: int, k
             assert (await error_of(response))["type"] == kind
 
 
+async def test_errors_elsewhere() -> None:
+    """Who sends `anthropic-version` gets errors in Anthropic's form at any path, and others in OpenAI's."""
+    config = Config(api_keys=["sk-a"])
+    async with scripted(says(b"")) as server, serving(upstream(server.url), config) as app:
+        for method, path, key, status, kind in (
+            ("GET", "/v1/files", "sk-a", 404, "not_found_error"),
+            ("POST", "/v1/complete", "sk-a", 404, "not_found_error"),
+            ("POST", "/v1/chat/completions", "sk-a", 400, "invalid_request_error"),
+            ("POST", "/v1/chat/completions", "no", 401, "authentication_error"),
+            ("DELETE", "/v1/models", "sk-a", 405, "invalid_request_error"),
+        ):
+            headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+            async with asks(app, method, path, headers=headers) as response:
+                assert status == response.status
+                assert kind == (await error_of(response))["type"]
+            async with asks(app, method, path, headers={"x-api-key": key}) as response:
+                assert status == response.status
+                assert "type" not in await response.json()
+
+
 @pytest.mark.parametrize(
     ("told", "status", "kind", "headers"),
     [

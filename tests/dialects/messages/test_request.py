@@ -120,6 +120,37 @@ def test_a_later_system_turn_is_text_of_the_user() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        [],
+        [user(text("and?"))],
+        [assistant(text("done"))],
+        [user(result("a", id="other"))],
+        [user(text("and?")), assistant(text("b")), user(result("late"))],
+        [{"role": "system", "content": "now"}, assistant(text("b")), user(result("late"))],
+    ],
+)
+def test_calls_without_results(after: list[Any]) -> None:
+    """A call whose result does not come in the turn after it is refused, in words at which clients mend the conversation."""
+    other = call("other")
+    error = refused(USER, assistant(text("a"), other, call(x=1)), user(result("r", id="other")), *after)  # fmt: skip
+    assert "messages[1].content[2]" == error.param
+    assert (
+        "`tool_use` ids were found without `tool_result` blocks immediately after: "
+        in error.message
+    )
+
+
+def test_results_in_several_turns() -> None:
+    """The turn after a call may be sent in several, with a turn of the system between them; and calls may stand in two."""
+    calls = assistant(call("one")), assistant(call("two"))
+    results = user(result("1", id="one")), {"role": "system", "content": "now"}, user(result("2", id="two"))  # fmt: skip
+    messages = decoded(USER, *calls, *results).request.messages
+
+    assert ["user", "assistant", "tool", "tool", "user"] == [one.role for one in messages]
+
+
 def test_results_stand_before_the_users_text() -> None:
     """A turn with a thought, a call, an error and a text is reasoning, a call, the tool's error, and then the user's text."""
     asked = decoded(

@@ -78,6 +78,7 @@ class Conversation:
         self.left_out: list[str] = []
         self.referenced: set[str] = set()
         self._calls: set[str] = set()
+        self._unanswered: dict[str, str] = {}  # calls of the turn before, by their places
         self._values = 0
         self._inputs = 0  # bytes of all calls' arguments
         self._system: list[str] = []
@@ -90,6 +91,7 @@ class Conversation:
             self._turn(turn, f"messages[{number}]")
         self._end_assistant()
         self._end_user()
+        self._check_calls()
         if not self.messages:
             raise InvalidRequest(
                 "`messages` has no turn of the user. Send at least one.", param="messages"
@@ -149,6 +151,9 @@ class Conversation:
         if not (text or thoughts or calls):
             return
         self._end_user()
+        if self._assistant_turn is None:
+            self._check_calls()
+        self._unanswered |= {call.id: where for where, call in calls.items()}
         self._answered = True
         if self._assistant_turn is None:
             self._assistant_turn = _Assistant(place)
@@ -169,6 +174,18 @@ class Conversation:
             )
         self._calls.add(id)
         return MessageToolCall(id, FunctionCall(name, arguments))
+
+    def _check_calls(self) -> None:
+        """
+        Raises:
+            InvalidRequest: A call has no result; Claude Code mends its conversation where it finds these words.
+        """
+        for id, where in self._unanswered.items():
+            raise InvalidRequest(
+                f"`{where}`: `tool_use` ids were found without `tool_result` blocks immediately after: {id[:100]}. Send the result of each "
+                "call in the turn after it.",
+                param=where,
+            )
 
     def _read_user(self, blocks: Sequence[Block], where: str) -> None:
         """Add the blocks of a user turn, or of a later system turn, to the user message that is being read."""
@@ -192,6 +209,7 @@ class Conversation:
                 "Send the turn with the call, too.",
                 param=f"{where}.tool_use_id",
             )
+        self._unanswered.pop(id, None)
         texts = []
         for number, inner in enumerate(_inner(block.content, f"{where}.content")):
             place = f"{where}.content[{number}]"
