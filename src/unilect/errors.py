@@ -70,13 +70,13 @@ class UnilectError(Exception):
     An error with an HTTP answer. Raise a subclass.
 
     Attributes:
-        status: HTTP status code.
-        type, code: OpenAI's error type, and its error code, a string, or None.
+        status, type, code: The HTTP status code, OpenAI's error type, and its error code, a string, or None.
         number: FastChat's error code, an integer.
         param: The request parameter at fault, or None.
         retry_after_s: Seconds after which a retry makes sense, or None.
         reason: What the operator is told instead of the message: why, with addresses and a server's own words. No client sees it.
         logged: What the log of a request tells instead, where the message or the reason has a backend's own words: they may repeat the request.
+        more: Numbers that its body has beside, by llama.cpp's names.
         connection_failed: No connection was made, or it ended before a byte of an answer came: no request's doing.
     """
 
@@ -85,6 +85,7 @@ class UnilectError(Exception):
     code: ClassVar[str | None] = None
     number: ClassVar[int] = 50001
     connection_failed: bool = False
+    more: dict[str, Any] = {}
 
     def __init__(
         self,
@@ -132,8 +133,8 @@ class UnilectError(Exception):
         return kept
 
     def detail(self) -> dict[str, Any]:
-        """The inner error object: message, type, param and code."""
-        return {name: getattr(self, name) for name in ("message", "type", "param", "code")}
+        """The inner error object: message, type, param and code, and what `more` has."""
+        return {name: getattr(self, name) for name in ("message", "type", "param", "code")} | self.more  # fmt: skip
 
     def envelope(self) -> dict[str, Any]:
         """The whole JSON body of an error answer."""
@@ -189,9 +190,7 @@ class ContextLengthExceeded(InvalidRequest):
     """
     The prompt exceeds the model's maximum context length.
 
-    Attributes:
-        prompt_tokens: How many tokens the prompt has, at least; None where that is not known.
-        context: The most tokens of prompt and answer together; None where that is not known.
+    `prompt_tokens` (at least) and `context`, of prompt and answer together, are None where they are not known.
     """
 
     code = "context_length_exceeded"
@@ -203,6 +202,7 @@ class ContextLengthExceeded(InvalidRequest):
         """This error with its numbers, where they are known."""
         if isinstance(prompt_tokens, int) and isinstance(context, int):
             self.prompt_tokens, self.context = prompt_tokens, context
+            self.more = {"n_prompt_tokens": prompt_tokens, "n_ctx": context}
         return self
 
 

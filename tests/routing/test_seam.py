@@ -315,3 +315,14 @@ def test_probabilities_are_not_continued() -> None:
     request, _ = resolve_parameters(chat(logprobs=True), TEXT, "refuse")
     piece = TextDelta("a", logprobs=[TokenLogprob("a", -1.0)])
     assert seam_of(request, TEXT, "a", 1, [piece]) is None
+
+
+def test_ids_at_the_seam() -> None:
+    """An answer whose pieces have the ids of their tokens goes on; only a piece of which the client has a part comes without them."""
+    had = [TextDelta(text, extra=Extra(native={"tokens": [1]})) for text in ("Once", " upon")]
+    seam = seam_of(completion("Say: ", temperature=0, return_tokens=True), TEXT, "Once upon", 2, had)  # fmt: skip
+    assert seam is not None
+    again = Extra(native={"tokens": [2, 3]})
+    more: list[Event] = [TextDelta("Once upon a", extra=again), TextDelta(" time", extra=again)]
+
+    assert [TextDelta(" a"), more[1]] == joined(Join(replace(seam, expected="Once upon"), LOST), more)  # fmt: skip

@@ -52,6 +52,7 @@ EMULATED = frozenset(
 )
 #: What agents send to every model, also to one that can neither think nor be brief; an API that agents speak leaves it out for such.
 AGENTS_SEND = ("reasoning_effort", "enable_thinking", "verbosity")
+_MAX_BIAS_TEXT = 64  # characters
 _NOT_KEPT = "store"  # accepted, and yet a promise that no backend keeps: answers are not stored
 _HONOURED = frozenset({"native", "emulated", "accepted"})
 
@@ -299,13 +300,40 @@ def token_biases(
     Raises:
         InvalidRequest: A key is no token id, or not one of the model, or a value is true.
     """
-    for token, value in given.items():
-        if not token.isdecimal() or len(token) > 10:
+    for token in given:
+        if not _is_id(token):
             raise InvalidRequest(
                 f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
                 param="logit_bias",
             )
-        if tokens is not None and int(token) >= tokens:
+    return {int(token): value for token, value in text_biases(given, tokens)}
+
+
+def text_biases(
+    given: Mapping[str, float | bool], tokens: int | None = None
+) -> list[tuple[int | str, float | bool]]:
+    """
+    `logit_bias` as pairs for llama.cpp: a key that is no number is a text, and stands for each of its tokens.
+
+    Args:
+        tokens: How many the model has, where that is known.
+
+    Raises:
+        InvalidRequest: A key is a long text, or no token of the model, or a value is true.
+    """
+    for token, value in given.items():
+        if not _is_id(token):
+            if token.lstrip("+-").isdecimal():
+                raise InvalidRequest(
+                    f"`logit_bias` has the key {token[:30]!r}, which is no token id.",
+                    param="logit_bias",
+                )
+            if not 0 < len(token) <= _MAX_BIAS_TEXT:
+                raise InvalidRequest(
+                    f"`logit_bias` has a text of {len(token)} characters as a key; expected 1 to {_MAX_BIAS_TEXT}.",
+                    param="logit_bias",
+                )
+        elif tokens is not None and int(token) >= tokens:
             raise InvalidRequest(
                 f"`logit_bias` has the token id {token}, which the model does not have: it has {tokens}, from 0 on.",
                 param="logit_bias",
@@ -315,7 +343,12 @@ def token_biases(
                 f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
                 param="logit_bias",
             )
-    return {int(token): value for token, value in given.items()}
+    return [(int(token) if _is_id(token) else token, value) for token, value in given.items()]
+
+
+def _is_id(token: str) -> bool:
+    """Return True for a token id, as a text."""
+    return token.isdecimal() and token.isascii() and len(token) <= 10
 
 
 def lora_scales(given: Sequence[LoraScale], count: int, where: str) -> list[float]:

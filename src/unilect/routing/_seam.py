@@ -31,7 +31,7 @@ from unilect.routing import _tools as tools
 _LONGEST_WORD = 64
 #: What would be another answer if its beginning were a part of the prompt, or cannot be told of a beginning.
 _NOT_CONTINUED = names(
-    "n best_of echo suffix input_extra logprobs top_logprobs n_probs return_tokens post_sampling_probs presence_penalty "
+    "n best_of echo suffix input_extra logprobs top_logprobs n_probs post_sampling_probs presence_penalty "
     "frequency_penalty mirostat response_format grammar num_beams use_beam_search t_max_predict_ms functions function_call tokenize "
     "dry_multiplier n_indent"
 )
@@ -184,8 +184,11 @@ class Join:
                 return None
             case TextDelta(text, 0):
                 self._tokens += event.tokens
-                text = self._added(text)
-                return replace(event, text=text) if text or event.extra else None
+                added = self._added(text)
+                if added == text:
+                    return event if text or event.extra else None
+                # what is said of all of a piece, such as its ids, is wrong of a part
+                return replace(event, text=added, extra=None) if added else None
             case Finish(reason):
                 if self._expected and not (
                     reason == "stop" and any(s.startswith(self._expected) for s in self._seam.stops)

@@ -1,4 +1,4 @@
-"""Tests of unilect.dialects.llamacpp._prompts: every form of a prompt, beside llama.cpp's own server."""
+"""Tests of unilect.dialects.llamacpp.prompts: every form of a prompt, beside llama.cpp's own server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from appserver import App, serving
 from asking import ask
 from llama_server import CONTEXT, llama_server
 from unilect.config.server import ModelConfig
-from unilect.dialects.llamacpp._prompts import Written, one_by_one
+from unilect.dialects.llamacpp.prompts import Written, one_by_one
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import InvalidRequest
 

@@ -54,7 +54,7 @@ async def test_a_models_defaults_are_effective() -> None:
             listed = (await get(app, "/v1/models"))["data"][0]
 
     assert (0.25, 7, 7, 1.5) == tuple(params[n] for n in ("temperature", "max_tokens", "n_predict", "repeat_penalty"))  # fmt: skip
-    assert ["other"] == listed["aliases"]
+    assert ["m", "other"] == listed["aliases"]
 
 
 async def test_a_model_that_sleeps(tmp_path: Path) -> None:

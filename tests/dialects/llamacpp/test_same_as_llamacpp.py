@@ -83,6 +83,8 @@ async def post(app: App, path: str = "/completion", **body: Any) -> Any:
         {"t_max_predict_ms": 100_000},
         {"n_indent": 4},
         {"n_keep": 2, "n_discard": 1},
+        {"logit_bias": [[" the", False], [" a", -50], [".", 2.5]]},
+        {"logit_bias": {" the": -100, " dog": 1}},
     ],
     ids=lambda fields: next(iter(fields)),
 )  # fmt: skip
@@ -93,6 +95,58 @@ async def test_the_same_answer(app: App, reference: str, fields: dict[str, Any])
     ours = await post(app, **body)
 
     assert {name: theirs[name] for name in SAME} == {name: ours[name] for name in SAME}
+
+
+@in_one_loop
+async def test_ids_in_streams(app: App, reference: str) -> None:
+    """Each piece of a stream has the ids of its tokens, asked for or not, as llama.cpp's server has it; whole answers have them if asked."""
+    body = {"prompt": STORY, "n_predict": 24, "temperature": 1.5, "seed": 5}
+    theirs = ask(f"{reference}/completion", body | {"return_tokens": True}).body["tokens"]
+    for more in ({}, {"return_tokens": True}):
+        pieces = await post(app, **body, **more, stream=True)
+        assert theirs == [id for piece in pieces for id in piece["tokens"]]
+        assert (theirs if more else []) == (await post(app, **body, **more))["tokens"]
+
+
+@in_one_loop
+async def test_how_much_too_long(app: App) -> None:
+    """The refusal of a long prompt has its tokens and the context's as numbers, whole and streamed."""
+    asked = {"/completion": {"prompt": "word " * 5000}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "word " * 5000}]}}  # fmt: skip
+    for path, body in asked.items():
+        for stream in (False, True):
+            async with app.post(path, **body, stream=stream) as response:
+                error = (await response.json())["error"]
+            assert (400, "context_length_exceeded", CONTEXT) == (response.status, error["code"], error["n_ctx"])  # fmt: skip
+            assert 5000 <= error["n_prompt_tokens"]
+
+
+@in_one_loop
+async def test_the_list_of_models(app: App) -> None:
+    """The list has llama.cpp's second one, in which its clients see what a model reads."""
+    listed = json.loads((await app.get("/models"))[1])
+
+    assert [("m", ["completion"])] == [(one["name"], one["capabilities"]) for one in listed["models"]]  # fmt: skip
+    assert (["m"], []) == (listed["data"][0]["aliases"], listed["data"][0]["tags"])
+
+
+@in_one_loop
+async def test_mixed_inputs(app: App) -> None:
+    """Texts and token ids are embedded beside one another, and as one input, at each URL."""
+    ids = (await post(app, "/tokenize", content=" of France"))["tokens"]
+    hello = (await post(app, "/tokenize", content="Hello", add_special=True))["tokens"]
+
+    async def vectors(input: Any) -> Any:
+        told = (await post(app, "/v1/embeddings", input=input))["data"]
+        native = await post(app, "/embedding", content=input)
+        native = native if isinstance(native, list) else [native]
+        found = [one["embedding"] for one in told]
+        assert found == [one["embedding"] for one in native]
+        return found
+
+    one, other, both, turned = [await vectors([each]) for each in ("Hello", ids, hello + ids, ids + ids)]  # fmt: skip
+    assert one + other == await vectors(["Hello", ids])
+    assert both == await vectors(["Hello", *ids])
+    assert turned == await vectors([*ids, " of France"])
 
 
 @in_one_loop

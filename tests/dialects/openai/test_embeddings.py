@@ -92,7 +92,8 @@ def test_more_dimensions_than_there_are() -> None:
         ({"input": ["a", ""]}, "input"),
         ({"input": [[]]}, "input"),
         ({"input": [[1], []]}, "input"),
-        ({"input": ["a", 1]}, "input"),
+        ({"input": [1, [2]]}, "input"),
+        ({"input": ["a", 1] * 65}, "input"),
         ({"input": [1.5]}, "input[0]"),
         ({"input": ["a"] * (MAX_INPUTS + 1)}, "input"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
@@ -107,7 +108,17 @@ def test_bodies_that_are_refused(fields: dict[str, Any], param: str) -> None:
     assert param == raised.value.param
 
 
-@pytest.mark.parametrize("given_input", ["a", ["a"], [1, 2], [[1], [2]], ["a"] * MAX_INPUTS])
+@pytest.mark.parametrize("given", [[{"type": "image_url"}], {"prompt_string": "a"}, ["a", {}]])
+def test_images(given: Any) -> None:
+    """An input that is an object, as pictures are sent, is refused with the reason."""
+    with pytest.raises(InvalidRequest) as raised:
+        decode(msgspec.json.encode({"input": given}))
+
+    assert "no images" in raised.value.message
+    assert (raised.value.param or "").startswith("input")
+
+
+@pytest.mark.parametrize("given_input", ["a", ["a"], [1, 2], [[1], [2]], ["a", [1, 2]], ["a", 1], [0, "a"], ["a"] * MAX_INPUTS])  # fmt: skip
 def test_inputs_that_are_taken(given_input: Any) -> None:
     """Every form of an input is taken."""
     assert decode(msgspec.json.encode({"input": given_input})).inputs

@@ -40,7 +40,8 @@ def test_card() -> None:
         "owned_by": "unilect",
         "root": "m",
         "parent": None,
-        "aliases": ["gpt-4o"],
+        "aliases": ["m", "gpt-4o"],
+        "tags": [],
         "meta": dict.fromkeys(("n_ctx", "n_ctx_train", "n_embd", "n_params", "size", "ftype")),
         "permission": [
             {

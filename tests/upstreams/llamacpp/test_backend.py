@@ -194,7 +194,7 @@ async def test_a_token_that_is_forbidden(real: LlamaCppUpstream) -> None:
         (completion([99_999]), InvalidRequest, None),
         (chat(grammar="root ::= ((("), InvalidRequest, None),
         (chat(grammar="root ::= [a]", response_format={"type": "json_object"}), InvalidRequest, "grammar"),
-        (chat(logit_bias={"x": 1}), InvalidRequest, "logit_bias"),
+        (chat(logit_bias={"-1": 1}), InvalidRequest, "logit_bias"),
         (chat(logit_bias={"1": True}), InvalidRequest, "logit_bias"),
         (chat(messages=SEES), InvalidRequest, "messages"),
     ],

@@ -16,8 +16,8 @@ from msgspec import Meta, Raw
 from unilect.dialects.llamacpp import _tokens
 from unilect.dialects.llamacpp._answer import NativeEncoder
 from unilect.dialects.llamacpp._names import named_fields, native_names
-from unilect.dialects.llamacpp._prompts import Written, spoken
 from unilect.dialects.llamacpp._props import props
+from unilect.dialects.llamacpp.prompts import Written, spoken
 from unilect.dialects.openai import (
     completions as openai_completions,
 )
@@ -25,6 +25,7 @@ from unilect.dialects.openai import (
     embeddings as openai_embeddings,
 )
 from unilect.dialects.openai.chunks import encode_json
+from unilect.errors import InvalidRequest
 from unilect.parameters.rules import parameters_of
 from unilect.requests import (
     MAX_LOGPROBS,
@@ -68,7 +69,7 @@ class NativeCompletionRequest(Request, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     temperature: Annotated[float, Meta(le=2)] | None = None
     stop: Text | list[Text] | None = None
-    logit_bias: list[tuple[TokenId, float | bool]] | dict[str, float | bool] | None = None
+    logit_bias: list[tuple[TokenId | Text, float | bool]] | dict[str, float | bool] | None = None
     stream: bool | None = None
     response_fields: Annotated[list[Text], Meta(max_length=64)] | None = None
     return_progress: bool | None = None
@@ -119,7 +120,10 @@ def _answers(service: Service) -> list[Route]:
                 prompt: Any = await spoken(service, native.model, native.prompt)
                 native = msgspec.structs.replace(native, prompt=prompt)
             completion = await decoded_again(as_body(native), openai_completions.decode)
+            if completion.stream and completion.return_tokens is None:
+                completion = completion.changed(return_tokens=True)  # as llama.cpp's server has it
             run = service.run(completion)
+            run.optional = {"return_tokens": ""} if native.stream else {}
             if not _is_neutral("api_key", native.raw_fields.get("api_key", _NULL)):
                 run.left_out = ("api_key",)  # a server's key, which goes to no other server
             run.limit_name = "n_predict"
@@ -145,6 +149,7 @@ def _embeddings(service: Service) -> list[Route]:
         body = await decoded(request, _embedding.decode)
         with native_names({"input": "content"}):
             asked = await decoded_again(embedding_body(body), openai_embeddings.decode)
+            asked = await openai_embeddings.of_one_kind(service, asked)
             _, embeddings, _ = await service.embed(asked)
         answer: Any = [
             {"index": index, "embedding": vector} for index, vector in enumerate(embeddings.vectors)
@@ -229,9 +234,19 @@ def embedding_body(native: NativeEmbeddingRequest) -> bytes:
 
 
 def _logit_bias(given: Any) -> dict[str, float | bool] | None:
-    if isinstance(given, list):
-        return {str(token): value for token, value in given} or None
-    return given or None
+    """
+    Raises:
+        InvalidRequest: A text is one that OpenAI's words have for a token id.
+    """
+    if not isinstance(given, list):
+        return given or None
+    for token, _ in given:
+        if isinstance(token, str) and token.isdecimal():
+            raise InvalidRequest(
+                f"`logit_bias` has the text {token[:30]!r}, which would be read as a token id. Send the ids that /tokenize says.",
+                param="logit_bias",
+            )
+    return {str(token): value for token, value in given} or None
 
 
 def _is_neutral(name: str, raw: Raw) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from unilect.backend import Backend, spells, tokenizes
 from unilect.dialects.llamacpp._names import named_fields, native_names
-from unilect.dialects.llamacpp._prompts import Mixed, check_pieces, ids_of
+from unilect.dialects.llamacpp.prompts import Mixed, check_pieces, ids_of
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai.chunks import encode_json
 from unilect.errors import InvalidRequest

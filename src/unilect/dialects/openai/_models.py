@@ -2,7 +2,7 @@
 OpenAI's list of models: GET /v1/models and /v1/models/{model}, and both without /v1.
 
 A model's card has the fields that OpenAI requires, those that FastChat's clients read (`root`, `parent`, `permission`), and
-`unilect`: what the model's backend can do, parameter by parameter. `aliases` and `meta` are llama.cpp's.
+`unilect`: what the model's backend can do, parameter by parameter. `aliases`, `tags`, `meta` and the list's `models` are llama.cpp's.
 
 Source: https://platform.openai.com/docs/api-reference/models
 """
@@ -40,8 +40,9 @@ def routes(site: Site) -> list[Route]:
 
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served."""
-        data = [card(model) for model in service.models]
-        return json_answer(request, encode_json({"object": "list", "data": data}))
+        cards = [card(model) for model in service.models]
+        body = {"object": "list", "data": cards, "models": list(map(native_card, service.models))}
+        return json_answer(request, encode_json(body))
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Describe one model, and its capabilities."""
@@ -64,7 +65,8 @@ def card(model: Model) -> dict[str, Any]:
         "owned_by": "unilect",
         "root": model.name,
         "parent": None,
-        "aliases": list(model.aliases),
+        "aliases": [model.name, *model.aliases],
+        "tags": [],
         "meta": meta(model),
         "permission": [
             {
@@ -74,6 +76,23 @@ def card(model: Model) -> dict[str, Any]:
                 **_PERMISSION,
             }
         ],
+    }
+
+
+def native_card(model: Model) -> dict[str, Any]:
+    """A model as llama.cpp's server lists it beside, for clients that see there whether it reads images."""
+    can = model.capabilities
+    known = {
+        "completion": can.chat or can.completions,
+        "multimodal": can.vision,
+        "embedding": can.embeddings and not (can.chat or can.completions),
+    }
+    return {
+        "name": model.name,
+        "model": model.name,
+        "type": "model",
+        "tags": [],
+        "capabilities": [name for name, is_so in known.items() if is_so],
     }
 
 

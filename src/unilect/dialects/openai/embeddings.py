@@ -9,14 +9,18 @@ Source: https://platform.openai.com/docs/api-reference/embeddings
 import base64
 import math
 import struct
+from typing import Any, TypeGuard
 
 from aiohttp import web
 
+from unilect.backend import Backend
+from unilect.dialects.llamacpp.prompts import check_pieces, ids_of
 from unilect.dialects.openai.chunks import encode_json, ignored_object
-from unilect.errors import InvalidRequest
+from unilect.errors import InvalidRequest, UnsupportedParameter, WrongType
 from unilect.requests import EmbeddingRequest, Embeddings
+from unilect.routing.registry import Model
 from unilect.routing.service import Service
-from unilect.web.decode import BodyDecoder, RawFields, check_one_kind, decoded
+from unilect.web.decode import BodyDecoder, RawFields, decoded
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 
@@ -39,7 +43,7 @@ async def answered(
     request: web.Request, service: Service, asked: EmbeddingRequest
 ) -> web.StreamResponse:
     """The answer to a request that has been read."""
-    model, embeddings, ignored = await service.embed(asked)
+    model, embeddings, ignored = await service.embed(await of_one_kind(service, asked))
     return json_answer(request, encode(asked, embeddings, model.name, ignored), ignored)
 
 
@@ -53,9 +57,19 @@ def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
     Raises:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
-    request = _decoder.decode(body, raw)
-    check_one_kind("input", request.input)
+    try:
+        request = _decoder.decode(body, raw)
+    except WrongType as error:
+        if not error.message.endswith("got an object."):
+            raise
+        raise UnsupportedParameter(
+            f"`{error.param}` is an object: only texts and token ids are embedded here, and no images. Send a text.",
+            param=error.param,
+        ) from error
     inputs = request.inputs
+    if _is_mixed(request.input):
+        check_pieces([request.input], "input")
+        return request
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(
             f"`input` has {len(inputs)} inputs; the maximum is {MAX_INPUTS} per request.",
@@ -64,6 +78,39 @@ def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
     if not all(inputs):
         raise InvalidRequest("`input` has an empty input; remove it.", param="input")
     return request
+
+
+async def of_one_kind(service: Service, asked: EmbeddingRequest) -> EmbeddingRequest:
+    """
+    A request whose one input is texts and token ids in turn, with the ids of the texts, as llama.cpp's server takes it.
+
+    Raises:
+        UnilectError: The backend tells no tokens.
+    """
+    given: Any = asked.input
+    if not _is_mixed(given):
+        return asked
+
+    async def ask(model: Model, backend: Backend) -> list[int]:
+        return await ids_of(given, True, backend)
+
+    return asked.changed(input=await service.call(asked.model, ask, counts=False))
+
+
+def _is_mixed(given: Any) -> TypeGuard[list[str | int]]:
+    """
+    Return True for texts and token ids of one input.
+
+    Raises:
+        InvalidRequest: Token ids stand beside whole inputs.
+    """
+    kinds = {type(item) for item in given} if isinstance(given, list) else set()
+    if int in kinds and list in kinds:
+        raise InvalidRequest(
+            "`input` has token ids beside lists of token ids; put each input into a list of its own.",
+            param="input",
+        )
+    return kinds == {int, str}
 
 
 def encode(

@@ -14,7 +14,7 @@ import msgspec
 
 from unilect.engines.gguf._images import check_image
 from unilect.errors import InvalidRequest
-from unilect.parameters.rules import refusal, token_biases
+from unilect.parameters.rules import refusal, text_biases
 from unilect.parameters.support import honoured, names
 from unilect.requests import (
     LLAMACPP_PARAMETERS,
@@ -254,9 +254,7 @@ def _common(request: GenerationRequest, lora: dict[str, Any], tokens: int | None
     if request.seed is not None:
         body["seed"] = _seed(request.seed)
     if request.logit_bias is not None:
-        body["logit_bias"] = {
-            str(id): value for id, value in token_biases(request.logit_bias, tokens).items()
-        }
+        body["logit_bias"] = text_biases(request.logit_bias, tokens)
     return body | lora
 
 

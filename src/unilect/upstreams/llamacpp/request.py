@@ -15,7 +15,7 @@ from msgspec import Struct
 from unilect.backend import Support
 from unilect.errors import InvalidRequest
 from unilect.parameters.foreign import CONSTRAINTS
-from unilect.parameters.rules import token_biases
+from unilect.parameters.rules import text_biases, token_biases
 from unilect.parameters.support import honoured, names
 from unilect.requests import (
     LLAMACPP_PARAMETERS,
@@ -122,7 +122,7 @@ def body(
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
-    fields |= _renamed(request, room)
+    fields |= _renamed(request, generation, room)
     words = [*stop, *(word for word in request.stop_words if word not in stop)]
     if words:
         fields["stop"] = words
@@ -164,7 +164,9 @@ def top_logprobs(request: GenerationRequest) -> int | None:
     return max(top or 0, request.n_probs) if request.n_probs else top
 
 
-def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
+def _renamed(
+    request: GenerationRequest, generation: Generation, room: int | None
+) -> dict[str, Any]:
     """The parameters that have another name or format there."""
     fields: dict[str, Any] = {"cache_prompt": request.cache_prompt is not False}
     limit = request.token_limit
@@ -178,7 +180,9 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
     if request.seed is not None:
         fields["seed"] = request.seed % 2**32
     if request.logit_bias is not None:
-        fields["logit_bias"] = [list(pair) for pair in token_biases(request.logit_bias).items()]
+        if generation is OF_2023:  # it would drop texts silently
+            token_biases(request.logit_bias)
+        fields["logit_bias"] = text_biases(request.logit_bias)
     if (n_keep := request.raw_fields.get("n_keep")) is not None:
         # -1 keeps the beginning of a prompt that is cut and loses its newest text
         fields["n_keep"] = 0 if bytes(n_keep).startswith(b"-") else n_keep
