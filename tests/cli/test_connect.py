@@ -20,6 +20,8 @@ from serving import Server, serve
 from unilect.cli import main as cli
 from unilect.cli.connect import files as files_of_clients
 from unilect.cli.connect.clients import CLIENTS
+from unilect.cli.connect.server import Model
+from unilect.cli.connect.server import Server as Described
 
 KEY = "sk-of-this-server"
 CONFIG = f"""
@@ -120,6 +122,31 @@ def test_prints(client: str, server: Server, home: Path) -> None:
     assert "demo" in done.stdout
     assert KEY not in done.stdout
     assert {} == files(home)
+
+
+@pytest.mark.parametrize(
+    ("client", "line"),
+    [
+        ("codex", "check_for_update_on_startup = false"),
+        ("claude", "export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1"),
+        ("opencode", "export OPENCODE_DISABLE_MODELS_FETCH=1"),
+    ],
+)
+def test_quiet_clients(client: str, line: str, server: Server) -> None:
+    """The lines with which an agent asks nobody else are printed, and stand on its page."""
+    assert line in run(client, url=server.url).stdout.splitlines()
+    page = Path(__file__).parents[2] / "docs" / "clients" / CLIENTS[client].page
+    assert line in page.read_text().splitlines()
+
+
+def test_the_window_of_claude_code() -> None:
+    """Claude Code is told a context of 100,000 tokens and more; of a shorter one there is a note."""
+    for context, told in ((100_000, True), (99_999, False), (None, False)):
+        model = Model("m", context)
+        lines = CLIENTS["claude"].lines(Described("http://127.0.0.1:1/v1", (model,), False), {})
+        [window] = [one.value for file in lines.files for one in file.settings if one.name.endswith("COMPACT_WINDOW")] or [None]  # fmt: skip
+        assert (str(context) if told else None) == window
+        assert (context == 99_999) == any("million" in note for note in lines.notes)
 
 
 @pytest.mark.parametrize("client", FILES)

@@ -200,3 +200,14 @@ def test_memory(
 
     assert "c.toml:" in error
     assert "models.a does not fit into memory: weights 4 MB, KV cache 21 MB" in error
+
+
+@pytest.mark.parametrize(("text", "warns"), [("", True), ("port = 8001\n", True), ('models.a.source = "demo:"\n', False), ("fastchat_controller = true\n", False)])  # fmt: skip
+def test_no_models(
+    text: str, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file without a model, such as an empty one, is told: the bundled model is served."""
+    told = check(tmp_path, text, capsys)
+
+    assert warns == any("c.toml has no model: the bundled one is served" in line for line in told)
+    assert "OK" == told[-1]

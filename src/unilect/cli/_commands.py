@@ -134,11 +134,19 @@ def check_config(config: Path | None) -> None:
     lines = list(preflight.look(settings, later))
     found.errors += config_load.origin_of(config).told(later.errors)
     or_exit(found.raise_all, code=2)
+    file = config_load.origin_of(config).file
     warnings = [
-        *open_keys(config_load.origin_of(config).file),
+        *open_keys(file),
+        *(_no_models(file) if file and not settings.models and sources.served(settings) else ()),
         *sources.doubts(sources.served(settings)),
     ]
     tell("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
+
+
+def _no_models(file: Path) -> tuple[str, ...]:
+    """Tell that a file is not about models, as one that is empty by mistake."""
+    told = f"{file} has no model: the bundled one is served, which is for trying out. Add a table such as `[models.NAME]`, with a `source`."
+    return (told,)
 
 
 def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:

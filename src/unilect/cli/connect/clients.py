@@ -22,6 +22,15 @@ from unilect.errors import ConfigError
 
 NAME = "unilect"  # what a provider, a table or an entry is called in a client's file
 MOST_OF_HOME_ASSISTANT = 131_072  # tokens; its form takes no more
+_LEAST_WINDOW_OF_CLAUDE = 100_000  # tokens; Claude Code takes no smaller one
+_QUIET = "So that it asks nobody but this server"
+_CODEX_QUIET = """check_for_update_on_startup = false
+analytics.enabled = false
+otel.metrics_exporter = "none"
+features.plugins = false
+features.apps = false
+"""
+_OPENCODE_QUIET = "export OPENCODE_DISABLE_MODELS_FETCH=1\nexport npm_config_offline=true\n"
 ASSUMED_CONTEXT = 8192  # where the client demands a number and the server tells none
 
 
@@ -106,7 +115,8 @@ def _codex(server: Server, environment: Mapping[str, str]) -> Lines:
     )
     path = f"{environment.get('CODEX_HOME') or '~/.codex'}/config.toml"
     shell = _shell(_exports(server), "codex")
-    return Lines((File(path, "toml", settings),), (shell,), _short_context(server, 16384))
+    quiet = Text(f"{_QUIET}, before the first table of {path}", "toml", _CODEX_QUIET)
+    return Lines((File(path, "toml", settings),), (shell, quiet), _short_context(server, 16384))
 
 
 def _claude(server: Server, environment: Mapping[str, str]) -> Lines:
@@ -118,10 +128,22 @@ def _claude(server: Server, environment: Mapping[str, str]) -> Lines:
         "ANTHROPIC_DEFAULT_SONNET_MODEL": model,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": model,
     }
+    context = server.model.context
+    if context is not None and context >= _LEAST_WINDOW_OF_CLAUDE:
+        values["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(context)
     settings = tuple(Setting(("env", name), value, "shared") for name, value in values.items())
     path = f"{environment.get('CLAUDE_CONFIG_DIR') or '~/.claude'}/settings.json"
     shell = _shell(_key(server, "ANTHROPIC_AUTH_TOKEN"), "claude")
-    return Lines((File(path, "json", settings),), (shell,), _short_context(server, 32768))
+    quiet = Text(_QUIET, "sh", "export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1\n")
+    notes = (*_short_context(server, 32768), *_window_of_claude(context))
+    return Lines((File(path, "json", settings),), (shell, quiet), notes)
+
+
+def _window_of_claude(context: int | None) -> tuple[str, ...]:
+    if context is None or context >= _LEAST_WINDOW_OF_CLAUDE:
+        return ()
+    told = f"Claude Code says that it takes the context for a million tokens, and cannot be told one below {_LEAST_WINDOW_OF_CLAUDE:,}: it compacts the conversation when the server says that it is too long."
+    return (told,)
 
 
 def _opencode(server: Server, environment: Mapping[str, str]) -> Lines:
@@ -141,7 +163,8 @@ def _opencode(server: Server, environment: Mapping[str, str]) -> Lines:
         Setting(("provider", NAME), provider),
     )
     path = f"{_config_home(environment)}/opencode/opencode.json"
-    return Lines((File(path, "json", settings),), (_shell(_exports(server), "opencode"),))
+    shell, quiet = _shell(_exports(server), "opencode"), Text(_QUIET, "sh", _OPENCODE_QUIET)
+    return Lines((File(path, "json", settings),), (shell, quiet))
 
 
 def _of_opencode(model: Model) -> dict[str, Any]:
