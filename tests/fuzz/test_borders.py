@@ -2,21 +2,28 @@
 Tests of the borders between processes: what comes of any body is read on the other side.
 
 A dialect makes typed requests without checking them again; a child and a replica check each. So whatever a dialect takes has to fit the
-types, or a client's fault is one of the engine.
+types, or a client's fault is one of the engine. llama.cpp and chatglm.cpp read JSON of another form, so their children are asked themselves.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import strategies as st
 
+import tiny_chatglm
+import tiny_gguf
 from appserver import serving
 from engine import Spy
 from properties import given
+from tiny_chatglm import need_library
 from unilect import frames
+from unilect.config.server import ModelConfig
+from unilect.engines.chatglm.engine import ChatglmEngine
+from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import InvalidRequest
 from unilect.fleet import wire
 from unilect.parameters.support import TOOL_PARAMETERS
@@ -36,6 +43,13 @@ SCHEMAS = st.fixed_dictionaries({"type": st.just("object")}, optional={"properti
 STOPS = st.lists(st.text("abc", min_size=1, max_size=3), max_size=20)
 IDS = st.text("ab_1é", min_size=1, max_size=80)
 LIMIT = st.integers(0, 4)
+#: A chat template with a place for tools, calls and results.
+TALK = (
+    "{%- if tools -%}<tool_call>{{ tools | tojson }}</tool_call>{%- endif -%}"
+    "{%- for m in messages -%}[{{ m.role }}] {{ m.content or '' }}{%- for c in m.tool_calls or [] -%}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}}\n'
+    "</tool_call>{%- endfor -%}{%- endfor -%}{%- if add_generation_prompt -%}[assistant] {%- endif -%}"
+)
 
 
 def some(**fields: Any) -> Any:
@@ -191,10 +205,17 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("path", BODIES)
-def test_what_comes_of_a_body_is_read_in_every_process(path: str) -> None:
-    """Whatever a dialect makes of a body that it takes, the types of the other side take it, too; and no body is a fault of ours."""
-    spy = Spy(Native())
+def send(
+    backend: Any, path: str, look: Callable[[list[Any]], None], examples: int | None = None
+) -> None:
+    """
+    Send bodies to a model, of which none may be a fault of ours.
+
+    Args:
+        look: Is given the requests that came of each body.
+        examples: How many; by default as many as of any test.
+    """
+    spy = Spy(backend)
     taken = 0
 
     async def app() -> AsyncIterator[Any]:
@@ -205,23 +226,50 @@ def test_what_comes_of_a_body_is_read_in_every_process(path: str) -> None:
         opened = app()
         running = runner.run(anext(opened))
 
-        async def asked(body: dict[str, Any]) -> int:
+        async def asked(body: dict[str, Any]) -> tuple[int, bytes]:
             async with running.post(path, **{"model": "m"} | body) as response:
-                await response.read()
-                return int(response.status)
+                return int(response.status), await response.read()
 
-        @given(BODIES[path])
+        @given(BODIES[path], examples=examples)
         def answered(body: dict[str, Any]) -> None:
             nonlocal taken
             spy.asked.clear()
-            status = runner.run(asked(body))
-            assert status < 500
+            status, told = runner.run(asked(body))
+            assert status < 500, told
             taken += bool(spy.asked)
-            for request in spy.asked:
-                cross(request)
+            look(spy.asked)
 
         try:
             answered()
         finally:
             runner.run(opened.aclose())
     assert taken > 0
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_comes_of_a_body_is_read_in_every_process(path: str) -> None:
+    """Whatever a dialect makes of a body that it takes, the types of the other side take it, too; and no body is a fault of ours."""
+
+    def look(requests: list[Any]) -> None:
+        for request in requests:
+            cross(request)
+
+    send(Native(), path, look)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", BODIES)
+def test_gguf_child(path: str, tmp_path: Path) -> None:
+    """What comes of any body llama.cpp takes, or refuses as the client's fault: a small model answers, or a 4xx does."""
+    model = tiny_gguf.make(tmp_path / "m.gguf", template=TALK)
+    backend = GgufEngine("m", model, ModelConfig(context=1024, parallel=1))
+    send(backend, path, lambda requests: None, examples=90)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", BODIES)
+def test_chatglm_child(path: str, tmp_path: Path) -> None:
+    """The same of chatglm.cpp."""
+    need_library()
+    model = tiny_chatglm.write(tmp_path / "m.bin", ["Hello"], tiny_chatglm.EOS)
+    send(ChatglmEngine("m", model, ModelConfig()), path, lambda requests: None, examples=90)
