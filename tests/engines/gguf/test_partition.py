@@ -127,6 +127,21 @@ async def test_those_without_a_key_are_one_caller() -> None:
     assert theirs[0] >= total - ENDS
 
 
+async def test_the_first_key() -> None:
+    """The first key of a server that had none goes on with its cache, and the model is not loaded again; who comes after it finds nothing."""
+    for second in ("bob", "anonymous"):
+        async with running() as engine:
+            pid = engine._generator.pid
+            total = (await asked(engine, "anonymous", TEXT))[1]
+            await asked(engine, "anonymous", OTHER)
+            ada = await asked(engine, "ada", TEXT)
+            assert engine._generator.pid == pid
+            theirs = await asked(engine, second, TEXT)
+
+        assert ada[0] >= total - ENDS
+        assert 0 == theirs[0]
+
+
 async def test_a_running_answer_is_not_cut() -> None:
     """The second caller's request waits for what runs, and is answered then."""
     async with running(parallel=2) as engine:

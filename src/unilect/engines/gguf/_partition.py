@@ -3,8 +3,9 @@ Keeps the callers of one GGUF model apart, so that none sees by the clock what a
 
 llama.cpp looks for the beginning of a prompt in two places. One is the slot, which is emptied before it is read from for another caller
 (`_slots`). The other is its cache in memory, of which it cannot be told whose prompts are whose, and which cannot be emptied. So a server
-with a key starts its models without it: a second key changes nothing. A server without keys has one caller, and the cache. Where it is
-given a key while it runs, the running requests end first, and the model is loaded again.
+with a key starts its models without it: a second key changes nothing. A server without keys has one caller, and the cache. What was sent
+without a key is nobody's secret, so the first key that such a server is given takes the cache over. Where another caller comes, the
+running requests end first, and the model is loaded again.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (`--cache-ram`, `cache_prompt`)
 """
@@ -13,7 +14,7 @@ import asyncio
 import logging
 from typing import Any
 
-from unilect.context import whose
+from unilect.context import ANONYMOUS, whose
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess
 
@@ -54,7 +55,7 @@ class Partition:
         """
         if self._shares or self._slots.apart:
             return
-        if self._caller is None:
+        if self._caller in (None, ANONYMOUS):
             self._caller = whose()
         if self._caller == whose():
             return
