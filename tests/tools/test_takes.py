@@ -21,12 +21,13 @@ def test_published_templates(style: str) -> None:
     ("template", "expected"),
     [
         ("nothing", ALL),
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", ALL),
-        ("{% for m in messages if m.role != 'tool' %}{{ m.content }}{% endfor %}", ALL),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", Takes(calls=False)),
+        ("{% for m in messages if m.role != 'tool' %}{{ m.content }}{% endfor %}", Takes(calls=False)),
+        ("{% for m in messages %}{{ m.reasoning_content or m.content }}{% endfor %}", Takes(thoughts=False, calls=False)),
     ],
-)
-def test_a_template_that_shows_nothing(template: str, expected: Takes) -> None:
-    """Of what a template never shows, nothing is assumed."""
+)  # fmt: skip
+def test_what_a_template_does_not_show(template: str, expected: Takes) -> None:
+    """Calls are text where it shows none, thoughts go where it shows them in the place of a text, and of one that shows nothing nothing is assumed."""
     assert expected == takes(ChatTemplate(template).render_turns)
 
 
@@ -46,6 +47,7 @@ def said(role: str, content: str = "x", **more: Any) -> dict[str, Any]:
         ([said("user"), said("assistant"), said("assistant")], True),
         ([said("assistant"), said("user")], True),
         ([said("user"), said("assistant", "")], True),
+        ([said("user"), said("assistant", reasoning_content="x"), said("user")], True),
         ([said("user"), said("assistant", tool_calls=[{}])], True),
         ([said("user"), said("tool")], True),
     ],

@@ -8,14 +8,14 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from strict_templates import STYLES, TALK, missing
+from unilect.families import find
 from unilect.templates import ChatTemplate, named, names
 from unilect.tools.takes import ALL, LEAST, LITTLE, Takes, takes
 from unilect.tools.turns import fit
 
 CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}
 TEMPLATES = {style: ChatTemplate(STYLES[style][0], limit_s=60) for style in STYLES}
-#: The templates that show calls and results.
-WITH_CALLS = ("mistral", "ministral-3", "llama-3", "qwen-3.5", "gpt-oss", "deepseek", "chatml")
+HERMES = find("hermes").written
 
 
 def said(role: str, content: Any = "", **more: Any) -> dict[str, Any]:
@@ -50,12 +50,12 @@ def talks(draw: st.DrawFn) -> list[dict[str, Any]]:
     return turns
 
 
-@pytest.mark.parametrize("style", WITH_CALLS)
+@pytest.mark.parametrize("style", STYLES)
 @settings(max_examples=20, deadline=None)
 @given(talks())
 def test_nothing_is_lost(style: str, talk: list[dict[str, Any]]) -> None:
     """Whatever the order of turns, the prompt has each word, name and argument once; only Mistral's leaves out a text beside a call."""
-    made = fit(talk, STYLES[style][1])
+    made = fit(talk, STYLES[style][1], HERMES)
     note(repr(made))
     prompt = TEMPLATES[style].render_turns(made)
 
@@ -117,6 +117,32 @@ def test_nothing_stands_between_a_call_and_its_result() -> None:
     assert [*called, {**result, "content": "t1\n\ns1\n\nu2"}, said("assistant", "a1")] == strict
     prompt = TEMPLATES["mistral"].render_turns(strict)
     assert [] == missing(prompt, ["t1", "s1", "u2", "a1"])
+
+
+def test_a_template_without_calls() -> None:
+    """Calls stand in the text of their turn, and results in one of the user, in the form of the model's family; images stay."""
+    image = {"type": "image_url", "image_url": {"url": "data:,", "detail": None}}
+    turns = [
+        said("user", [image]),
+        said("assistant", "a1", reasoning_content="r1", tool_calls=[call("abcdefghi", a="v")]),
+        said("tool", "t1", tool_call_id="abcdefghi"),
+        said("user", "u2"),
+    ]
+    told = '<tool_call>\n{"name": "f", "arguments": {"a": "v"}}\n</tool_call>'
+
+    assert [
+        turns[0],
+        said("assistant", f"a1\n{told}", reasoning_content="r1"),
+        said("user", "<tool_response>\nt1\n</tool_response>\nu2"),
+    ] == fit(turns, Takes(calls=False), HERMES)
+
+
+def test_a_template_that_shows_thoughts_in_the_place_of_a_text() -> None:
+    """The thoughts are left out of a turn with a text, under each of their names."""
+    thoughts = {"reasoning_content": "r1", "reasoning": "r1"}
+    turns = [said("assistant", "a1", **thoughts), said("assistant", "", **thoughts)]
+
+    assert [said("assistant", "a1"), turns[1]] == fit(turns, Takes(thoughts=False))
 
 
 def test_turns_in_a_row() -> None:

@@ -19,9 +19,11 @@ from unilect.errors import InvalidRequest
 Turn: TypeAlias = Mapping[str, Any]
 SYSTEM = frozenset({"system", "developer"})
 TOOL = frozenset({"tool", "function"})
+#: The names of a turn's thoughts.
+THOUGHTS = ("reasoning_content", "reasoning")
 #: Words that no template has: what systems, users, assistants and tools say in a probe, and the names of its functions.
 _S1, _S2, _U1, _U2, _U3, _A1, _A2, _T1, _T2, _F1, _F2 = (f"qz{name}q" for name in "abcdefghijk")
-_ARGUMENT = "qzlq"
+_ARGUMENT, _THOUGHT = "qzlq", "qzmq"
 _ID, _ID_2 = "qzcall123", "qzcall456"  # nine letters and digits, which every template takes
 _LONG_ID = "call_0123456789abcdef01234567"
 
@@ -75,6 +77,20 @@ class Takes(Struct, frozen=True):
     empties: Annotated[
         bool, Meta(title="an empty turn of the assistant", description="It is left out.")
     ] = True
+    thoughts: Annotated[
+        bool,
+        Meta(
+            title="an answer's text beside its thoughts",
+            description="The thoughts are left out.",
+        ),
+    ] = True
+    calls: Annotated[
+        bool,
+        Meta(
+            title="calls and their results",
+            description="They become text, in the form in which the model's family was trained; results become a turn of the user.",
+        ),
+    ] = True
     ids: Annotated[
         bool,
         Meta(
@@ -118,7 +134,7 @@ class Takes(Struct, frozen=True):
 
 
 ALL = Takes()
-#: The fields that are about calls and their results.
+#: The fields that are about calls and their results, where the template shows any.
 _OF_CALLS = ("ends", "after_tools", "ids", "several", "texts", "between", "unanswered", "strays")
 _FLAGS = ("repeats", "opens", "alone", "empties", *_OF_CALLS)
 #: The forms that nearly every template takes, and those that every one does.
@@ -135,7 +151,7 @@ def stands_out(turns: Sequence[Turn]) -> bool:
         role = turn["role"]
         if role not in ("user", "assistant") or role == before or turn.get("tool_calls"):
             return True
-        if role == "assistant" and not turn.get("content"):
+        if role == "assistant" and (not turn.get("content") or any(map(turn.get, THOUGHTS))):
             return True
         before = role
     return False
@@ -160,6 +176,7 @@ def probes(as_text: bool = False) -> dict[str, list[Turn]]:
         "opens": [_assistant(_A1), _user(_U1)],
         "alone": [_system(_S1)],
         "empties": [_user(_U1), _assistant(""), _user(_U2)],
+        "thoughts": [_user(_U1), {**_assistant(_A1), "reasoning_content": _THOUGHT}, _user(_U2)],
         "called": called,
         "ends": [_system(_S1), *called],
         "after_tools": [*called, _user(_U2), _assistant(_A1), _user(_U3)],
@@ -203,16 +220,17 @@ def learn(prompts: Mapping[str, str | None], objects: bool = True) -> Takes:
         objects: The arguments of calls were objects.
     """
     turns = probes()
-    if not _shows(prompts["plain"], turns["plain"], True):
+    if not _shows(prompts["plain"], turns["plain"]):
         return ALL  # it shows nothing of a conversation, or not as it is written
-    calls = _F1 in (prompts["called"] or "")  # else only the results can be looked for
-    shown = {name: _shows(prompts[name], turns[name], calls) for name in turns}
-    if not shown["called"]:
+    shown = {name: _shows(prompts[name], turns[name]) for name in turns}
+    calls = all(word in (prompts["called"] or "") for word in (_U1, _F1, _ARGUMENT, _T1))
+    if not (calls and shown["called"]):
         shown |= dict.fromkeys(_OF_CALLS, True)
     system: Literal["anywhere", "first", "never"] = "first" if shown["first"] else "never"
     if shown["anywhere"]:
         system = "anywhere"
-    return Takes(system, **{name: shown[name] for name in _FLAGS}, objects=objects)
+    flags = {name: shown[name] for name in (*_FLAGS, "thoughts")}
+    return Takes(system, **flags, calls=calls, objects=objects)
 
 
 def takes(render: Callable[[list[Any]], str]) -> Takes:
@@ -237,26 +255,21 @@ def takes(render: Callable[[list[Any]], str]) -> Takes:
     return learn({name: prompt(turns) for name, turns in made.items()}, objects)
 
 
-def _shows(prompt: str | None, turns: Sequence[Turn], calls: bool) -> bool:
-    """
-    Return True if a prompt has the words of all turns, in their order.
-
-    Args:
-        calls: The names of called functions are among the words.
-    """
+def _shows(prompt: str | None, turns: Sequence[Turn]) -> bool:
+    """Return True if a prompt has the words of all turns, in their order; thoughts may be missing."""
     if prompt is None:
         return False
     at = 0
     for turn in turns:
-        found = [prompt.find(word, at) for word in _words(turn, calls)]
+        found = [prompt.find(word, at) for word in _words(turn)]
         if -1 in found:
             return False
         at = max(found, default=at)
     return True
 
 
-def _words(turn: Turn, calls: bool) -> Iterator[str]:
+def _words(turn: Turn) -> Iterator[str]:
     if turn["content"]:
         yield turn["content"]
-    for call in turn.get("tool_calls", ()) if calls else ():
+    for call in turn.get("tool_calls", ()):
         yield call["function"]["name"]

@@ -10,17 +10,31 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unilect.tools.takes import ALL, SYSTEM, TOOL, Takes, Turn
+import msgspec
+
+from unilect.families import PLAIN, ToolFormat
+from unilect.requests import Message
+from unilect.tools.conversation import has_calls, written
+from unilect.tools.takes import ALL, SYSTEM, THOUGHTS, TOOL, Takes, Turn
 
 _BETWEEN = "\n\n"
 _SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
 
-def fit(turns: Sequence[Turn], taken: Takes) -> list[Any]:
-    """Return a conversation as a template takes it."""
+def fit(turns: Sequence[Turn], taken: Takes, form: ToolFormat = PLAIN.written) -> list[Any]:
+    """
+    Return a conversation as a template takes it.
+
+    Args:
+        form: How calls and results are written where the template shows none.
+    """
     found = _identified(turns)
     if taken == ALL:
         return found
+    if not taken.calls:
+        found = _with_calls_as_text(found, form)
+    if not taken.thoughts:
+        found = [_without_thoughts(turn) if turn.get("content") else turn for turn in found]
     found = _with_results(found, taken)
     if not taken.empties:
         found = [*filter(_says, found)] or [_of_user({})]
@@ -49,6 +63,18 @@ def _identified(turns: Iterable[Turn]) -> list[Turn]:
                 turn = {**turn, "tool_call_id": call["id"]}
         found.append(turn)
     return found
+
+
+def _with_calls_as_text(turns: list[Turn], form: ToolFormat) -> list[Turn]:
+    """Write calls and results into the texts of the conversation."""
+    told = msgspec.convert([_with_text_arguments(turn) for turn in turns], list[Message])
+    if not has_calls(told):
+        return turns
+    return [{"content": "", **msgspec.to_builtins(message)} for message in written(told, form)]
+
+
+def _without_thoughts(turn: Turn) -> Turn:
+    return {name: value for name, value in turn.items() if name not in THOUGHTS}
 
 
 def _call_of(result: Turn, calls: Sequence[Any]) -> Any:
@@ -196,7 +222,7 @@ def _one(group: Sequence[Turn]) -> Turn:
     made: dict[str, Any] = {**group[-1], **group[0], "content": _content(group)}
     if group[-1].get("tool_calls"):
         made["tool_calls"] = group[-1]["tool_calls"]
-    for name in ("reasoning_content", "reasoning"):
+    for name in THOUGHTS:
         if thoughts := [turn[name] for turn in group if turn.get(name)]:
             made[name] = "\n".join(thoughts)
     return made

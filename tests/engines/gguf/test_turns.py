@@ -23,7 +23,7 @@ async def test_conversations_of_agents(style: str) -> None:
         assert prompt.startswith(opening)
 
 
-@pytest.mark.parametrize("style", ["mistral", "llama-3", "gpt-oss"])
+@pytest.mark.parametrize("style", ["mistral", "llama-3", "gpt-oss", "gemma-2"])
 async def test_calls_of_agents(style: str) -> None:
     """Several calls, ids of any form, cut arguments and calls of the older form: the prompt has all of it, and it is what is counted and read."""
     async with engine("gguf", chat_template=STYLES[style][0]) as model:

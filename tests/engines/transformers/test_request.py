@@ -1,5 +1,6 @@
 """Tests of unilect.engines.transformers._request and _reader: what a request becomes, and what its tokens say, without a model."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -232,7 +233,7 @@ def test_conversations_of_agents(style: str) -> None:
     assert [] == missing(Model(STYLES[style][0]).reader.rendered(chat(messages=TALK)))
 
 
-@pytest.mark.parametrize("style", ["mistral", "llama-3", "gpt-oss", "deepseek"])
+@pytest.mark.parametrize("style", ["mistral", "llama-3", "gpt-oss", "deepseek", "gemma-2"])
 def test_calls_of_agents(style: str) -> None:
     """Several calls, ids of any form, cut arguments and calls of the older form are in the prompt of every template."""
     reader = Model(STYLES[style][0]).reader
@@ -427,6 +428,30 @@ def test_channels() -> None:
     assert ("ab", None, "tool_calls") == (choice.reasoning, choice.text, choice.finish_reason)
     assert [("get_weather", "{}")] == [(call.name, call.arguments) for call in choice.tool_calls]
     assert "a b" == said.choices[0].text
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [({}, "True "), ({"enable_thinking": False, "date_string": "1 Jan 2025"}, "False 1 Jan 2025")],
+)
+def test_what_llama_cpp_tells_every_template(flags: dict[str, Any], expected: str) -> None:
+    """A model thinks, and is told the date, where a request does not say otherwise, as on the GGUF engine."""
+    model = Model("{{ enable_thinking }} {{ date_string }}")
+    told = model.reader.rendered(chat("a", chat_template_kwargs=flags))
+
+    assert told.startswith(expected)
+    assert re.fullmatch(r"\w+ \d\d? \w{3} \d{4}", told)
+
+
+def test_a_template_that_goes_through_no_tools() -> None:
+    """It gets an empty list of tools where it refuses none at all; others are told that there are none."""
+    goes_through = (
+        "{% for tool in tools %}{{ tool.function.name }}{% endfor %}{{ messages[0].content }}"
+    )
+
+    assert "a" == Model(goes_through).reader.rendered(chat("a"))
+    assert "get_weathera" == Model(goes_through).reader.rendered(chat("a", tools=[WEATHER]))
+    assert "None a" == Model("{{ tools }} {{ messages[0].content }}").reader.rendered(chat("a"))
 
 
 def test_names_that_the_tokenizer_has_too() -> None:

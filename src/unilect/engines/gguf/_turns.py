@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from unilect.errors import BackendError, InvalidRequest
+from unilect.families import PLAIN, ToolFormat, of_template
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import REPORTED
 from unilect.tools.takes import Takes, Turn, learn, probes, stands_out
@@ -19,8 +20,9 @@ from unilect.upstreams.llamacpp.frames import Rendered
 class Turns:
     """The messages of chats as one model's template takes them. It is looked at once, for the first chat that not every template takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, template: str) -> None:
         self._takes: Takes | None = None
+        self._form = _form_of(template)
 
     async def fit(self, server: HttpServer, turns: list[Turn]) -> list[Turn]:
         """Return the messages of a body as the template takes them."""
@@ -29,11 +31,15 @@ class Turns:
         if self._takes is None:
             made = probes(as_text=True)
             self._takes = learn({name: await prompt_of(server, made[name]) for name in made})
-        return fit(turns, self._takes)
+        return fit(turns, self._takes, self._form)
 
-    def forget(self) -> None:
-        """Another template is in use."""
-        self._takes = None
+    def use(self, template: str) -> None:
+        """Forget what another template takes."""
+        self._takes, self._form = None, _form_of(template)
+
+
+def _form_of(template: str) -> ToolFormat:
+    return (of_template(template) or PLAIN).written
 
 
 async def prompt_of(

@@ -140,7 +140,8 @@ class GgufEngine:
         self._slots = Slots(config.parallel)
         self._partition = Partition(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
-        self._turns, self._thoughts = Turns(), ThoughtsOfModel()
+        self._chat_template = self._template or self._head.template
+        self._turns, self._thoughts = Turns(self._chat_template), ThoughtsOfModel()
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
@@ -150,7 +151,6 @@ class GgufEngine:
             self._generator: self._connection(self._generator, self._slots.forget),
             self._embedder: self._connection(self._embedder, self._tell_of_embedder),
         }
-        self._chat_template = self._template or self._head.template
         self._style = call_style(self._chat_template)
         self._known = self.capabilities = known(
             self._head, config, self._chat_template, self._context, self._adapters.told
@@ -380,7 +380,7 @@ class GgufEngine:
         self._loaded = found
         self._chat_template = self._template or found.props.chat_template
         self._style = call_style(self._chat_template)
-        self._turns.forget()
+        self._turns.use(self._chat_template)
         self._thoughts.forget()
         self._template_fault = fault
         self.capabilities = learned(self._known, found, self._chat_template, fault)

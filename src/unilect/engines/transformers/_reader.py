@@ -7,6 +7,7 @@ What a template sees: every content a text, a call's arguments an object, a deve
 import copy
 from collections.abc import Sequence
 from functools import cached_property, partial
+from time import strftime
 from typing import Any
 
 import msgspec
@@ -21,7 +22,9 @@ from unilect.templates import ChatTemplate
 from unilect.tools.messages import arguments, template_flags, text, tools
 from unilect.tools.probe import takes_tools
 from unilect.tools.takes import Takes, Turn, stands_out, takes
-from unilect.tools.thoughts import Ending, Thoughts, begun, learnt, probes
+from unilect.tools.takes import probes as takes_probes
+from unilect.tools.thoughts import Ending, Thoughts, begun, learnt
+from unilect.tools.thoughts import probes as thoughts_probes
 from unilect.tools.turns import fit
 
 LIMIT_S = 2.0  # of the processor, for a conversation; a long one of many tools takes 0.1 s
@@ -92,6 +95,8 @@ class Reader:
         self._tokenizer = tokenizer
         self.template = template
         self._chat, self.template_fault = _compiled(template)
+        self._no_tools: dict[str, Any] = {}
+        self._no_tools = self._empty_list()
         self.takes_tools = self._chat is not None and takes_tools(self._with_tools)
         self.context = context
         self.stop_ids = stop_ids
@@ -204,7 +209,7 @@ class Reader:
             more["tools"] = tools(request.tools)
         turns = [_turn(message, number) for number, message in enumerate(request.messages)]
         if stands_out(turns):
-            turns = fit(turns, self._takes)
+            turns = fit(turns, self._takes, self.family.written)
         return self._chat.render_turns(turns, **(self._names | more))
 
     @property
@@ -213,9 +218,16 @@ class Reader:
             return "no chat template"
         return f"a chat template that cannot be used ({self.template_fault})"
 
+    def _empty_list(self) -> dict[str, Any]:
+        """Return an empty list of tools for a template that goes through them though there are none; nothing for others."""
+        empty: dict[str, Any] = {"tools": []}
+        plain = takes_probes()["plain"]
+        refuses = self._made(plain) is None and self._made(plain, **empty) is not None
+        return empty if refuses else {}
+
     def _with_tools(self, turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
         assert self._chat is not None
-        return self._chat.render_turns(turns, **self._names, tools=tools)
+        return self._chat.render_turns(turns, **(self._names | {"tools": tools}))
 
     def begun(self, prompt: str) -> Ending | None:
         """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
@@ -224,14 +236,17 @@ class Reader:
     @cached_property
     def _thoughts(self) -> Thoughts:
         """Where thoughts stand in the template's turns."""
-        made = [self._made(turns, goes_on) for turns, goes_on in probes()]
+        made = [
+            self._made(turns, add_generation_prompt=goes_on) for turns, goes_on in thoughts_probes()
+        ]
         return learnt(made, self.template)
 
-    def _made(self, turns: Sequence[Turn], goes_on: bool) -> str | None:
+    def _made(self, turns: Sequence[Turn], **names: Any) -> str | None:
+        """The text of a conversation; None where the template refuses it."""
         if self._chat is None:
             return None
         try:
-            return self._chat.render_turns(turns, add_generation_prompt=goes_on, **self._names)
+            return self._chat.render_turns(turns, **(self._names | names))
         except InvalidRequest:
             return None
 
@@ -243,10 +258,11 @@ class Reader:
         return takes(lambda turns: chat.render_turns(turns, **self._names))
 
     @property
-    def _names(self) -> dict[str, str]:
-        """The names of special tokens, for the template."""
+    def _names(self) -> dict[str, Any]:
+        """What a template is told where a request does not say: the names of special tokens, and what llama.cpp tells it, too."""
         first, last = self._tokenizer.bos_token, self._tokenizer.eos_token
-        return {"bos_token": first or "", "eos_token": last or ""}
+        told = {"enable_thinking": True, "date_string": strftime("%d %b %Y")}
+        return {"bos_token": first or "", "eos_token": last or "", **told, **self._no_tools}
 
     def chat_tokens(self, text: str) -> list[int]:
         """The tokens of a conversation's text; the model's own template has written the special ones."""
