@@ -30,7 +30,7 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
-from unilect.tools.messages import arguments_text, template_flags, tools
+from unilect.tools.messages import arguments_text, template_flags, text, tools
 from unilect.upstreams.llamacpp.request import (
     check_images,
     check_one_constraint,
@@ -192,7 +192,9 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
     for number, message in enumerate(conversation):
         fields: dict[str, Any] = msgspec.to_builtins(message)
         fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-        if isinstance(message.content, list):
+        if isinstance(message.content, list) and all(map(_is_text, message.content)):
+            fields["content"] = text(message, "")  # templates join parts in ways of their own
+        elif isinstance(message.content, list):
             where = f"messages[{number}].content"
             fields["content"] = [_part(part, where) for part in message.content]
             images += sum(isinstance(part, ImagePart) for part in message.content)
@@ -215,6 +217,10 @@ def _call(call: MessageToolCall) -> dict[str, Any]:
     """An earlier call, whose arguments llama.cpp can read."""
     function = {"name": call.function.name, "arguments": arguments_text(call.function.arguments)}
     return {"id": call.id, "type": call.type, "function": function}
+
+
+def _is_text(part: Part) -> bool:
+    return isinstance(part, TextPart | RefusalPart)
 
 
 def _part(part: Part, where: str) -> dict[str, Any]:
