@@ -37,6 +37,7 @@ def make(
     marks: Sequence[str] = (),
     ids: Mapping[str, int] | None = None,
     begins: bool = True,
+    context: int = CONTEXT,
 ) -> Path:
     """
     Write the model, and return its path.
@@ -45,9 +46,10 @@ def make(
         marks: Special tokens beside the others, at the end of its vocabulary.
         ids: Ids of tokens that the head tells by these names.
         begins: It reads a token before every prompt.
+        context: The tokens that it says it was made for.
     """
     tokens = _vocabulary() + [(mark, _CONTROL) for mark in marks]
-    fields = _fields("llama", tokens, template, begins)
+    fields = _fields("llama", tokens, template, begins, context=context)
     fields += [_number(f"tokenizer.ggml.{name}_token_id", id) for name, id in (ids or {}).items()]
     if pooling is not None:
         fields.append(_number("llama.pooling_type", pooling))
@@ -201,13 +203,18 @@ def _vocabulary() -> list[tuple[str, int]]:
 
 
 def _fields(
-    kind: str, tokens: list[tuple[str, int]], template: str, begins: bool = True, layers: int = 1
+    kind: str,
+    tokens: list[tuple[str, int]],
+    template: str,
+    begins: bool = True,
+    layers: int = 1,
+    context: int = CONTEXT,
 ) -> list[bytes]:
     """The metadata of a network of this kind."""
     scores = [-float(number) if kind == _NORMAL else 0.0 for number, (_, kind) in enumerate(tokens)]
     return [
         _field("general.architecture", _STRING, _text(kind)),
-        _number(f"{kind}.context_length", CONTEXT),
+        _number(f"{kind}.context_length", context),
         _number(f"{kind}.embedding_length", WIDTH),
         _number(f"{kind}.block_count", layers),
         _number(f"{kind}.feed_forward_length", FEED_FORWARD),
