@@ -166,8 +166,8 @@ async def test_an_engine_that_breaks_off() -> None:
 
 @pytest.mark.parametrize("style", [HERMES, LLAMA3])
 async def test_every_cut(style: CallStyle) -> None:
-    """However the call's text is cut into pieces, its arguments are the same."""
-    text = f'{{"name": "g", "{style.arguments}": {{"city": "Paris"}}}}'
+    """However the call's text is cut into pieces, its arguments are the same; a line break of the prompt may stand before it."""
+    text = f'\n{{"name": "g", "{style.arguments}": {{"city": "Paris"}}}}'
     for cut in range(len(text)):
         body = frames(piece(text[:cut]), piece(text[cut:]), last())
         events, _ = await call(request("required", "f", "g"), body, style=style)

@@ -14,7 +14,7 @@ import msgspec
 
 from unilect.families import PLAIN, ToolFormat
 from unilect.requests import Message
-from unilect.tools.conversation import has_calls, written
+from unilect.tools.conversation import written
 from unilect.tools.takes import ALL, SYSTEM, THOUGHTS, TOOL, Takes, Turn
 
 _BETWEEN = "\n\n"
@@ -67,9 +67,9 @@ def _identified(turns: Iterable[Turn]) -> list[Turn]:
 
 def _with_calls_as_text(turns: list[Turn], form: ToolFormat) -> list[Turn]:
     """Write calls and results into the texts of the conversation."""
-    told = msgspec.convert([_with_text_arguments(turn) for turn in turns], list[Message])
-    if not has_calls(told):
+    if not any(turn.get("tool_calls") or turn["role"] in TOOL for turn in turns):
         return turns
+    told = msgspec.convert([_with_text_arguments(turn) for turn in turns], list[Message])
     return [{"content": "", **msgspec.to_builtins(message)} for message in written(told, form)]
 
 
