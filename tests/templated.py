@@ -149,6 +149,7 @@ async def asked(running: Site, name: str) -> Model:
     for talk in CALLED:
         messages = body_of(talk)["messages"]
         prompts[f"{talk}, no tools"] = await ask("/apply-template", messages=messages)
+    answers["forced"] = await ask("/v1/chat/completions", **FORCED)
     for stream in (False, True):
         for path, body in ELSEWHERE.items():
             answers[f"{path} {stream}"] = await ask(path, **body, stream=stream)
@@ -165,6 +166,17 @@ def body_of(talk: str) -> dict[str, Any]:
             given = call["function"]["arguments"]
             call["function"]["arguments"] = json.dumps(given, ensure_ascii=False)
     return body | ({"chat_template_kwargs": names} if names else {})
+
+
+#: A call that must come, and can only be one; without thoughts, which a random model does not end.
+_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+FORCED: dict[str, Any] = {
+    "messages": [user("Go.")],
+    "tools": [{"type": "function", "function": {"name": "ping", "parameters": _NOTHING}}],
+    "tool_choice": "required",
+    "max_tokens": 200,
+    "chat_template_kwargs": {"enable_thinking": False},
+}
 
 
 def declared(tool: dict[str, Any], schema: str) -> dict[str, Any]:

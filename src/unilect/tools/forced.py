@@ -139,7 +139,9 @@ class Call:
     def _arguments(self) -> list[Event]:
         events: list[Event] = []
         if not self._begun:
-            self._text = self._text.lstrip()  # llama.cpp tells a line break that the prompt has behind ended thoughts
+            self._text = (
+                self._text.lstrip()
+            )  # llama.cpp tells a line break that the prompt has behind ended thoughts
             name = next((n for n, head in self._heads.items() if self._text.startswith(head)), None)
             if name is None:
                 if not any(head.startswith(self._text) for head in self._heads.values()):
