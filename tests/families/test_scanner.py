@@ -270,14 +270,18 @@ WRITE = "<tool_call>\n<function=add>\n<parameter=a>\n"
     ],
 )
 def test_a_call_that_is_cut(text: str) -> None:
-    """A limit that cuts a call behind a mark in one of its arguments makes no call of the part before, and none of what the argument tells of."""
+    """A call that is cut behind a mark in one of its arguments is none by a stop word, one by a limit, and never one that the argument tells of."""
     for tools in (NAMES, {"add": {"properties": {"a": {"type": "string"}}}}):
         for size in (1, 5, 1000):
             parser = MarkScanner(HERMES, tools, lambda: "call")
             pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
-            events = [event for piece in [*pieces, parser.end(is_cut=True)] for event in piece]
-            assert not parser.calls
-            assert text == "".join(event.text for event in events if isinstance(event, TextDelta))
+            words = [*pieces, parser.end(is_cut=True, by_word=True)]
+            assert (text, []) == ((told := fold(words).choices[0]).text, told.tool_calls)
+            parser = MarkScanner(HERMES, tools, lambda: "call")
+            pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
+            told = fold([*pieces, parser.end(is_cut=True)]).choices[0]
+            assert (["add"], None) == ([call.name for call in told.tool_calls], told.text)
+            assert told.tool_calls[0].given() is None
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,15 @@ def test_the_reason_of_an_end(reason: FinishReason, stop: str | None, expected: 
 
 @pytest.mark.parametrize(("reason", "stop"), [("length", None), ("stop", "own")])
 def test_a_call_that_is_cut(reason: FinishReason, stop: str | None) -> None:
-    """A call that a limit or the client's stop word has cut is text; one that the model's own end has cut is read as far as it goes."""
+    """A call is told as far as it goes where a limit has cut it, and is text where the client's stop word has; the model's own end ends it."""
     text = "<tool_call><function=f>\n<parameter=a>\n1"
     cut = reader(stop_words=["own"]).read([TextDelta(text), Finish(reason, stop=stop)])
     own = reader(stop_words=["own"]).read([TextDelta(text), Finish("stop", stop="<|im_end|>")])
 
-    assert [TextDelta(text), Finish(reason, stop=stop)] == cut
+    assert Finish(reason, stop=stop) == cut[-1]
+    told = fold([cut]).choices[0]
+    expected = ([("f", '{"a": "1')], None) if reason == "length" else ([], text)
+    assert expected == ([(call.name, call.arguments) for call in told.tool_calls], told.text)
     assert Finish("tool_calls", stop="<|im_end|>") == own[-1]
 
 
@@ -219,7 +222,7 @@ def test_pieces_say_what_the_whole_says(family: str, data: Any) -> None:
     text = "".join(data.draw(st.lists(st.sampled_from(PIECES[family]), max_size=12)))
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
     how = {"thinking": data.draw(st.booleans()), "bare": data.draw(st.booleans())}
-    is_cut = data.draw(st.booleans())
+    is_cut, by_word = data.draw(st.booleans()), data.draw(st.booleans())
 
     def outcome(sizes: list[int]) -> list[Any]:
         scanner = Reading(family=find(family), tools=TOOLS, **how).scanner(lambda: "call")
@@ -228,6 +231,6 @@ def test_pieces_say_what_the_whole_says(family: str, data: Any) -> None:
             size = next(turns)
             batches.append(scanner.add(text[at : at + size]))
             at += size
-        return [(one.text, one.reasoning, [(c.name, c.arguments) for c in one.tool_calls]) for one in fold([*batches, scanner.end(is_cut)]).choices]  # fmt: skip
+        return [(one.text, one.reasoning, [(c.name, c.arguments) for c in one.tool_calls]) for one in fold([*batches, scanner.end(is_cut, by_word)]).choices]  # fmt: skip
 
     assert outcome([len(text) + 1]) == outcome(sizes) == outcome([1])

@@ -12,36 +12,72 @@ from unilect.families._scanner import MarkScanner, Scanner
 from unilect.families._typing import Tools
 from unilect.families.apertus import APERTUS
 from unilect.families.chatglm import CHATGLM3
-from unilect.families.command import COMMAND
+from unilect.families.command import COMMAND, COMMAND_R
 from unilect.families.deepseek import DEEPSEEK, DSML
+from unilect.families.functionary import FUNCTIONARY
 from unilect.families.gemma import GEMMA
 from unilect.families.gemma4 import GEMMA4
-from unilect.families.gigachat import GIGACHAT
+from unilect.families.gigachat import GIGACHAT, GIGACHAT3
 from unilect.families.glm import GLM, GLM45
 from unilect.families.gpt_oss import GPT_OSS
 from unilect.families.granite import GRANITE
 from unilect.families.hermes import HERMES, QWEN_CODER
 from unilect.families.hunyuan import HUNYUAN
+from unilect.families.hunyuan3 import HUNYUAN3
 from unilect.families.jamba import APRIEL, JAMBA
 from unilect.families.kimi import KIMI, KIMI3
 from unilect.families.lfm import LFM2
 from unilect.families.llama import LLAMA3, LLAMA4
 from unilect.families.minicpm import MINICPM
-from unilect.families.minimax import MINIMAX
+from unilect.families.minimax import MINIMAX, MINIMAX3
 from unilect.families.mistral import MISTRAL
+from unilect.families.muse import MUSE
 from unilect.families.nemotron import NEMOTRON
 from unilect.families.olmo import OLMO3
 from unilect.families.phi import FUNCTOOLS, PHI
 from unilect.families.plain import PLAIN
 from unilect.families.seed import SEED
+from unilect.families.solar import SOLAR
 from unilect.families.step import STEP3
 
 __all__ = ["FAMILIES", "PLAIN", "CallStyle", "Family", "MarkScanner", "Marks", "Scanner", "ToolFormat", "Tools", "new_call_id"]  # fmt: skip
 
 #: The first that a template shows, or that a name has, counts: families whose marks are a part of others' come later.
 FAMILIES = (
-    *(DSML, PLAIN, DEEPSEEK, KIMI3, KIMI, GEMMA4, GPT_OSS, MINIMAX, SEED, COMMAND, APERTUS, APRIEL),
-    *(HUNYUAN, JAMBA, LFM2, OLMO3, GIGACHAT, CHATGLM3, GLM45, QWEN_CODER, STEP3, NEMOTRON, MINICPM),
+    *(
+        DSML,
+        PLAIN,
+        DEEPSEEK,
+        KIMI3,
+        KIMI,
+        GEMMA4,
+        GPT_OSS,
+        MINIMAX,
+        MINIMAX3,
+        SEED,
+        COMMAND,
+        COMMAND_R,
+        APERTUS,
+    ),
+    *(
+        APRIEL,
+        MUSE,
+        SOLAR,
+        HUNYUAN3,
+        FUNCTIONARY,
+        HUNYUAN,
+        JAMBA,
+        LFM2,
+        OLMO3,
+        GIGACHAT,
+        GIGACHAT3,
+        CHATGLM3,
+        GLM45,
+        QWEN_CODER,
+        STEP3,
+        NEMOTRON,
+        MINICPM,
+    ),
     *(HERMES, MISTRAL, GRANITE, PHI, FUNCTOOLS, LLAMA4, LLAMA3, GEMMA, GLM),
 )
 _BY_NAME = {family.name: family for family in FAMILIES}

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from unilect.families._python import python_calls
+from unilect.families._python import NONE, python_calls
 from unilect.families._tagged import (
     CLOSED,
     function,
@@ -20,11 +20,13 @@ from unilect.families._tagged import (
     invoked,
     listed,
     listing,
+    namespaced,
     opened,
     tagged,
     unended,
 )
-from unilect.families._typing import NONE, Calls, Tools, dumped, json_value
+from unilect.families._typing import Calls, Tools, dumped, json_value
+from unilect.families._values import BEHIND
 
 _Form: TypeAlias = Callable[[str, Tools], tuple[Calls, str] | None]
 _NAMED = re.compile(
@@ -33,10 +35,14 @@ _NAMED = re.compile(
 _DEEPSEEK = re.compile(
     r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(?:```json\s*)?(?=\{)"
 )
+_SOLAR = re.compile(
+    r"<\|tool_call:begin\|>\w{0,64}<\|tool_call:name\|>([\w.-]{1,128})<\|tool_call:args\|>\s*(?=\{)"
+)
 _KIMI = re.compile(
     r"(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?([\w.-]{1,128})(?::\d+)?\s*"
     r"<\|tool_call_argument_begin\|>\s*(?=\{)"
 )
+_HEADS = (_NAMED, _DEEPSEEK, _KIMI, _SOLAR)
 _FENCED = re.compile(
     r"([A-Za-z0-9_.-]{1,128})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
 )
@@ -51,9 +57,16 @@ _CLOSERS = "]}`\n "
 _MOST_CALLS = 128
 #: Marks of single calls within those of all, which say nothing.
 _BETWEEN = re.compile(
-    r"(?:[ \n;,]|<｜tool▁call▁end｜>|<\|tool_call_end\|>|</?tool_call>|<｜tool_call_(?:begin|end)｜>|function<｜tool_sep｜>)*+"
+    rf"(?:[ \n;,]|<｜tool▁call▁end｜>|<\|tool_call[_:]end\|>|</?tool_call{BEHIND}>|<｜tool_call_(?:begin|end)｜>|function<｜tool_sep｜>|</?atem:function_calls>)*+"
 )
-_CLOSES = ("</function>", "</｜DSML｜invoke>", "</steptml:invoke>", "</invoke>", CLOSED)
+_CLOSES = (
+    "</function>",
+    "</｜DSML｜invoke>",
+    "</steptml:invoke>",
+    "</atem:invoke>",
+    "</invoke>",
+    CLOSED,
+)
 
 
 def new_call_id() -> str:
@@ -61,7 +74,7 @@ def new_call_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-class _Marked(dict[str, Mapping[str, Any] | None]):
+class MarkedTools(dict[str, Mapping[str, Any] | None]):
     """The tools, where a call names another one as well."""
 
     def __contains__(self, name: object) -> bool:
@@ -91,9 +104,9 @@ def calls_of(
     found: Calls = []
     rest = text.strip()
     if begin or marked:
-        tools = _Marked(tools)
+        tools = MarkedTools(tools)
     if begin:
-        rest = rest[_between(rest) :]
+        rest = rest[skip_between(rest) :]
     if not rest:
         return [], text
     if rest[0] == "<" and not (begin or marked):
@@ -122,13 +135,13 @@ def calls_of(
             forms = tuple(one for one in forms if one not in _EXACT)
         calls, rest = read
         found += calls
-        rest = rest[_between(rest) :] if begin else rest.lstrip(_SIGNS)
+        rest = rest[skip_between(rest) :] if begin else rest.lstrip(_SIGNS)
         rest = rest.removeprefix(begin).lstrip(_SIGNS) if begin else rest
     # one bracket too many is a slip of the model, and no text
     return (found, rest if rest.strip(_CLOSERS) else "") if found else ([], text)
 
 
-def _between(text: str) -> int:
+def skip_between(text: str) -> int:
     """The length of what stands before a text's first call and says nothing."""
     found = _BETWEEN.match(text)
     return found.end() if found is not None else 0
@@ -174,9 +187,14 @@ def _one(call: Any, tools: Tools) -> tuple[str, str] | None:
     return (name, dumped(arguments)) if isinstance(arguments, dict) else None
 
 
+def head_of(text: str) -> re.Match[str] | None:
+    """The head of a call with a name, behind which its arguments begin as JSON."""
+    return next(filter(None, (one.match(text) for one in _HEADS)), None)
+
+
 def _headed(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """A name, and JSON behind it."""
-    head = _NAMED.match(text) or _DEEPSEEK.match(text) or _KIMI.match(text)
+    head = head_of(text)
     if head is None or head[1] not in tools:
         return None
     value, rest = json_value(text[head.end() :])
@@ -214,7 +232,7 @@ def _lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 _FORMS: tuple[_Form, ...] = (_json, _headed, _fenced, function, invoked, tagged, unended, _python)
 #: Behind a mark only: a bare name may be a word.
-_MARKED = (*_FORMS, _lines, opened, gemma, listing, listed)
+_MARKED = (*_FORMS, _lines, opened, gemma, listing, listed, namespaced)
 #: Those that may begin with a tag.
 _OF_TAGS = (_headed, function, invoked, tagged, unended, opened)
 #: Forms of which each value must end.

@@ -7,11 +7,18 @@ The arguments are read from the syntax tree, of which only keywords and literal 
 import ast
 import json
 import keyword
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_CALL_CHARACTERS = 64 * 1024
+NONE = object()
+#: A text up to the quote that something follows which can stand behind a value.
+_QUOTED = re.compile(r"""(["'])((?:\\.|(?!\1\s*+(?:[,)\]}:]|\Z))[^\\])*+)(?:\1|\\?\Z)""", re.S)
+#: Between two calls that stand in a line each.
+_NEXT = re.compile(r"\)[^\S\n]*+\n\s*+(?=[A-Za-z_]\w*(?:\.call)?\()")
+_UNESCAPED = re.compile(r"""\\.|["']""", re.S)
 _CONSTANTS = {"true": True, "false": False, "null": None}  # models mix up their languages
 
 
@@ -27,12 +34,38 @@ def python_calls(code: str) -> list[tuple[str, str]] | None:
     """The name and the arguments, as JSON text, of each call; None where the code is anything else."""
     if len(code) > MAX_CALL_CHARACTERS:
         return None
+    calls = _calls(code)
+    return calls if calls is not None else _calls(_QUOTED.sub(_escaped, code))
+
+
+def python_value(text: str) -> Any:
+    """The value of a literal; `NONE` where the text is none, or one that JSON cannot write."""
+    if len(text) > MAX_CALL_CHARACTERS:
+        return NONE
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an unknown escape in a text
-            tree = ast.parse(code.strip())
-        calls: list[tuple[str, str]] = []
-        for node in _nodes(tree):
+        value = _value(_literal(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return NONE
+    return NONE if json_text(value) is None else value
+
+
+def _literal(code: str) -> ast.expr:
+    """The syntax tree of one value; Python opens no file for an error in it, as it would for a program's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an unknown escape in a text
+        return ast.parse(code.strip(), mode="eval").body
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A text whose quotes and line breaks within are escaped: templates write them as they are, and so do models."""
+    inside = _UNESCAPED.sub(lambda one: one[0] if one[0][0] == "\\" else f"\\{one[0]}", found[2])
+    return found[1] + inside.replace("\n", "\\n") + found[1]
+
+
+def _calls(code: str) -> list[tuple[str, str]] | None:
+    calls: list[tuple[str, str]] = []
+    try:
+        for node in _nodes(_literal(f"[{_NEXT.sub('),', code)}\n]")):
             if not isinstance(node, ast.Call) or node.args:
                 return None
             arguments = json_text({_keyword(item): _value(item.value) for item in node.keywords})
@@ -44,17 +77,10 @@ def python_calls(code: str) -> list[tuple[str, str]] | None:
     return calls
 
 
-def _nodes(tree: ast.Module) -> Iterator[ast.expr]:
-    """
-    The expressions of a list, or of each line.
-
-    Raises:
-        ValueError: A line is none.
-    """
-    for line in tree.body:
-        if not isinstance(line, ast.Expr):
-            raise ValueError("no expression")
-        yield from line.value.elts if isinstance(line.value, ast.List) else [line.value]
+def _nodes(tree: ast.expr) -> Iterator[ast.expr]:
+    """The values of a list, and of the lists in it."""
+    for one in tree.elts if isinstance(tree, ast.List) else [tree]:
+        yield from one.elts if isinstance(one, ast.List) else [one]
 
 
 def _name(function: ast.expr) -> str:

@@ -6,16 +6,19 @@ is told depends on the text alone, and not on the pieces in which it comes: what
 the text that decides it.
 """
 
+import re
 from collections.abc import Callable
 
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 from unilect.families._beginnings import begins_call
 from unilect.families._calls import calls_of, is_whole, new_call_id
+from unilect.families._cut import begun_calls
 from unilect.families._family import Family, Marks
 from unilect.families._typing import Tools
 from unilect.families._values import Ending
-from unilect.marks import split_at
+from unilect.marks import held, split_at
 
+_OPEN_TAG = re.compile(r'<\w+(?:=| name="?)[\w.-]{0,128}"?\Z')
 _MOST_BREAKS = 16
 #: Characters that are looked through for marks at a time: what follows a mark is looked through again, and copied.
 _AT_ONCE = 512
@@ -72,8 +75,14 @@ class Scanner:
         """The events that a piece of text completes."""
         raise NotImplementedError
 
-    def end(self, is_cut: bool = False) -> list[Event]:
-        """The events of what was held back; a call that a limit or a stop word has cut is text."""
+    def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
+        """
+        The events of what was held back.
+
+        Args:
+            is_cut: The answer has no end of its own: of a call that has begun is told what there is.
+            by_word: It was a stop word, and such a call is text.
+        """
         raise NotImplementedError
 
     def turn(self) -> list[Event]:
@@ -140,11 +149,13 @@ class MarkScanner(Scanner):
         self._fresh = behind.startswith(self.held)
         return not self._fresh
 
-    def end(self, is_cut: bool = False) -> list[Event]:
+    def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
         """See `Scanner`."""
         if self._passed is not None and not is_cut:
             return [*self._end_early(), *self.end()]
         text, self.held = self.held, ""
+        if is_cut and not by_word:
+            return self._cut(text)
         if self._state == "call":
             if (
                 self._passed is not None
@@ -158,6 +169,27 @@ class MarkScanner(Scanner):
         if self._state == "whole":
             return self._calls(text, is_cut=is_cut)
         return [TextDelta(text)]
+
+    def _cut(self, text: str) -> list[Event]:
+        """The events of what a limit has cut: a mark that has begun is told of no more than a call that has no name yet."""
+        match self._state:
+            case "thought":
+                text = text[: len(text) - held(text, self._family.thoughts[1:])]
+                return [ReasoningDelta(text)] if text and (not self._blank or text.strip()) else []
+            case "call" | "whole" as state:
+                begin = self._begin if state == "call" else ""
+                calls = begun_calls(text, self._tools or {}, begin)
+                if calls is None and state == "call" and not begin and _OPEN_TAG.match(text):
+                    calls = []
+                if calls is not None:
+                    return [event for one in calls for event in self._called(*one)]
+                text = self._breaks + begin + text
+            case state:
+                heads = self._family.thoughts if state == "start" and self._thinking else ()
+                kept = held(text, (*self._marks, *heads))
+                if self._fresh or not text[len(text) - kept :].isalpha():
+                    text = "" if self._fresh else text[: len(text) - kept].rstrip("\n")
+        return [TextDelta(text)] if text else []
 
     def _advance(self) -> list[Event]:
         match self._state:
@@ -174,16 +206,16 @@ class MarkScanner(Scanner):
     def _start(self) -> None:
         """See what an answer begins with; nothing is decided that more text could change."""
         head = self.held[:_MOST_HEAD].lstrip()
-        heads = [self._family.thoughts[0]] if self._thinking else []
+        thoughts = self._family.thoughts if self._thinking else ()
         wraps = {begin: end for begin, end in self._wraps if self._thinking}
-        begins = (*heads, *wraps)
+        begins = (*thoughts, *wraps)
         found = next((one for one in begins if head.startswith(one)), None)
         if found is not None:
             self.held = self.held.lstrip().removeprefix(found)
-            self._fresh = found in wraps
+            self._fresh = found != thoughts[0]
             if found in wraps:
                 self._wraps, self._marks = (), (*self._marks, wraps[found])
-            else:
+            elif found == thoughts[0]:  # else they end without a beginning: there are none
                 self._state, self._blank = "thought", True
             return
         is_open = any(one.startswith(head) for one in begins)

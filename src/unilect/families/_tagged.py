@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from unilect.families._python import NONE
 from unilect.families._typing import (
-    NONE,
     Calls,
     Tools,
     dumped,
@@ -18,15 +18,16 @@ from unilect.families._typing import (
     kinds,
     properties,
     typed,
+    typed_value,
 )
-from unilect.families._values import ARGUMENT, ELEMENT, PARAMETER, Tag, end_of
+from unilect.families._values import ARGUMENT, BEHIND, ELEMENT, PARAMETER, SPACE, Tag, end_of
 
 _FUNCTION, _FUNCTION_END = re.compile(r"<function=([\w.-]+)>\s*"), re.compile(r"\s*</function>")
 _BEGINS_PARAMETER = re.compile(r"\s*<parameter=([^<>]+)>")
 # names without `<`: whatever is written, nothing is looked through twice
 _NAMED_PARAMETER = re.compile("<parameter=([^<>]+)>")
-_LISTING = re.compile(r"([\w.-]+)\s*(?=<arg_key>)")
-_BEGINS_ARGUMENT = re.compile(r"\s*<arg_key>([^<]*)</arg_key>\s*<arg_value>")
+_LISTING = re.compile(rf"([\w.-]{{1,128}})\s*(?:(<tool_sep{BEHIND}>)\s*|(?=<arg_key>))")
+_BEGINS_ARGUMENT = re.compile(rf"\s*<arg_key{BEHIND}>([^<]*)</arg_key{BEHIND}>\s*<arg_value{BEHIND}>")  # fmt: skip
 _TAGGED = re.compile(r"<function=([\w.-]+)>\s*(.*?)(?:</function>|$)", re.S)
 _LISTED = re.compile(
     r"([\w.-]+)\s*((?:<arg_key>[^<]*</arg_key>\s*<arg_value>.*?</arg_value>\s*)+)", re.S
@@ -40,26 +41,30 @@ _GIVEN = re.compile(
     r"(?:<\|close\|>\1<\|sep\|>|(?=<\|open\|>argument )|$)",
     re.S,
 )
-_GEMMA = re.compile(r"call:([\w.-]{1,128})\s*(?=\{)")
-_GEMMA_TEXT = '<|"|>'
+#: MiniMax M3 writes it before each tag.
+SIGN = "]<]minimax[>["
+_INVOKES = re.compile(re.escape(SIGN) + r'<invoke name="([\w.-]{1,128})">')
+_SIGNED = re.compile(re.escape(SIGN) + "<(/?)([^<>]{1,256})>")
+_MOST_DEEP = 64
+GEMMA = re.compile(r"call:([\w.-]{1,128})\s*(?=\{)")
+GEMMA_TEXT = '<|"|>'
 # what does not end goes on to the end: no mark in it is looked at by itself
 _GEMMA_PART = re.compile(r'<\|"\|>.*?(?:<\|"\|>|\Z)|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[{}]', re.S)
 _CDATA = re.compile(r"\A<!\[CDATA\[(.*)\]\]>\Z", re.S)
 _KINDS: dict[str, Any] = {"true": {"type": "string"}, "false": {}}
 _DEPTHS = {"{": 1, "}": -1}
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.-]*)\s*:")
-_ELEMENT = "(?:｜DSML｜|steptml:)?"
-_INVOKED = re.compile(rf'<{_ELEMENT}(?:invoke|function) name="([\w.-]{{1,128}})">\s*')
-_INVOKED_END = re.compile(rf"\s*</{_ELEMENT}(?:invoke|function)>\s*")
+_INVOKED = re.compile(rf'<{SPACE}(?:invoke|function) name="([\w.-]{{1,128}})">\s*')
+_INVOKED_END = re.compile(rf"\s*</{SPACE}(?:invoke|function)>\s*")
 _BEGINS_ELEMENT = re.compile(
-    rf'\s*<{_ELEMENT}param(?:eter)? name="([^"<>]*)"(?: string="(true|false)")?>'
+    rf'\s*<{SPACE}param(?:eter)? name="([^"<>]*)"(?: string="(true|false)")?>'
 )
 _UNENDED = re.compile(
-    rf'<({_ELEMENT}(?:invoke|function)) name="([\w.-]{{1,128}})">\s*(.*?)(?:</\1>|$)', re.S
+    rf'<({SPACE}(?:invoke|function)) name="([\w.-]{{1,128}})">\s*(.*?)(?:</\1>|$)', re.S
 )
 _UNENDED_WITH = re.compile(
-    rf'<({_ELEMENT}param(?:eter)?) name="([^"<>]*)"(?: string="(true|false)")?>(.*?)'
-    rf"(?:</\1>|(?=<{_ELEMENT}param(?:eter)? name=)|$)",
+    rf'<({SPACE}param(?:eter)?) name="([^"<>]*)"(?: string="(true|false)")?>(.*?)'
+    rf"(?:</\1>|(?=<{SPACE}param(?:eter)? name=)|$)",
     re.S,
 )
 
@@ -87,7 +92,7 @@ def listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
         return None
     pairs, at = _values(text, found.end(), _BEGINS_ARGUMENT, ARGUMENT)
     rest = text[at:].lstrip()
-    given = None if not pairs or rest.startswith("<arg_") else _exactly(found[1], pairs, tools, ARGUMENT)  # fmt: skip
+    given = None if not (pairs or found[2]) or rest.startswith("<arg_") else _exactly(found[1], pairs, tools, ARGUMENT)  # fmt: skip
     return None if given is None else ([(found[1], given)], rest)
 
 
@@ -111,7 +116,7 @@ def _without_breaks(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def _exactly(name: str, pairs: list[tuple[str, str]], tools: Tools, tag: Tag) -> str | None:
     """The arguments, as JSON text; None where a value that is no text holds an end mark, which is twice there then."""
     known = properties(name, tools)
-    marked = (key for key, value in pairs if tag.end in value)
+    marked = (key for key, value in pairs if tag.end.search(value))
     if any((types := kinds(known.get(key.strip()))) != {None} and "string" not in types for key in marked):  # fmt: skip
         return None
     return typed(name, pairs, tools)
@@ -217,7 +222,7 @@ def opened(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 def gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Gemma 4: `call:name{city:<|"|>Paris<|"|>}`, JSON with bare keys and marks of its own around texts."""
-    found = _GEMMA.match(text)
+    found = GEMMA.match(text)
     if found is None or found[1] not in tools:
         return None
     depth, end = 0, 0
@@ -226,10 +231,52 @@ def gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
         if not depth:
             end = part.end()
             break
-    pieces = text[found.end() : end].split(_GEMMA_TEXT)
+    pieces = text[found.end() : end].split(GEMMA_TEXT)
     pieces[::2] = (_BARE_KEY.sub(r'\1"\2":', piece) for piece in pieces[::2])
     pieces[1::2] = map(json.dumps, pieces[1::2])
     value, rest = json_value("".join(pieces))
     if not isinstance(value, dict) or rest:
         return None
     return [(found[1], dumped(value))], text[end:]
+
+
+def namespaced(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """MiniMax M3: an element for each argument, and within for each member of an object and each `item` of a list; a sign before each tag."""
+    found = _INVOKES.match(text)
+    if found is None or found[1] not in tools:
+        return None
+    schema = {"properties": properties(found[1], tools)}
+    levels: list[tuple[str, Any, int, list[tuple[str, Any]]]] = [
+        ("invoke", schema, found.end(), [])
+    ]
+    for tag in _SIGNED.finditer(text, found.end()):
+        key, known, begin, inside = levels[-1]
+        if not tag[1]:
+            if len(levels) > _MOST_DEEP:
+                return None
+            levels.append((tag[2], _schema_of(known, tag[2]), tag.end(), []))
+        elif tag[2] != key:
+            return None
+        elif len(levels) == 1:
+            return [(found[1], dumped(dict(inside)))], text[tag.end() :]
+        else:
+            levels.pop()
+            levels[-1][3].append((key, _grown(text[begin : tag.start()], known, inside)))
+    return None
+
+
+def _schema_of(known: Any, key: str) -> Any:
+    """The schema of a member, or of an item."""
+    given = known if isinstance(known, dict) else {}
+    members = given.get("properties")
+    return members[key] if isinstance(members, dict) and key in members else given.get("items")
+
+
+def _grown(raw: str, known: Any, inside: list[tuple[str, Any]]) -> Any:
+    """The value of an element."""
+    types = kinds(known)
+    if inside and all(key == "item" for key, _ in inside) and "object" not in types:
+        return [value for _, value in inside]
+    if inside or (not raw.strip() and types == {"object"}):
+        return dict(inside)
+    return [] if not raw.strip() and types == {"array"} else typed_value(raw, known)

@@ -5,24 +5,31 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, NoReturn, TypeAlias
 
+from unilect.families._python import NONE, python_value
+
 #: The JSON Schema of each tool's parameters, by its name.
 Tools: TypeAlias = Mapping[str, Mapping[str, Any] | None]
 #: The name and the arguments, as JSON text, of each call.
 Calls: TypeAlias = list[tuple[str, str]]
-NONE = object()
 _OR_NONE = {"string", "null"}
 
 
 def typed(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
     """Arguments that were written without quotes: texts where the schema says so, else JSON where they are some."""
     known = properties(name, tools)
-    values: dict[str, Any] = {}
-    for key, raw in pairs:
-        types = kinds(known.get(key.strip()))
-        is_text = types == {"string"} or (types == _OR_NONE and raw.strip() != "null")
-        value, rest = (raw, "") if is_text else json_value(raw.strip())
-        values[key.strip()] = raw if rest.strip() or value is NONE else value
-    return dumped(values)
+    return dumped({key.strip(): typed_value(raw, known.get(key.strip())) for key, raw in pairs})
+
+
+def typed_value(raw: str, schema: Any) -> Any:
+    """A value that was written without quotes: a text where its schema says so, else JSON, or what Python writes for it, where it is some."""
+    types = kinds(schema)
+    if types == {"string"} or (types == _OR_NONE and raw.strip() != "null"):
+        return raw
+    value, rest = json_value(raw.strip())
+    if value is not NONE and not rest.strip():
+        return value
+    value = NONE if None in types or "string" in types else python_value(raw)
+    return raw if value is NONE else value
 
 
 def properties(name: str, tools: Tools) -> Mapping[str, Any]:

@@ -15,31 +15,35 @@ class Tag(NamedTuple):
     How a form writes values without quotes.
 
     Attributes:
-        end: What a value ends with.
+        end: Finds what a value ends with.
         marks: Finds the next of three things in one: its end (`last`), an end that is none unless it is of a value within (`end`), and
             the beginning of such a value (`begin`).
     """
 
-    end: str
+    end: re.Pattern[str]
     marks: re.Pattern[str]
 
 
 def _tag(begin: str, end: str, follows: str) -> Tag:
     """A value that ends with a mark, if one of some things follows."""
     last = rf"(?P<last>{end}(?=\s*(?:{follows})))"
-    return Tag(end, re.compile(f"{last}|(?P<end>{end})|(?P<begin>{begin})"))
+    return Tag(re.compile(end), re.compile(f"{last}|(?P<end>{end})|(?P<begin>{begin})"))
 
 
+#: What stands before the names of elements: DeepSeek's, Step-3's and Muse's.
+SPACE = "(?:｜DSML｜|steptml:|atem:)?"
+#: What stands behind those of Hunyuan 3.
+BEHIND = "(?::opensource)?"
 #: Qwen Coder.
 PARAMETER = _tag("<parameter=[^<>]+>", "</parameter>", "<parameter=|</function>")
 #: Elements with names.
 ELEMENT = _tag(
-    "<(?:｜DSML｜|steptml:)?param(?:eter)? name=",
-    "</(?:｜DSML｜|steptml:)?param(?:eter)?>",
-    "<(?:｜DSML｜|steptml:)?param(?:eter)? name=|</(?:｜DSML｜|steptml:)?(?:invoke|function)>",
+    f"<{SPACE}param(?:eter)? name=",
+    f"</{SPACE}param(?:eter)?>",
+    f"<{SPACE}param(?:eter)? name=|</{SPACE}(?:invoke|function)>",
 )
-#: GLM 4.5.
-ARGUMENT = _tag("<arg_value>", "</arg_value>", r"<arg_key>|</?tool_call>|\Z")
+#: GLM 4.5 and Hunyuan 3.
+ARGUMENT = _tag(f"<arg_value{BEHIND}>", f"</arg_value{BEHIND}>", rf"<arg_key{BEHIND}>|</?tool_call{BEHIND}>|\Z")  # fmt: skip
 
 
 def end_of(tag: Tag, text: str, at: int) -> re.Match[str] | None:
@@ -64,11 +68,11 @@ class Quotes:
     The texts in JSON that comes in pieces.
 
     Attributes:
-        are_open: Whether one has begun and not ended.
+        is_open: One has begun and not ended.
     """
 
     def __init__(self) -> None:
-        self.are_open = False
+        self.is_open = False
         self._escapes = False  # the last character, the next one
 
     def add(self, piece: str) -> None:
@@ -76,22 +80,42 @@ class Quotes:
         at = int(self._escapes and bool(piece))
         self._escapes = self._escapes and not piece
         while at < len(piece):
-            if not self.are_open:
+            if not self.is_open:
                 at = piece.find('"', at) + 1
                 if not at:
                     return
-                self.are_open = True
+                self.is_open = True
             found = _QUOTED.match(piece, at)
             at = (found.end() if found is not None else at) + 1
-            self.are_open = piece[at - 1 : at] != '"'
+            self.is_open = piece[at - 1 : at] != '"'
             self._escapes = piece[at - 1 : at] == "\\"
+
+
+class Element:
+    """
+    An element that comes in pieces.
+
+    Attributes:
+        is_open: It has not ended.
+    """
+
+    def __init__(self, end: str) -> None:
+        self.is_open = True
+        self._end = end
+        self._tail = ""
+
+    def add(self, piece: str) -> None:
+        """Go on with a piece."""
+        text = self._tail + piece
+        self.is_open = self.is_open and self._end not in text
+        self._tail = text[-len(self._end) :]
 
 
 _JSON = re.compile(r"\s*(?:[\w.-]{1,128}\s*)?(?=[{\[])")
 _FUNCTION = re.compile(r"\s*<function=")
-_LISTING = re.compile(r"\s*[\w.-]{1,128}\s*<arg_key>")
+_LISTING = re.compile(rf"\s*[\w.-]{{1,128}}\s*<arg_key{BEHIND}>")
 _FORMS = (_FUNCTION, _LISTING, _JSON)
-_COUNTED = re.compile("<(/?)(function|parameter|param|arg_value)[ =>]")
+_COUNTED = re.compile("<(/?)(function|parameter|param|arg_value)[ =:>]")
 _TAIL = 256
 #: What a call in Qwen Coder's form ends with, and what it does where the last mark is missing.
 _FUNCTION_ENDS = re.compile(r"(?:^|[\n>])\s*</function>\s*[,;]?\s*\Z")
@@ -126,7 +150,7 @@ class Ending:
             return True
         if self._form is _JSON:
             self._quotes.add(text[at:place])
-            return not self._quotes.are_open or (not at and _begins_with_json(text[:place]))
+            return not self._quotes.is_open or (not at and _begins_with_json(text[:place]))
         for found in _COUNTED.finditer(text, at, place):
             now = self._open.get(found[2], 0)
             self._open[found[2]] = max(0, now - 1) if found[1] else now + 1

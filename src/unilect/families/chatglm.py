@@ -104,7 +104,7 @@ class TurnScanner(Scanner):
         self.held += text
         return [] if self._maybe_call and self._may_be_call() else self._tell_held()
 
-    def end(self, is_cut: bool = False) -> list[Event]:
+    def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
         """The events of what was held back: a call, where it has a name, and is not cut."""
         line, ended, rest = self.held.partition("\n")
         name = line.strip()

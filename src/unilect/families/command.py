@@ -1,10 +1,10 @@
 """
-Command A and Command R7B.
+Command A and Command R7B, and Command R+ before them.
 
-Source: https://docs.cohere.com/docs/command-a-hf
+Sources: https://docs.cohere.com/docs/command-a-hf, https://huggingface.co/CohereForAI/c4ai-command-r-plus
 """
 
-from unilect.families._family import Family, Marks, ToolFormat
+from unilect.families._family import CallStyle, Family, Marks, ToolFormat
 from unilect.families._writing import Arguments, dumped
 
 
@@ -28,5 +28,22 @@ COMMAND = Family(
         result=lambda name, number, text: (
             f'<|START_TOOL_RESULT|>[{{"tool_call_id": "{number}", "results": {dumped({"0": text})}}}]<|END_TOOL_RESULT|>'
         ),
+    ),
+)
+_ACTION = "Action:\n```json\n"
+COMMAND_R = Family(
+    name="command-r",
+    shown=("Action:\\n```json",),
+    called=("command-r",),
+    calls=(Marks(_ACTION, "```"),),
+    turn_ends=("<|END_OF_TURN_TOKEN|>",),
+    force=CallStyle(f"{_ACTION}["),
+    written=ToolFormat(
+        rules=f'\n\nTo call some, write:\n{_ACTION}[{{"tool_name": <name>, "parameters": <object>}}]\n```',
+        call=lambda name, given, number: (
+            f'{{"tool_name": {dumped(name)}, "parameters": {dumped(given)}}}'
+        ),
+        calls=(f"{_ACTION}[", ", ", "]\n```"),
+        result=lambda name, number, text: f"<results>\n{text}</results>",
     ),
 )

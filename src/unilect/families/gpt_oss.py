@@ -10,18 +10,22 @@ from typing import Any
 
 from unilect.events import Event, ReasoningDelta, TextDelta
 from unilect.families._calls import calls_of
+from unilect.families._cut import begun_calls
 from unilect.families._family import Family, ToolFormat
 from unilect.families._scanner import Scanner
 from unilect.families._typing import Tools
-from unilect.families._values import Quotes
+from unilect.families._values import Element, Quotes
 from unilect.families._writing import dumped
 from unilect.marks import held
 from unilect.requests import FunctionDefinition
 
-_MARKS = ("<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>")  # fmt: skip
-_MARK = re.compile(r"<\|(?:channel|message|start|end|return|call)\|>")
+_MARKS = ("<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>")  # fmt: skip
+_MARK = re.compile(r"<\|(?:channel|message|start|end|return|call|eom|eot)\|>")
 _RECIPIENT = re.compile(r"to=(functions\.)?([\w.-]{1,128})")
+_THINKS = re.compile(r"\s*(?:analysis|(?:assistant\s*)?to=self\b)")
 _WORDS = re.compile(r"\s*(?:assistant)?\s*(?:analysis|commentary|final)?\s*")
+#: Muse's.
+_ELEMENTS, _END = "<atem:function_calls>", "</atem:function_calls>"
 _MESSAGE = "<|message|>"
 #: Characters of a head; a longer one is none.
 _MOST_HEAD = 256
@@ -30,14 +34,22 @@ _MOST_HEAD = 256
 class ChannelScanner(Scanner):
     """Reads the messages of an answer; see `Scanner`."""
 
+    #: Recipients that are none of the tools; None for all that are not known as one.
+    others: frozenset[str] | None = None
+
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
-        self._head: str | None = None  # of the message that is being read
+        self._head: str | None = ""  # of the message that is being read
         self._to: str | None = None  # the tool that it is for
-        self._in_head = self._outside = False
+        self._in_head = self._is_first = (
+            True  # the prompt has begun a head, which only a recipient goes on with
+        )
+        self._outside = False
         self._blanks: list[str] = []
         self._body: list[str] = []  # of a call
-        self._quotes = Quotes()  # of its arguments, where a mark is a part of a text
+        self._inside: Quotes | Element | None = (
+            None  # its arguments, where a mark may be a part of a text
+        )
         self._passed = False  # there is such a mark
         self._strays = False  # True once such a text did not end
 
@@ -51,14 +63,15 @@ class ChannelScanner(Scanner):
         for found in _MARK.finditer(text):
             events += self._tell(text[read : found.start()])
             mark, read = found[0], found.end()
+            self._is_first = False
             self._blanks = []
-            if self._quotes.are_open and not self._strays:
+            if self._inside is not None and self._inside.is_open and not self._strays:
                 self._passed = True
                 events += self._tell(mark)
             elif mark == _MESSAGE and self._in_head:
                 self._in_head = False
                 self._to = self._recipient(self._head or "")
-                self.thinks = (self._head or "").strip().startswith("analysis")
+                self.thinks = _THINKS.match(self._head or "") is not None
             else:
                 events += self._begin(mark in ("<|channel|>", "<|start|>"))
         rest = text[read:]
@@ -80,16 +93,33 @@ class ChannelScanner(Scanner):
         self._in_head = starts
         return events
 
-    def end(self, is_cut: bool = False) -> list[Event]:
+    def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
         """The events of what was held back; the arguments, which are JSON, show whether they are whole, however the text has ended."""
         told, self.held = self.held, ""
+        if is_cut and not by_word:
+            return self._cut()
         events = self._tell(told)
-        return [*events, *(self._leave_head() if self._in_head else self._end_message())]
+        return [*events, *(self._leave_head() if self._in_head else self._end_message(is_cut))]
+
+    def _cut(self) -> list[Event]:
+        """A call that a limit has cut; of a head that is not whole, and of a mark, nothing is told."""
+        if self._in_head or self._to is None:
+            return []
+        said = "".join(self._body)
+        if self._passed or _call(self._to, said, self._tools or {}, is_cut=True) is not None:
+            return self._end_message()
+        marked = said.lstrip().startswith("<")
+        begun = begun_calls(said, self._tools or {}, _ELEMENTS) if marked else None
+        return [
+            event for one in begun or [(self._to, said.strip())] for event in self._called(*one)
+        ]
 
     def _recipient(self, head: str) -> str | None:
         """The tool that a message is for; without its name space only one that there is."""
         found = _RECIPIENT.search(head) if self._tools else None
-        return found[2] if found is not None and (found[1] or found[2] in (self._tools or {})) else None  # fmt: skip
+        if found is None or found[1] or found[2] in (self._tools or {}):
+            return found[2] if found is not None else None
+        return None if self.others is None or found[2] in self.others else found[2]
 
     def _leave_head(self) -> list[Event]:
         """Tell a head that no message has followed as text, but for the words of one."""
@@ -104,10 +134,17 @@ class ChannelScanner(Scanner):
             return []
         if self._in_head:
             self._head = (self._head or "") + text
+            head = self._head.lstrip()
+            if self._is_first and head[:3] != "to="[: len(head)]:
+                text, self._head, self._in_head = self._head, None, False
+                return self._tell(text)
             return self._leave_head() if len(self._head) > _MOST_HEAD else []
         if self._to is not None:
+            if self._inside is None and text.strip():
+                self._inside = Element(_END) if text.lstrip().startswith("<") else Quotes()
             self._body.append(text)
-            self._quotes.add(text)
+            if self._inside is not None:
+                self._inside.add(text)
             return []
         if self._head is None and not self._outside:
             self._blanks.append(text)  # between two messages they are none of the answer
@@ -116,13 +153,13 @@ class ChannelScanner(Scanner):
             self._outside, text = True, "".join(self._blanks)
         return [ReasoningDelta(text) if self.thinks else TextDelta(text)]
 
-    def _end_message(self) -> list[Event]:
+    def _end_message(self, is_cut: bool = False) -> list[Event]:
         """The call that was read, or its text where it is none that is known."""
         name, call, said = self._to, None, ""
         if name is not None:
             said = "".join(self._body)
-            self._body, self._quotes = [], Quotes()
-            call = _call(name, said, self._tools or {})
+            self._body, self._inside = [], None
+            call = _call(name, said, self._tools or {}, is_cut)
         if call is None and self._passed and not self._strays:  # it is read again, with its marks
             self._strays = True
             return [*self.add(said), *self.end()]
@@ -133,8 +170,12 @@ class ChannelScanner(Scanner):
         return self._called(*call)
 
 
-def _call(name: str, arguments: str, tools: Tools) -> tuple[str, str] | None:
-    calls, rest = calls_of(f"{name}{arguments.strip()}", tools, marked=True)
+def _call(name: str, arguments: str, tools: Tools, is_cut: bool = False) -> tuple[str, str] | None:
+    said = arguments.strip()
+    if said.startswith(_ELEMENTS):
+        calls, rest = calls_of(said, tools, _ELEMENTS, is_cut=is_cut)
+    else:
+        calls, rest = calls_of(f"{name}{said}", tools, marked=True)
     return calls[0] if len(calls) == 1 and not rest else None
 
 

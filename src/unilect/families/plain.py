@@ -12,21 +12,23 @@ from unilect.families.deepseek import DEEPSEEK, DSML
 from unilect.families.gemma4 import GEMMA4
 from unilect.families.gigachat import GIGACHAT
 from unilect.families.hermes import HERMES
+from unilect.families.hunyuan3 import HUNYUAN3
 from unilect.families.jamba import JAMBA
 from unilect.families.kimi import KIMI, KIMI3
 from unilect.families.lfm import LFM2
 from unilect.families.llama import LLAMA3, LLAMA4
-from unilect.families.minimax import MINIMAX
+from unilect.families.minimax import MINIMAX, MINIMAX3
 from unilect.families.mistral import MISTRAL
 from unilect.families.nemotron import NEMOTRON
 from unilect.families.olmo import OLMO3
 from unilect.families.phi import PHI
 from unilect.families.seed import SEED
+from unilect.families.solar import SOLAR
 from unilect.families.step import STEP3
 
 _MARKED = (
     *(HERMES, MISTRAL, DEEPSEEK, PHI, DSML, KIMI, KIMI3, GEMMA4, LLAMA3, LLAMA4, MINIMAX, LFM2),
-    *(SEED, STEP3, COMMAND, APERTUS, NEMOTRON, JAMBA, OLMO3, GIGACHAT),
+    *(MINIMAX3, HUNYUAN3, SOLAR, SEED, STEP3, COMMAND, APERTUS, NEMOTRON, JAMBA, OLMO3, GIGACHAT),
 )
 PLAIN = Family(
     name="plain",

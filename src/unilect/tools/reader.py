@@ -126,8 +126,9 @@ class Reader:
     def _finish(self, event: Finish, index: int) -> list[Event]:
         """The rest, and the reason: an end with calls is of calls, unless a limit or a stop word has cut the answer."""
         scanner = self.scanner(index)
-        is_cut = event.reason not in self._reading.family.ended_by or event.stop in self._reading.stop_words  # fmt: skip
-        events = self._told(scanner.end(is_cut), index)
+        by_word = event.stop in self._reading.stop_words
+        is_cut = by_word or event.reason not in self._reading.family.ended_by
+        events = self._told(scanner.end(is_cut, by_word), index)
         if event.reason in ("stop", "tool_calls"):
             event = replace(event, reason="tool_calls" if scanner.calls else "stop")
         return [*events, event]

@@ -402,14 +402,15 @@ def test_one_call_where_one_may_be() -> None:
 
 @pytest.mark.parametrize(
     ("text", "finish", "called"),
-    [("Paris", "length", False), ("ParisEND", "stop", False), ("Paris", "stop", True)],
+    [("Paris", "length", True), ("ParisEND", "stop", False), ("Paris", "stop", True)],
 )
 def test_a_call_that_is_cut(text: str, finish: str, called: bool) -> None:
-    """What a limit or the client's stop word cuts is no call with a part of its arguments; a model that forgets the end of a call has made it."""
+    """A limit leaves a call with what there is of its arguments, the client's stop word none; a model that forgets the end of one has made it."""
     said = f"<tool_call>\n<function=get_weather>\n<parameter=city>\n{text}"
     choice, _ = Model().answer(chat(tools=[WEATHER], stop=["END"]), said, finish)
 
     assert (int(called), not called) == (len(choice.tool_calls), bool(choice.text))
+    assert all((call.given() is None) == (finish == "length") for call in choice.tool_calls)
 
 
 HARMONY = "<|start|>{{ messages[0].content }}<|end|>{{ tools }}<|start|>assistant{# <|channel|> #}"

@@ -1,0 +1,39 @@
+"""
+Muse Glimmer: messages for the user, for tools and for the model itself, with calls in elements.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/models/templates/muse-glimmer.jinja
+"""
+
+from unilect.families._family import Family, ToolFormat
+from unilect.families._writing import Arguments, invoke_call
+from unilect.families.gpt_oss import ChannelScanner
+
+
+class MessageScanner(ChannelScanner):
+    """Reads messages, of which each is for the user, for the model itself or for a tool; see `Scanner`."""
+
+    others = frozenset({"user", "self"})
+
+
+def _call(name: str, given: Arguments, number: int) -> str:
+    written = invoke_call(name, given, number, "atem:")
+    return f"<atem:function_calls>\n{written}\n</atem:function_calls>"
+
+
+MUSE = Family(
+    name="muse",
+    shown=("<atem:function_calls>",),
+    called=("muse-glimmer",),
+    thoughts=(" to=self<|message|>", "<|eom|>"),
+    thinks=("<atem:function_calls>",),
+    marks=("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+    turn_ends=("<|eot|>",),
+    scanner=MessageScanner,
+    written=ToolFormat(
+        rules='\n\nTo call one, write:\n<atem:function_calls>\n<atem:invoke name="name">\n'
+        '<atem:parameter name="name">value</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
+        call=lambda name, given, number: f" to={name}<|message|>{_call(name, given, number)}",
+        calls=("", "<|eom|><|start|>assistant", ""),
+        result=lambda name, number, text: f'<tool_output name="{name}">\n{text}\n</tool_output>',
+    ),
+)
