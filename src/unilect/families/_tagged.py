@@ -144,8 +144,9 @@ def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
     for found in _NAMED_PARAMETER.finditer(body):
         is_outside = not begins or 0 <= end < found.start()
         if is_outside or not known or found[1].strip() in known:
+            if not begins or end >= 0:  # else there is none behind this one either
+                end = body.find("</parameter>", found.end())
             begins.append(found)
-            end = body.find("</parameter>", found.end())
     nexts = [*(found.start() for found in begins[1:]), len(body)]
     values = (body[found.end() : next].partition("</parameter>")[0] for found, next in zip(begins, nexts, strict=False))  # fmt: skip
     return _without_breaks([(found[1], value) for found, value in zip(begins, values, strict=True)])
