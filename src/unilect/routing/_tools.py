@@ -44,6 +44,7 @@ from unilect.tools.grammar import calls_grammar
 from unilect.tools.reader import Reader, Reading, tools_of
 
 _FEW_TOOLS, _FEW_MESSAGES = 16, 64  # what is more is written beside the loop
+_BUDGET = "thinking_budget_tokens"
 _JSON_CALL = CallStyle("", "arguments")
 _ENDED = frozenset({"stop", "tool_calls", "function_call"})
 _SCHEMA = "Answer with JSON that satisfies this JSON Schema, and with nothing else:\n"
@@ -168,10 +169,13 @@ class Prompted:
                     yield events
 
     async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
-        """The one call that a grammar allows."""
+        """The one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
         grammar = await calls_grammar(request, _JSON_CALL, self._checker)
         call = Call({name: call_head(name, _JSON_CALL) for name in allowed_calls(request)})
-        async with aclosing(self._backend.generate(asked.changed(grammar=grammar))) as batches:
+        bound = asked.changed(grammar=grammar)
+        if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
+            bound = bound.changed(thinking_budget_tokens=0)
+        async with aclosing(self._backend.generate(bound)) as batches:
             async for batch in batches:
                 if events := call.read(batch):
                     yield events

@@ -122,13 +122,17 @@ def _pair(template: str) -> tuple[str, Ending | None]:
     return "", None
 
 
-def behind(grammar: str, ending: Ending, opening: str = "") -> str:
+def behind(grammar: str, ending: Ending, opening: str = "", thinks: bool = True) -> str:
     """
     A GBNF grammar that begins behind thoughts.
 
     Args:
         opening: What begins them where the prompt does not; then there may be none.
+        thinks: There may be some; else they end where they begin.
     """
+    if not thinks:
+        over = f"root ::= {literal(ending.mark + ending.rest)} answer-root"
+        return "\n".join([over, renamed(grammar, "answer-")]) + "\n"
     first = f"[ \\n]{{0,2}} {literal(opening)} thoughts-0" if opening else "thoughts-0"
     root = f"root ::= {f'({first})?' if opening else first} answer-root"
     return "\n".join([root, *_until(ending), renamed(grammar, "answer-")]) + "\n"

@@ -11,6 +11,7 @@ from unilect.tools.thoughts import Ending, Thoughts, begun, behind, learnt, prob
 
 #: In a body: a schema as llama.cpp's own converter takes it, for a template whose answers are framed.
 FRAMED = "response_format"
+_BUDGET = "thinking_budget_tokens"
 
 
 class ThoughtsOfModel:
@@ -43,9 +44,12 @@ class ThoughtsOfModel:
         if is_schema and ending is None and shown.is_framed:  # only llama.cpp knows how
             return {name: value for name, value in body.items() if name != "grammar"}
         body = {name: value for name, value in body.items() if name != FRAMED}
+        thinks = body.get(_BUDGET) != 0
+        if not thinks:  # the grammar sees to it
+            del body[_BUDGET]
         if ending is not None:
-            body["grammar"] = behind(body["grammar"], ending)
-        elif is_schema and shown.ending and shown.opening and not _is_over(prompt, shown.ending):
+            body["grammar"] = behind(body["grammar"], ending, thinks=thinks)
+        elif thinks and is_schema and shown.ending and shown.opening and not _is_over(prompt, shown.ending):
             body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
         return body
 
