@@ -341,6 +341,23 @@ async def test_response_format_of_the_backend() -> None:
     assert WEATHER["function"]["parameters"].items() <= schema["anyOf"][0]["properties"]["arguments"].items()  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("native", "given", "asked"),
+    [([], None, None), (["thinking_budget_tokens"], None, 0), (["thinking_budget_tokens"], 9, 9)],
+)
+async def test_no_thoughts_before_a_bound_call(
+    native: list[str], given: int | None, asked: int | None
+) -> None:
+    """A call that a grammar bounds begins at once where the backend can do so, unless the client wants thoughts."""
+    made = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+    backend = Says(made, native=["grammar", *native])
+    fields = {} if given is None else {"thinking_budget_tokens": given}
+    answer, _, _ = await ran(backend, request(tool_choice="required", **fields))
+
+    assert [("get_weather", {"city": "Paris"})] == calls(answer)
+    assert asked == backend.asked[0].thinking_budget_tokens
+
+
 async def test_native_tools_without_a_choice() -> None:
     """A backend that has tools, and no way to demand one, is asked until it calls the right one."""
     right = [ToolCallDelta(0, '{"city": "Paris"}', "c", "get_weather"), Finish("tool_calls")]

@@ -75,6 +75,14 @@ def test_a_template_that_refuses() -> None:
     assert Thoughts("", "[THINK]", Ending("[/THINK]", "\n\n")) == learnt([None] * 3, "[THINK]x[/THINK]")  # fmt: skip
 
 
+def test_a_grammar_without_thoughts() -> None:
+    """Where there may be no thoughts, what ends those that the prompt has begun comes first."""
+    grammar = behind('root ::= "yes"', Ending("</think>", "\n"), thinks=False)
+    gbnf.analyse(grammar)
+
+    assert "</think>\nyes" == Writer(grammar, random.Random(1)).text()
+
+
 @pytest.mark.parametrize("mark", ["</think>", "<|END|>", "aab", "aa", "]", "é-^"])
 @pytest.mark.parametrize("opening", ["", "<think>"])
 def test_a_grammar_behind_thoughts(mark: str, opening: str) -> None:
