@@ -167,6 +167,7 @@ def test_a_call_that_a_limit_cuts(form: str, text: str) -> None:
         for call in choice.tool_calls:
             told.append(call.arguments)
             assert "get_weather" == call.name
+            assert call.arguments
             assert call.arguments in PARIS_WRITTEN or not is_json(call.arguments), text[:at]
 
     assert len(told) > 12

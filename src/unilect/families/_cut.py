@@ -41,7 +41,7 @@ def begun_calls(text: str, tools: Tools, begin: str = "") -> Calls | None:
     rest = rest.strip()[skip_between(rest.strip()) :].removeprefix("[")
     last = _last(rest, known, tools)
     if last is not None:
-        return [*found, last]
+        return [*found, (last[0], last[1] or "{")]  # nobody takes that for none
     return found if found or (begin and _NAMELESS.match(rest) is not None) else None
 
 

@@ -111,7 +111,9 @@ class ChannelScanner(Scanner):
         marked = said.lstrip().startswith("<")
         begun = begun_calls(said, self._tools or {}, _ELEMENTS) if marked else None
         return [
-            event for one in begun or [(self._to, said.strip())] for event in self._called(*one)
+            event
+            for one in begun or [(self._to, said.strip() or "{")]
+            for event in self._called(*one)
         ]
 
     def _recipient(self, head: str) -> str | None:

@@ -35,4 +35,5 @@ HUNYUAN3 = Family(
         calls=("<tool_calls:opensource>\n", "", "</tool_calls:opensource>"),
         result=around("<tool_response:opensource>\n", "\n</tool_response:opensource>"),
     ),
+    vllm=("hy_v3", "hy_v3"),
 )

@@ -106,4 +106,6 @@ KIMI3 = Family(
         user_turn=f'{_K3_END}<|open|>message role="user"<|sep|>',
         in_turn=True,
     ),
+    vllm=("kimi_k3", "kimi_k3"),
+    sglang=("kimi_k3", "kimi_k3"),
 )

@@ -49,7 +49,13 @@ class ThoughtsOfModel:
             del body[_BUDGET]
         if ending is not None:
             body["grammar"] = behind(body["grammar"], ending, thinks=thinks)
-        elif thinks and is_schema and shown.ending and shown.opening and not _is_over(prompt, shown.ending):
+        elif (
+            thinks
+            and is_schema
+            and shown.ending
+            and shown.opening
+            and not _is_over(prompt, shown.ending)
+        ):
             body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
         return body
 
