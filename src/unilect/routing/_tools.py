@@ -238,9 +238,9 @@ class Prompted:
 
     async def _wrong_calls(self, request: ChatRequest, choice: Choice) -> str | None:
         allowed = allowed_calls(request)
-        if not choice.tool_calls:
-            cut = choice.finish_reason not in _ENDED
-            end = " before its end; raise `max_tokens`" if cut else ""
+        is_cut = choice.finish_reason not in _ENDED
+        if not choice.tool_calls or (is_cut and choice.tool_calls[-1].given() is None):
+            end = " before its end; raise `max_tokens`" if is_cut else ""
             return f"`tool_choice`: no tool is called{end}"
         for call in choice.tool_calls:
             if call.name not in allowed:
