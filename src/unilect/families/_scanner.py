@@ -206,7 +206,7 @@ class MarkScanner(Scanner):
     def _start(self) -> None:
         """See what an answer begins with; nothing is decided that more text could change."""
         head = self.held[:_MOST_HEAD].lstrip()
-        thoughts = self._family.thoughts if self._thinking else ()
+        thoughts: tuple[str, ...] = self._family.thoughts if self._thinking else ()
         wraps = {begin: end for begin, end in self._wraps if self._thinking}
         begins = (*thoughts, *wraps)
         found = next((one for one in begins if head.startswith(one)), None)
