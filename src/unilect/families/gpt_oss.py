@@ -131,16 +131,21 @@ class ChannelScanner(Scanner):
         self._outside = True
         return [TextDelta(text)] if text and _RECIPIENT.search(head) is None else []
 
+    def _tell_head(self, text: str) -> list[Event]:
+        room = _MOST_HEAD + 1 - len(self._head or "")
+        self._head = head = (self._head or "") + text[:room]
+        named = head.lstrip()[:3]
+        is_long = len(head) > _MOST_HEAD
+        if self._is_first and (named != "to="[: len(named)] or (is_long and not named)):
+            self._head, self._in_head = None, False
+            return self._tell(head + text[room:])
+        return [*self._leave_head(), *self._tell(text[room:])] if is_long else []
+
     def _tell(self, text: str) -> list[Event]:
         if not text:
             return []
         if self._in_head:
-            self._head = (self._head or "") + text
-            head = self._head.lstrip()
-            if self._is_first and head[:3] != "to="[: len(head)]:
-                text, self._head, self._in_head = self._head, None, False
-                return self._tell(text)
-            return self._leave_head() if len(self._head) > _MOST_HEAD else []
+            return self._tell_head(text)
         if self._to is not None:
             if self._inside is None and text.strip():
                 self._inside = Element(_END) if text.lstrip().startswith("<") else Quotes()
