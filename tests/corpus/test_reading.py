@@ -23,7 +23,7 @@ REQUEST = ChatRequest(
     messages=[Message(role="user", content="Weather?")],
     tools=[Tool(FunctionDefinition(name, "Does it.", schema)) for name, schema in SCHEMAS.items()],
 )
-LEAST = {"a call": 58, "no arguments": 58, "nested arguments, not in ASCII": 58, "two calls": 50, "a text and a call": 55, "thoughts and a call": 58, "thoughts, a text and two calls": 48, "thoughts and a text": 65}  # fmt: skip
+LEAST = {"a call": 63, "no arguments": 63, "nested arguments, not in ASCII": 63, "two calls": 57, "a text and a call": 60, "thoughts and a call": 63, "thoughts, a text and two calls": 54, "thoughts and a text": 69}  # fmt: skip
 #: Templates that write no call: such models have tools in their own words, or in those of the prompt.
 WITHOUT_CALLS = {
     *("HuggingFaceTB-SmolLM3-3B", "LFM2-8B-A1B", "LFM2.5-Instruct", "google-gemma-2-2b-it"),
