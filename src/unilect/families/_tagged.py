@@ -280,4 +280,6 @@ def _grown(raw: str, known: Any, inside: list[tuple[str, Any]]) -> Any:
         return [value for _, value in inside]
     if inside or (not raw.strip() and types == {"object"}):
         return dict(inside)
-    return [] if not raw.strip() and types == {"array"} else typed_value(raw, known)
+    if not raw.strip():
+        return [] if types == {"array"} else raw
+    return typed_value(raw, known)

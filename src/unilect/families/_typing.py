@@ -11,6 +11,7 @@ from unilect.families._python import NONE, python_value
 Tools: TypeAlias = Mapping[str, Mapping[str, Any] | None]
 #: The name and the arguments, as JSON text, of each call.
 Calls: TypeAlias = list[tuple[str, str]]
+_BEGIN_JSON = frozenset('{["-0123456789tfn')
 _OR_NONE = {"string", "null"}
 
 
@@ -25,7 +26,8 @@ def typed_value(raw: str, schema: Any) -> Any:
     types = kinds(schema)
     if types == {"string"} or (types == _OR_NONE and raw.strip() != "null"):
         return raw
-    value, rest = json_value(raw.strip())
+    text = raw.strip()
+    value, rest = json_value(text) if text[:1] in _BEGIN_JSON else (NONE, "")
     if value is not NONE and not rest.strip():
         return value
     value = NONE if None in types or "string" in types else python_value(raw)
