@@ -730,7 +730,6 @@ def test_what_is_a_budget() -> None:
 async def test_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """While Redis is away a request that has limits is a 503 within a second, and a server whose requests all have some is not ready, until Redis is back."""
     monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
-    monkeypatch.setattr(_redis, "ANEW_S", 1.0)
     with redis_server() as redis:
         limits = LimitsConfig(url=redis.url)
         model = msgspec.structs.replace(echo(), limits=Table(tokens_per_day=10_000))

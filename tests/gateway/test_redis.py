@@ -88,9 +88,8 @@ async def becomes(expected: tuple[int, int], counters: RedisCounters) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers say soon that they are alive, and one that has begun anew waits no longer for it than it must."""
+    """Servers say soon that they are alive."""
     monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
-    monkeypatch.setattr(_redis, "ANEW_S", 1.0)
 
 
 async def state(counters: RedisCounters) -> tuple[int, int]:
@@ -153,153 +152,11 @@ async def test_back_with_old_data(
     await first.settle(let_through, budget(200), [200])
 
 
-@pytest.mark.parametrize("lost", ["an old copy", "nothing is left", "flushed"])
-@pytest.mark.usefixtures("quick")
-async def test_what_runs_is_held_again(
-    server: RedisServer, new: Callable[[], RedisCounters], lost: str
-) -> None:
-    """What a request may use that was let through before the server lost its data is held there before another one gets anything of the budget."""
-    first, second = new(), new()
-    rate = Claim(name="m", leaks=True, most=100, need=1, room=1)
-    if lost == "an old copy":
-        assert (await second.take("before", budget(5))).ok
-        await second.settle("before", budget(5), [0])
-        server.save()
-    assert (await first.take("a", [rate, *budget(600)])).ok
-    assert (await second.take("b", budget(50))).ok
-    await until(lambda: first._run and second._run)
-    if lost == "flushed":
-        server.flush()
-    else:
-        server.stop()
-        server.start()
-
-    assert not await taken(second, budget(400))
-    await becomes((100, 650), second)
-    await first.settle("a", [rate, *budget(600)], [1, 70])
-    await second.settle("b", budget(50), [50])
-    await becomes((220, 0), first)
-
-
-@pytest.mark.usefixtures("quick")
-async def test_what_ends_meanwhile_is_not_held_again(
-    server: RedisServer, new: Callable[[], RedisCounters]
-) -> None:
-    """A request that ends before it could be held again is counted, and holds nothing; one that is held is so once."""
-    first = new()
-    assert (await first.take("a", budget(600))).ok
-    running = dict(first._running)
-    await first._hold_again(b"again")
-    assert (100, 600) == await state(first)
-    await first.settle("a", budget(600), [70])
-    first._running = running  # as it was when the pass began
-    await first._hold_again(b"again")
-    assert (170, 0) == await state(first)
-    first._running = {}
-
-
-@pytest.mark.usefixtures("quick")
-async def test_an_old_copy_and_a_new_server(
-    server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that is new lets nothing through on an old copy before those that ran have reserved again what they run."""
-    monkeypatch.setattr(_redis, "DEAD_S", 0.1)
-    first = new()
-    assert (await first.take("before", budget(5))).ok
-    await first.settle("before", budget(5), [0])
-    server.save()
-    assert (await first.take("a", budget(600))).ok
-    server.stop()
-    await asyncio.sleep(0.2)  # the signs of life in the copy are over
-    server.start()
-
-    assert not await taken(new(), budget(400))
-    await becomes((100, 600), first)
-    await first.settle("a", budget(600), [70])
-
-
-@pytest.mark.usefixtures("quick")
-async def test_an_idle_server_remembers(
-    server: RedisServer, new: Callable[[], RedisCounters]
-) -> None:
-    """A server that runs nothing waits for the others all the same on a server that was flushed, also after it has seen that."""
-    idle, busy = new(), new()
-    assert (await busy.take("a", budget(600))).ok
-    await until(lambda: idle._run is not None or busy._run is not None)
-    await idle.open()
-    await until(lambda: idle._run is not None)
-    server.flush()
-    await idle._hold_again(None)
-    assert not await taken(idle, budget(400))
-    await becomes((100, 600), busy)
-
-
-@pytest.mark.usefixtures("quick")
-async def test_flushed_while_it_is_seeded(
-    server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that loses its data after they were raised to the ledger's is not taken for seeded."""
-    counters, raise_some, flushes = new(), RedisCounters.raise_some, 0
-
-    async def flushed(self: RedisCounters, used: dict[str, tuple[int, float]]) -> None:
-        nonlocal flushes
-        await raise_some(self, used)
-        flushes += 1
-        if flushes == 1:
-            server.flush()
-
-    monkeypatch.setattr(RedisCounters, "raise_some", flushed)
-    assert not await taken(counters, budget(950))
-    await becomes((100, 0), counters)
-    assert 2 == flushes
-
-
-@pytest.mark.usefixtures("quick")
-async def test_a_server_that_tells_no_run(
-    server: RedisServer, new: Callable[[], RedisCounters]
-) -> None:
-    """Where its user may not ask for the run, a new server is used at once, and one that was flushed begins anew once."""
-    server.forbid("info")
-    first, second = new(), new()
-    assert (await first.take("a", budget(600))).ok
-    assert (await second.take("b", budget(50))).ok
-    server.flush()
-    assert not await taken(second, budget(400))
-    await becomes((100, 650), second)
-
-
-async def test_an_end_while_it_is_held_again(
-    server: RedisServer, new: Callable[[], RedisCounters]
-) -> None:
-    """A server that ends while it holds again what runs leaves nothing held; and whoever holds something is in the list of servers."""
-    counters, other = new(), new()
-    assert (await counters.take("a", budget(600))).ok
-    server.flush()
-    await counters._hold_again(b"again")
-    assert {counters.id.encode()} == await counters._redis.smembers(_redis._SERVERS)
-
-    begun, together = asyncio.Event(), counters._held_together
-
-    async def late(requests: list[str]) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await together(requests)
-
-    counters._held_together = late  # type: ignore[method-assign, assignment]
-    server.flush()
-    counters._holding = asyncio.create_task(counters._hold_again(b"and again"))
-    await begun.wait()
-    await counters.aclose()
-    assert {} == await other._redis.hgetall(counters._held)
-
-
 async def test_a_cancellation_that_is_lost(new: Callable[[], RedisCounters]) -> None:
     """A server ends also where its sign of life takes a cancellation for an answer that does not come."""
     counters, begun = new(), asyncio.Event()
 
-    async def sign() -> tuple[None, list[str]]:
+    async def sign() -> list[str]:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -316,6 +173,34 @@ async def test_a_cancellation_that_is_lost(new: Callable[[], RedisCounters]) -> 
     assert counters._alive.done()
 
 
+@pytest.mark.parametrize("lost", ["an old copy", "nothing is left", "flushed"])
+@pytest.mark.usefixtures("quick")
+async def test_what_ran_is_counted_from_the_ledger(
+    server: RedisServer, new: Callable[[], RedisCounters], ledger: Ledger, lost: str
+) -> None:
+    """What a request has used that was let through before the server lost its data is counted once its row is in the ledger."""
+    first, second = new(), new()
+    if lost == "an old copy":
+        assert (await second.take("before", budget(5))).ok
+        await second.settle("before", budget(5), [0])
+        server.save()
+    assert (await first.take("a", budget(600))).ok
+    if lost == "flushed":
+        server.flush()
+    else:
+        server.stop()
+        server.start()
+
+    assert not await taken(second, budget(950))
+    await becomes((100, 0), second)
+    ledger["b"] = (170, LATER)
+    await first.settle("a", budget(600), [70])
+    await until(lambda: first._missed_at is not None)
+    await until(lambda: first._missed_at is None)
+    assert not await taken(second, budget(950))
+    await becomes((170, 0), second)
+
+
 @pytest.mark.usefixtures("quick")
 async def test_new_servers_wait_for_nobody(
     server: RedisServer, new: Callable[[], RedisCounters]
@@ -328,15 +213,6 @@ async def test_new_servers_wait_for_nobody(
             await asyncio.sleep(0.01)
     assert (await first.take("a", budget(10))).ok
     assert (await second.take("b", budget(10))).ok
-
-
-async def test_scripts_that_are_gone(server: RedisServer, new: Callable[[], RedisCounters]) -> None:
-    """A server that has only lost its scripts keeps what it holds."""
-    counters = new()
-    assert (await counters.take("a", budget(200))).ok
-    await counters._redis.script_flush()
-
-    assert (100, 200) == await state(counters)
 
 
 async def test_many_are_refused_while_it_is_away(
@@ -374,7 +250,7 @@ async def test_alive_while_it_settles(
         await may_send.wait()
         await send(one)
 
-    async def sign() -> tuple[None, list[str]]:
+    async def sign() -> list[str]:
         nonlocal signs
         signs += 1
         return None, []

@@ -100,7 +100,6 @@ async def test_redis_that_is_away_for_longer_than_its_marks(
 ) -> None:
     """What ends while a Redis server is away counts once when that is back: with what it had, after its marks have gone, and without its data."""
     monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
-    monkeypatch.setattr(_redis, "ANEW_S", 1.0)
     with redis_server() as redis:
         async with metered(f"sqlite:///{tmp_path / 'x.db'}", redis.url, 400.0) as server:
             limits = {"tokens_per_day": 1000.0, "money_per_month": 5.0}

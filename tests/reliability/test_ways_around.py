@@ -14,12 +14,10 @@ from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.context import Rates
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.gateway import _counters
 from unilect.gateway import limits as limits_module
 from unilect.gateway._counters import Claim, MemoryCounters
-from unilect.gateway._seats import Seats
 from unilect.parameters.support import honoured, names
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
@@ -92,19 +90,6 @@ class Recording(MemoryCounters):
         self.settled += [(one.need, units) for one, units in zip(claims, used, strict=True) if "tokens_per_day" in one.name]  # fmt: skip
 
 
-class RecordingSeats(Seats):
-    """The same of requests for which nothing had to be asked twice."""
-
-    def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
-        """As of the seats, noted."""
-        before = [budget.used for budget, *_ in self._budgets]
-        super().settle(needs, usage, price)
-        held = needs[len(self._minutes) :]
-        for (budget, _, limit), need, was in zip(self._budgets, held, before, strict=True):
-            if limit.name == "tokens_per_day":
-                Recording.settled.append((need, budget.used - was))
-
-
 class Gateway:
     """A server with an echo, `m`, and a plain backend, `p`; a key has all limits."""
 
@@ -136,7 +121,6 @@ async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     """A server on loopback."""
     for module in (_counters, limits_module):
         monkeypatch.setattr(module, "MemoryCounters", Recording)
-    monkeypatch.setattr(limits_module, "Seats", RecordingSeats)
     store = f"sqlite:///{tmp_path / 'unilect.db'}"
     config = Config(
         port=0,

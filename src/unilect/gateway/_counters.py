@@ -220,7 +220,6 @@ class MemoryCounters:
 
     Attributes:
         now_us: As given.
-        generation: Another number after some counters were forgotten.
         is_away: False: memory is always there.
     """
 
@@ -232,21 +231,16 @@ class MemoryCounters:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.now_us, self._clock = now_us, clock
-        self.generation = 0
         self._all: dict[str, Budget | Minute] = {}
         self._crowded = 1024
 
     async def open(self) -> None:
         """See `Counters`."""
 
-    def make_room(self) -> None:
-        """Forget what says nothing any more, where there are many counters."""
-        if len(self._all) >= self._crowded:
-            self._forget()
-
     async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
         """See `Counters`."""
-        self.make_room()
+        if len(self._all) >= self._crowded:
+            self._forget()
         now_us = self.now_us()
         ok = True
         found: list[Budget | Minute] = []
@@ -296,16 +290,6 @@ class MemoryCounters:
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def found(self, name: str, leaks: bool, most: int, ends_at: float | None) -> "Budget | Minute":
-        """A counter, made where it is not there; whoever keeps it asks again after another `generation`."""
-        claim = Claim(name=name, leaks=leaks, most=most, need=0, room=0, ends_at=ends_at)
-        return self._all.get(name) or self._new(claim)
-
-    def kept(self, name: str, minute: Minute) -> Minute:
-        """The minute of a name, which is the given one where it was forgotten meanwhile."""
-        found = self._all.setdefault(name, minute)
-        return found if isinstance(found, Minute) else minute
-
     def _new(self, claim: Claim) -> Budget | Minute:
         """A counter that is not there yet, or was forgotten."""
         one = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)
@@ -319,4 +303,3 @@ class MemoryCounters:
             name: one for name, one in self._all.items() if not one.says_nothing(now, now_us)
         }
         self._crowded = max(1024, 2 * len(self._all))
-        self.generation += 1

@@ -9,9 +9,9 @@ Counters of limits on a Redis server, for several servers that count together.
    twice. Where nothing of it is held any more, as its reply was lost, its server was taken for dead, or the Redis server has begun anew, it
    counts nothing, and the budgets are raised to what the ledger says. Where there is no ledger, what a request has used is lost then.
 4. A Redis server that has lost its data, or is new, has no mark of having been seeded: it holds no budget before the ledger's totals are in it.
-5. One that was started again may have an old copy of its data, and one that took over an old copy of another's. It has no scripts then, which
-   are in no copy: its mark is taken off before it gets them (Redis 7; https://redis.io/docs/latest/develop/programmability/eval-intro/).
-   Nothing of a budget is held then for `ANEW_S`, in which every server sees that, and holds again what its running requests may use.
+5. One that was started again may have an old copy of its data. It has no scripts then, which are in no copy (Redis 7): before it gets them,
+   its mark is taken off and nothing is held any more. What ran is counted from the ledger, once it has ended.
+   https://redis.io/docs/latest/develop/programmability/eval-intro/
 """
 
 import asyncio
@@ -39,14 +39,12 @@ ANSWER_TIMEOUT_S = 0.7
 ALIVE_S = 2.0
 DEAD_S = 10.0
 _SOON_S = 0.5  # until a sign of life that has failed is given again
-ANEW_S = 4.0  # longer than `ALIVE_S`, `_SOON_S` and a time-out
 _MOST_CONNECTIONS = 64
 _MOST_UNSETTLED = 100_000
 _AT_ONCE = 500  # counters that are raised in one script, so that others wait for none of them long
-_HELD_AT_ONCE = 200  # requests
 _ENDS = 20  # times that a task is cancelled
 _PREFIX = "{unilect}:"
-_SERVERS, _SEEDED, _RUN, _ANEW = (f"{_PREFIX}{name}" for name in ("servers", "seeded", "run", "anew"))  # fmt: skip
+_SERVERS, _SEEDED = f"{_PREFIX}servers", f"{_PREFIX}seeded"
 _Value = TypeVar("_Value")
 
 
@@ -108,17 +106,12 @@ class RedisCounters:
         self._settle = self._script(scripts.SETTLE)
         self._lapse = self._script(scripts.LAPSE)
         self._raise = self._script(scripts.SEED)
-        self._hold = self._script(scripts.HOLD)
         self._tasks = Tasks()
         self._settling: set[asyncio.Task[None]] = set()
         self._unsettled = deque[_Settlement]()  # those that were let through are the last ones
         self._settling_late = asyncio.Lock()
         # when something that was used was not counted last, which the ledger may have
         self._missed_at: float | None = None
-        self._running: dict[str, Sequence[Claim]] = {}  # what was let through, and has not ended
-        self._run: bytes | None = None  # the Redis server's, when all of that was held there
-        self._has_counted = False  # then a Redis server that begins anew may have lost something
-        self._holding: asyncio.Task[None] | None = None
         self._alive: asyncio.Task[None] | None = None
         self._freeing: asyncio.Task[None] | None = None
         self._late: asyncio.Task[None] | None = None  # settles what could not be settled before
@@ -135,7 +128,6 @@ class RedisCounters:
         await self.open()
         taken = await self._taken(request, claims)
         if taken is None:  # no budget before its ledger
-            await self._check_anew()
             async with self._seeding:
                 if self.is_away:  # who waits for one that has asked in vain need not ask, too
                     raise _unavailable(f"the Redis server at {self._where} does not answer")
@@ -145,23 +137,17 @@ class RedisCounters:
                     taken = await self._taken(request, claims)
         if taken is None:
             raise _unavailable(f"the Redis server at {self._where} lost the limits' totals")
-        if taken.ok:
-            self._running[request] = claims
-            self._has_counted = True
         return taken
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`: who waits may leave, and it is settled all the same."""
-        self._running.pop(request, None)
         done = self._start(_Settlement(request, claims, used))
         await asyncio.wait([done], timeout=ANSWER_TIMEOUT_S)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
-        run = await self._check_anew()
         await self.raise_some(used)
-        if not await self._asked(self._redis.eval(scripts.SEEDED, 3, _SEEDED, _ANEW, _RUN, run)):
-            raise self._too_early()
+        await self._asked(self._redis.set(_SEEDED, 1))
 
     async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`; what the ledger may have already, and was not settled yet, is settled first."""
@@ -186,8 +172,7 @@ class RedisCounters:
 
     async def aclose(self) -> None:
         """See `Counters`: all that could not be settled yet is tried once more."""
-        for task in (self._alive, self._holding):
-            await _end(task)
+        await _end(self._alive)
         if self._settling:
             await asyncio.wait(self._settling, timeout=ANSWER_TIMEOUT_S)
         await _end(self._late)
@@ -233,39 +218,16 @@ class RedisCounters:
     async def _let_take(self, keys: list[str], given: list[Any]) -> list[Any]:
         from redis.exceptions import NoScriptError
 
+        def once() -> Awaitable[list[Any]]:
+            answer: Awaitable[list[Any]] = self._redis.evalsha(self._take.sha, len(keys), *keys, *given)  # fmt: skip
+            return answer
+
         try:
-            return await self._take_once(keys, given)
-        except NoScriptError:
-            await self._begin_anew(has_scripts=False)
-            return await self._take_once(keys, given)
-
-    async def _check_anew(self) -> bytes:
-        """
-        The run that the counters of the Redis server are of; where it is another one, or has lost them, it begins anew.
-
-        Raises:
-            LimitsUnavailable: It has done so just now, and may not have yet what runs.
-        """
-        await self._asked(self._begin_anew())
-        anew, run = await self._asked(self._redis.mget(_ANEW, _RUN))
-        if anew is not None or run is None:
-            raise self._too_early()
-        return bytes(run)
-
-    async def _begin_anew(self, *, has_scripts: bool = True) -> None:
-        """Take a Redis server whose counters are of another run, or that has lost them, for one that has to be seeded."""
-        keys = _RUN, _SEEDED, _SERVERS, _ANEW
-        given = _held(""), _alive(""), self.id, int(self._has_counted), int(ANEW_S * 1000)
-        more = secrets.token_hex(8), int(not has_scripts)
-        if await self._redis.eval(scripts.ANEW, 4, *keys, *given, *more):
-            log.info("limits: the Redis server at %s has begun anew; it gets what the ledger has", self._where)  # fmt: skip
-            has_scripts = False
-        if not has_scripts:  # last: who finds it missing begins anew
+            return await once()
+        except NoScriptError:  # it is new, or was started again
+            await self._redis.eval(scripts.BEGIN, 2, _SEEDED, _SERVERS, _held(""))
             await self._redis.script_load(scripts.TAKE)
-
-    async def _take_once(self, keys: list[str], given: list[Any]) -> list[Any]:
-        answer: list[Any] = await self._redis.evalsha(self._take.sha, len(keys), *keys, *given)
-        return answer
+            return await once()
 
     def _start(self, one: _Settlement) -> "asyncio.Task[None]":
         """Begin to settle a request; whoever has asked for it may leave."""
@@ -335,20 +297,15 @@ class RedisCounters:
         while True:
             pause_s = ALIVE_S
             try:
-                run, others = await self._asked(self._sign())
+                others = await self._asked(self._sign())
                 if self.is_away:
                     self.is_away = False
                     log.info("the Redis server at %s answers again", self._where)
-                    await self._asked(self._begin_anew())
-                    run = await self._asked(self._redis.get(_RUN))
                 # apart: much to settle, or a database that is slow, must not make this server look dead
                 if self._unsettled and (self._late is None or self._late.done()):
                     late = self._settle_all()
                     self._late = self._tasks.start("the late settlement of requests", late)
                 await self._tell_of_misses()
-                if run != self._run and (self._holding is None or self._holding.done()):
-                    holding = self._hold_again(run)
-                    self._holding = self._tasks.start("what runs is held again", holding)
                 if others and (self._freeing is None or self._freeing.done()):
                     freeing = self._free(others)
                     self._freeing = self._tasks.start("the end of dead servers", freeing)
@@ -356,39 +313,13 @@ class RedisCounters:
                 pause_s = min(_SOON_S, ALIVE_S)
             await asyncio.sleep(pause_s)
 
-    async def _hold_again(self, run: bytes | None) -> None:
-        """Hold what running requests may use on a Redis server that has begun anew; what cannot be done now is tried again."""
-        requests = list(self._running)
-        with suppress(LimitsUnavailable):
-            for at in range(0, len(requests), _HELD_AT_ONCE):
-                await self._asked(self._held_together(requests[at : at + _HELD_AT_ONCE]))
-            self._has_counted = self._has_counted or run is not None
-            self._run = run
-
-    async def _held_together(self, requests: Sequence[str]) -> None:
-        """Hold what some of them may use that still run; others wait for a second more at least."""
-        async with self._redis.pipeline(transaction=False) as together:
-            together.pexpire(_ANEW, 1000, gt=True)
-            for request in requests:
-                held = [one for one in self._running.get(request, ()) if not one.leaks and one.need]
-                if held:
-                    keys = [self._held, _SERVERS, _mark(request)]
-                    keys += [_PREFIX + claim.name for claim in held]
-                    given: list[Any] = [self.id, request, _budgets(held)]
-                    for claim in held:
-                        given += claim.need, _ends_ms(claim)
-                    await self._hold(keys=keys, args=given, client=together)
-            await together.execute()
-
-    async def _sign(self) -> tuple[bytes | None, list[str]]:
-        """Say that this server is alive; the run of the Redis server that its counters are of, and the other servers that do not say so."""
+    async def _sign(self) -> list[str]:
+        """Say that this server is alive; the other servers that do not say so."""
         redis = self._redis
-        sign = "2" if self._has_counted else "1"  # one that has not need not be waited for
-        await redis.set(_alive(self.id), sign, px=int(DEAD_S * 1000))
+        await redis.set(_alive(self.id), 1, px=int(DEAD_S * 1000))
         await redis.sadd(_SERVERS, self.id)
         others = {raw.decode() for raw in await redis.smembers(_SERVERS)} - {self.id}
-        dead = [other for other in sorted(others) if not await redis.exists(_alive(other))]
-        return await redis.get(_RUN), dead
+        return [other for other in sorted(others) if not await redis.exists(_alive(other))]
 
     async def _free(self, dead: Sequence[str]) -> None:
         """Set free what dead servers held, once what they have used is counted; what cannot be done now is tried again."""
@@ -398,9 +329,6 @@ class RedisCounters:
                 keys = [_held(one), _alive(one), _SERVERS]
                 if lapsed := await self._asked(self._lapse(keys=keys, args=[one])):
                     log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
-
-    def _too_early(self) -> LimitsUnavailable:
-        return _unavailable(f"the Redis server at {self._where} has begun anew, and does not have yet what runs")  # fmt: skip
 
     @property
     def _held(self) -> str:

@@ -76,7 +76,7 @@ for i = 6, #KEYS do
   end
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[5])
-redis.call('SET', KEYS[4], '2', 'PX', ARGV[3])
+redis.call('SET', KEYS[4], '1', 'PX', ARGV[3])
 redis.call('SADD', KEYS[5], ARGV[2])
 ok, told = look()
 return {1, unpack(told)}
@@ -154,54 +154,15 @@ return free(KEYS[1])
 """
 )
 
-#: KEYS: the run of the Redis server that the counters are of, the mark of a seeded Redis, all servers, and the mark of one that has begun
-#: anew. ARGV: what the names of what a server holds, and of its sign of life, begin with, this server, whether another one may run, for how
-#: long (ms) nothing is seeded then, what tells this beginning from others in the same run, and whether scripts are missing.
-#: The counters of another run are a copy, and may be old: they are to be seeded, once every server has held again what it runs. Returns 0
-#: where they are of this run; a Redis server that does not tell its run has another one where its scripts are missing.
-ANEW = (
+#: KEYS: the mark of a seeded Redis, and all servers. ARGV: what the names of what a server holds begin with.
+#: A Redis server that was started again: its counters may be an old copy. They are to be seeded, and nothing is held.
+BEGIN = (
     _FREE
     + """
-local told = redis.pcall('INFO', 'server')
-local run = type(told) == 'string' and string.match(told, 'run_id:(%w+)')
-local known = redis.call('GET', KEYS[1])
-if known and (run and string.sub(known, 1, #run) == run or not run and ARGV[7] == '0') then return 0 end
-redis.call('DEL', KEYS[2])
--- a copy that has a run has had servers
-local others = ARGV[4] == '1' or known
-for _, server in ipairs(redis.call('SMEMBERS', KEYS[3])) do
-  free(ARGV[1] .. server)
-  if server ~= ARGV[3] and redis.call('GET', ARGV[2] .. server) == '2' then others = true end
-end
-if others then redis.call('SET', KEYS[4], '1', 'PX', ARGV[5]) end
-redis.call('SET', KEYS[1], (run or '') .. ':' .. ARGV[6])
-return 1
+redis.call('DEL', KEYS[1])
+for _, server in ipairs(redis.call('SMEMBERS', KEYS[2])) do free(ARGV[1] .. server) end
 """
 )
-
-#: KEYS: what this server holds, all servers, the mark of a settled request, and its budgets. ARGV: this server, the request, what is held
-#: (JSON), and of each budget how much, and when it ends (Unix ms). Whether there is room was found out before.
-HOLD = (
-    _CLOCK
-    + """
-if redis.call('EXISTS', KEYS[3]) == 1 or redis.call('HSETNX', KEYS[1], ARGV[2], ARGV[3]) == 0 then return 0 end
-redis.call('SADD', KEYS[2], ARGV[1])
-for i = 4, #KEYS do
-  local a = 3 + (i - 4) * 2
-  redis.call('HINCRBY', KEYS[i], 'h', ARGV[a + 1])
-  keep(KEYS[i], ARGV[a + 2])
-end
-return 1
-"""
-)
-
-#: KEYS: the mark of a seeded Redis, of one that has begun anew, and the run that its counters are of. ARGV: the run that they were of when
-#: what they have now was read. Returns 0 where it is too early, or too late.
-SEEDED = """
-if redis.call('EXISTS', KEYS[2]) == 1 or redis.call('GET', KEYS[3]) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], '1')
-return 1
-"""
 
 #: KEYS: counters. ARGV: of each counter what was used at least, and when it ends (Unix ms).
 SEED = (

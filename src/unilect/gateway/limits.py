@@ -36,7 +36,6 @@ from unilect.gateway._counters import (  # fmt: skip
 from unilect.gateway._ratelimit import headers, shown
 from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway._refusals import refuse, refuse_large
-from unilect.gateway._seats import Seats
 from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
 from unilect.requests import Call, Request
 from unilect.store.ledger import Used
@@ -71,7 +70,7 @@ class _Plan:
         shown: What headers tell of.
     """
 
-    __slots__ = ("_seats", "given", "has_budget", "limits", "needs_size", "places", "shown")  # fmt: skip
+    __slots__ = ("given", "has_budget", "limits", "needs_size", "places", "shown")
 
     def __init__(self, given: Mapping[str, float], limits: Sequence[Limit]) -> None:
         self.given, self.limits = given, limits
@@ -79,14 +78,6 @@ class _Plan:
         self.has_budget = any(one.is_budget for one in limits)
         self.needs_size = not all(one.counts_requests for one in limits)
         self.shown = shown(limits)
-        self._seats: Seats | None = None
-
-    def seats(self, counters: MemoryCounters, now: float) -> Seats:
-        """What counts them now, in memory."""
-        seats = self._seats
-        if seats is None or not seats.hold_now(now):
-            seats = self._seats = Seats(counters, self.limits, self.shown, now)
-        return seats
 
 
 class LimitBook:
@@ -119,8 +110,6 @@ class LimitBook:
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
         self._counters = counters or counters_of(url, self.seed, self._seed_after_death)
-        # others may take or settle in their own way
-        self._memory = self._counters if type(self._counters) is MemoryCounters else None
         self._requests: Requests = {} if requests is None else requests
         self._recounts = Recounts(self.seed, self.has_budget, self._requests)
         self.recover: Callable[[], Awaitable[None]] | None = None
@@ -162,7 +151,7 @@ class LimitBook:
 
     def open(
         self, context: Context, request: Request
-    ) -> "_Entry | _Seated | Coroutine[Any, Any, _Entry | _Seated | None] | None":
+    ) -> "Coroutine[Any, Any, _Entry | None] | None":
         """
         Hold what a request may use; see `Book`.
 
@@ -183,19 +172,16 @@ class LimitBook:
         now = self.clock() if context.at is None else context.at
         if has_budget and (self._unread or context.caller in self._recounts):
             return self._recounted(context, request, plan, now)
-        asked = self._asked(context, request, plan, now)
-        return self._seated(context, plan, asked) or self._held(context, request, plan, asked)
+        return self._held(context, request, plan, self._asked(context, request, plan, now))
 
     async def _recounted(
         self, context: Context, request: Request, plan: _Plan, now: float
-    ) -> "_Entry | _Seated":
+    ) -> "_Entry":
         """As `open`, once what was used before is counted."""
         if self._unread:
             await self._seed_once()
         await self._recounts.before(context.caller)
-        asked = self._asked(context, request, plan, now)
-        seated = self._seated(context, plan, asked)
-        return seated or await self._held(context, request, plan, asked)
+        return await self._held(context, request, plan, self._asked(context, request, plan, now))
 
     async def _checked(self, context: Context, plan: _Plan) -> None:
         """Refuse what would be refused whatever it asked for, and hold nothing; errors as `open`."""
@@ -235,19 +221,6 @@ class LimitBook:
             too_large = never_fit(claimed, plan.places)
         self._tell(context, plan, claimed, taken)
         refuse(asked, limits, claimed, taken.states)
-
-    def _seated(self, context: Context, plan: _Plan, asked: Asked) -> "_Seated | None":
-        """What is held for a request, where its counters are in memory and have room; else nothing is held yet."""
-        if self._memory is None:
-            return None
-        seats = plan.seats(self._memory, asked.now)
-        now_us = self._memory.now_us()
-        needs = seats.hold(asked, now_us)
-        if needs is None:
-            return None
-        context.headers = seats.headers(context.dialect, asked.now, now_us)
-        context.allowed = asked.allowed
-        return _Seated(asked.most_told, seats, needs, asked.price)
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
@@ -290,11 +263,11 @@ class LimitBook:
         the ledger says, which is read before the next request that has a budget.
         """
         self._unread = self._ledger is not None
-        if self._memory is not None:
+        if isinstance(self._counters, MemoryCounters):
             for of in ("_day", "_month"):
                 old, new = claims.period(of, before), claims.period(of, now)
                 if old is not None and new is not None and new[1] < old[1]:
-                    self._memory.move(f"{of}/{old[0]}", f"{of}/{new[0]}", new[1])
+                    self._counters.move(f"{of}/{old[0]}", f"{of}/{new[0]}", new[1])
 
     async def aclose(self) -> None:
         """Release everything. Idempotent."""
@@ -434,10 +407,20 @@ class LimitBook:
             ) from error
 
 
-class _Bounded(Struct, eq=False):
-    """What bounds the answer to one request: the most tokens that it may have, as it is counted."""
+class _Entry(Struct, eq=False):
+    """
+    What is held for one request.
+
+    Attributes:
+        most: The most tokens that its answer may be counted to have.
+    """
 
     most: float
+    _book: LimitBook
+    request: str
+    limits: Sequence[Limit]
+    claimed: Sequence[Claim]
+    price: Rates | None
 
     def made(self, usage: Usage) -> None:
         """See `Entry`."""
@@ -446,31 +429,9 @@ class _Bounded(Struct, eq=False):
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
 
-
-class _Entry(_Bounded, eq=False):
-    """What is held for one request."""
-
-    _book: LimitBook
-    request: str
-    limits: Sequence[Limit]
-    claimed: Sequence[Claim]
-    price: Rates | None
-
     def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
         """See `Entry`."""
         return self._book.settle(self, usage)
-
-
-class _Seated(_Bounded, eq=False):
-    """What is held for one request, of counters in memory."""
-
-    _seats: Seats
-    _needs: list[int]
-    _price: Rates | None
-
-    def close(self, usage: Usage, status: int) -> None:
-        """See `Entry`."""
-        self._seats.settle(self._needs, usage, self._price)
 
 
 def _named(table: Table) -> dict[str, float | None]:
