@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 from unilect.backend import Backend
-from unilect.routing._failover import Failover
+from unilect.routing.attempts import Attempts, any_backend
 from unilect.routing.registry import Model
 
 
@@ -23,6 +23,6 @@ class Held:
 async def acquire(model: Model) -> Held:
     """Lease a model's backend."""
     with ExitStack() as stack:
-        failover = stack.enter_context(Failover(model))
-        lease = stack.enter_context(await anext(failover))
+        attempts = stack.enter_context(Attempts(model, any_backend))
+        lease = stack.enter_context(await anext(attempts))
         return Held(lease.backend, stack.pop_all())

@@ -14,7 +14,7 @@ from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.supervisor import Supervisor
 from unilect.errors import BackendError
 from unilect.requests import CompletionRequest
-from unilect.routing._failover import Failover
+from unilect.routing.attempts import Attempts, any_backend
 from unilect.routing.registry import Model
 from waiting import until
 
@@ -51,8 +51,8 @@ class Tiny:
     async def ask(self, line: str) -> list[str]:
         """All that the child says to a line, as a request of one model is answered: begun again where the child died of another."""
         request = CompletionRequest(prompt=line)
-        with Failover(self._model, request) as failover:
-            async for lease in failover:
+        with Attempts(self._model, any_backend, request) as attempts:
+            async for lease in attempts:
                 with lease:
                     return [said async for said in self.generate(line)]
         raise AssertionError("neither an answer nor an error")

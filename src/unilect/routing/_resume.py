@@ -232,10 +232,6 @@ class Continuation:
         return request
 
 
-#: That of every answer of which nobody has a part before its end: nothing is ever noted of it.
-WHOLE = Continuation()
-
-
 async def repeated(batches: Batches, told: Told, lost: UnilectError) -> Batches:
     """
     What of an answer that is made again the client does not have.

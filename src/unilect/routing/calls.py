@@ -17,8 +17,8 @@ from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import resolve_parameters
 from unilect.requests import Call, ChatRequest
 from unilect.routing import _tools as tools
-from unilect.routing._failover import Failover
-from unilect.routing._kinds import check_kind
+from unilect.routing.adapt import check_kind
+from unilect.routing.attempts import Attempts, any_backend
 from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry
 
@@ -200,11 +200,11 @@ class Calls:
         """Ask a started backend of a model; errors as `call`."""
         context = in_hand()
         async with account:
-            with Failover(model) as failover:
-                async for lease in failover:
-                    context.leased(lease.model.name, lease.source)
+            with Attempts(model, any_backend) as attempts:
+                async for lease in attempts:
+                    context.leased(lease.model.name, lease.member.source)
                     with lease:
-                        value = await ask(model, lease.bare)
+                        value = await ask(model, lease.member.backend)
             return value
 
     def _check_ready(self) -> None:

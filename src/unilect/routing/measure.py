@@ -26,7 +26,7 @@ from unilect.requests import (
 )
 from unilect.routing import _tools as tools
 from unilect.routing._enforcement import ATTEMPTS, bonds
-from unilect.routing._failover import Failover
+from unilect.routing.attempts import Attempts, any_backend
 from unilect.routing.registry import Model, Registry
 from unilect.tools.forced import must_call
 
@@ -110,10 +110,10 @@ class Measures:
             UnilectError: No backend of it counts.
         """
         request = model.settings.applied(request)
-        with Failover(model) as failover:
-            async for lease in failover:
+        with Attempts(model, any_backend) as attempts:
+            async for lease in attempts:
                 with lease:
-                    return await _counted_by(lease.bare, request)
+                    return await _counted_by(lease.member.backend, request)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.routing._failover: which failures are retried, and where."""
+"""Tests of unilect.routing.attempts: which failures are retried, and where."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.events import TextDelta
-from unilect.routing._failover import Failover
+from unilect.routing.attempts import Attempts, any_backend
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 
@@ -93,12 +93,12 @@ async def tried(
     """
     model = model_of(*backends, fallback=None if fallback is None else fallback.name)
     other = None if fallback is None else {fallback.name: fallback}.__getitem__
-    with Failover(model, None if about else chat(), other) as failover:
-        async for lease in failover:
+    with Attempts(model, any_backend, None if about else chat(), other=other) as attempts:
+        async for lease in attempts:
             with lease:
                 if begun:
-                    failover.continuation.see([TextDelta("Hel")])
-                return await lease.bare.answer()
+                    attempts.continuation.see([TextDelta("Hel")])
+                return await lease.member.backend.answer()
             after(model)
     raise AssertionError("neither an answer nor an error")
 
@@ -178,11 +178,11 @@ async def test_a_backend_that_was_removed_before_its_death() -> None:
     """A request whose engine was taken out of the pool and died is not sent to it again; that may have been its own doing, so to no other."""
     first, second = Scripted(died()), Scripted()
     model = model_of(first, second)
-    with pytest.raises(EngineDied), Failover(model, chat()) as failover:
-        async for lease in failover:
+    with pytest.raises(EngineDied), Attempts(model, any_backend, chat()) as attempts:
+        async for lease in attempts:
             with lease:
                 model.pool.remove(model.pool.members[0])
-                await lease.bare.answer()
+                await lease.member.backend.answer()
 
     assert (1, 0) == (first.asked, second.asked)
 
@@ -191,12 +191,12 @@ async def test_a_backend_that_was_removed_before_it_was_ended() -> None:
     """A request whose engine was taken out of the pool and ended from outside is sent to another one: it was no doing of the request."""
     first, second = Engine(), Scripted()
     model = model_of(first, second)
-    with Failover(model, chat()) as failover:
-        async for lease in failover:
+    with Attempts(model, any_backend, chat()) as attempts:
+        async for lease in attempts:
             with lease:
                 if first.asked == 0:
                     model.pool.remove(model.pool.members[0])
-                await lease.bare.answer()
+                await lease.member.backend.answer()
 
     assert (1, 1) == (first.asked, second.asked)
 
@@ -222,10 +222,10 @@ async def test_a_fallback_that_is_drained(ends: bool) -> None:
     models["second"].drain()
     answers = list[str]()
     try:
-        with Failover(models["first"], chat(), models.__getitem__) as failover:
-            async for lease in failover:
+        with Attempts(models["first"], any_backend, chat(), other=models.__getitem__) as attempts:
+            async for lease in attempts:
                 with lease:
-                    answers.append(await lease.bare.answer())
+                    answers.append(await lease.member.backend.answer())
     except BackendUnavailable as error:
         answers.append(error.message)
 
@@ -247,10 +247,10 @@ async def test_a_fallback_that_the_key_may_not_use(may_use: set[str] | None) -> 
     }
     answers = list[str]()
     try:
-        with Failover(models["first"], chat(), models.__getitem__) as failover:
-            async for lease in failover:
+        with Attempts(models["first"], any_backend, chat(), other=models.__getitem__) as attempts:
+            async for lease in attempts:
                 with lease:
-                    answers.append(f"{await lease.bare.answer()} by {lease.model.name}")
+                    answers.append(f"{await lease.member.backend.answer()} by {lease.model.name}")
     except BackendUnavailable as error:
         answers.append(error.message)
 
@@ -267,10 +267,12 @@ async def test_a_backend_that_is_out_and_no_fallback_for_the_request(other: str 
     model = model_of(only, name="first", fallback="second")
     model.record_result(model.pool.members[0], BackendUnreachable("It is gone."))
     assert model.pool.members[0].breaker.open
-    with Failover(model, chat(), None if other is None else models.__getitem__) as failover:
-        async for lease in failover:
+    with Attempts(
+        model, any_backend, chat(), other=None if other is None else models.__getitem__
+    ) as attempts:
+        async for lease in attempts:
             with lease:
-                assert "answered" == await lease.bare.answer()
+                assert "answered" == await lease.member.backend.answer()
 
     assert 1 == only.asked
     await model.aclose()
@@ -283,10 +285,12 @@ async def test_fallbacks_in_a_circle_of_aliases() -> None:
     two = model_of(second, name="two", fallback="also-one")
     with (
         pytest.raises(BackendUnavailable, match="2"),
-        Failover(one, chat(), {"also-two": two, "also-one": one}.__getitem__) as failover,
+        Attempts(
+            one, any_backend, chat(), other={"also-two": two, "also-one": one}.__getitem__
+        ) as attempts,
     ):
-        async for lease in failover:
+        async for lease in attempts:
             with lease:
-                await lease.bare.answer()
+                await lease.member.backend.answer()
 
     assert (1, 1) == (first.asked, second.asked)

@@ -1,12 +1,13 @@
 """
-Failover: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
+Attempts: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
 
-The model's backends first, each once; then those of its fallback, as long as its caller's retries are of use
-(`routing/_retry_budget.py`). An invalid request is not retried, nor is a request that
-crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
-engine once more, which knows the suspects and lets them run one at a time, and again as long as its answer gets further; where the engine was ended from outside, to another backend,
-if one has room at once, and to the engine again where that one refuses it. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can
-(`_resume.py`).
+1. The model's backends come first, each once; then those of its fallback, as long as its caller's retries are of use
+   (`routing/_retry_budget.py`).
+2. An invalid request is not retried, nor is a request that crashed an engine: it would crash the others, too.
+3. A request that was in an engine when it died of another one is sent to the same engine once more, which knows the suspects and lets
+   them run one at a time, and again as long as its answer gets further. Where the engine was ended from outside, it is sent to another
+   backend, if one has room at once, and to the engine again where that one refuses it.
+4. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can (`_resume.py`).
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from unilect.backend import Capabilities
 from unilect.context import Attempt, in_hand
@@ -31,129 +32,107 @@ from unilect.errors import (
 from unilect.requests import Request
 from unilect.routing._asked import Asked
 from unilect.routing._breaker import is_failure
-from unilect.routing._resume import WHOLE, Continuation
+from unilect.routing._resume import Continuation
 from unilect.routing._retry_budget import Retries
 from unilect.routing._seam import refuses
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 
+FittedT = TypeVar("FittedT")
+#: Makes a request fit for a backend of a model that can do so much; raises an error for what it asks of it in vain.
+Fit: TypeAlias = Callable[[Model, Capabilities], FittedT]
 _ELSEWHERE = frozenset({429, 502, 503, 504})
-_Asked = TypeVar("_Asked")
 _NOBODY: Set[Member] = frozenset()
 _NO_DEATHS: Mapping[Member, tuple[int, int]] = MappingProxyType({})
-_MOST_DEATHS = (
-    4  # of the engines of a backend for one request, however far its answer came each time
-)
+_MOST_DEATHS = 4  # of the engines of a backend for one request, however far its answer came each time  # fmt: skip
 #: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
 _OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
 
 
-class Lease:
+class Lease(Generic[FittedT]):
     """
     A started backend in use, as a context manager: it records how the request ended, and releases the backend. An error after which
     another backend is tried ends with the block.
 
     Attributes:
-        model: Whose backend it is.
-        source: Where the backend comes from.
-        backend: The backend, ready, behind its queues, if it has any.
-        bare: The backend itself, for calls without work for its model.
+        model: The model of the backend.
+        member: The backend, as its pool has it.
+        backend: The backend, ready, behind its queues, if it has any; `member.backend` is for calls without work for the model.
+        fitted: The request as it is for this backend.
     """
 
-    __slots__ = ("_failover", "_judging", "_member", "backend", "bare", "model", "source")
+    __slots__ = ("_attempts", "backend", "fitted", "member", "model")
 
-    def __init__(self, model: Model, member: Member, failover: "Failover") -> None:
-        self.model = model
-        self.source = member.source
+    def __init__(
+        self, attempts: "Attempts[FittedT]", model: Model, member: Member, fitted: FittedT
+    ) -> None:
+        self._attempts = attempts
+        self.model, self.member, self.fitted = model, member, fitted
         self.backend = member.enter()
-        self.bare = member.backend
-        self._judging = False
-        if failover.continuation is not WHOLE:
-            failover.continuation.leased(member.backend.capabilities)
-        self._member = member
-        self._failover = failover
-        if model is failover.uncounted:
-            failover.uncounted = None
-        else:
-            failover.count(model)
 
-    def __enter__(self) -> "Lease":
+    def __enter__(self) -> "Lease[FittedT]":
         return self
 
-    def judged(self, judge: Callable[[Model, Capabilities], _Asked], can: Capabilities) -> _Asked:
-        """What is asked of the backend; errors of the judge are about the request, and say nothing of a backend that was not asked."""
-        self._judging = True
-        request = judge(self.model, can)
-        self._judging = False
-        return request
-
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        """Whether another backend is to be tried after the error."""
-        self._member.release()
-        if error is not None and not isinstance(error, UnilectError):
-            return False  # a client that leaves says nothing of the backend
-        failover, continuation = self._failover, self._failover.continuation
-        # that of before was another backend's failure
-        if not self._judging and (error is None or error is not continuation.lost):
-            failover.asked.begun = continuation.begun
-            if error is not None:
-                failover.note(self.model, self.source, error.for_log)
-            self.model.record_result(self._member, error, failover.asked)
-        return failover.goes_on(self._member, error)
+        """True if another backend is to be tried after the error."""
+        self.member.release()
+        if error is None or isinstance(error, UnilectError):
+            return self._attempts.end(self.model, self.member, error)
+        return False  # a client that leaves says nothing of the backend
 
 
-class Failover:
+class Attempts(Generic[FittedT]):
     """
     The attempts of one request: a lease of one backend after the other, until one has answered. As a context manager it keeps the
     model running in the block.
 
     Args:
         model: The requested model.
+        fit: As `Fit`.
         request: The request; None for a call about the model, such as to count tokens.
         other: Finds a model by its name, for the fallback; None where that may not answer.
-        judges: Each raises an error for what the request asks of a model's backend in vain; where one of them tells backends apart,
-            the later ones are not asked.
+        check_native: Raises an error where something is made up for a backend; those that need nothing are preferred.
         continuation: What the client has of the answer; by default nothing until it has all.
 
     Attributes:
-        request, continuation: As given.
+        continuation: As given.
         tried: The backends that the request was sent to, or that cannot do what it asks for.
         asked: What they were asked, as their pool has it.
-        uncounted: The model whose lease is no retry and no fallback: the one that was asked for, until the first lease.
     """
 
     __slots__ = (
-        "_again", "_answered", "_asked", "_context", "_deaths", "_failure", "_home", "_judges", "_model", "_other",
-        "_retries", "_seen", "asked", "continuation", "request", "tried", "uncounted",
+        "_again", "_answered", "_context", "_deaths", "_failure", "_fit", "_home", "_judges", "_leases", "_model", "_other",
+        "_requested", "_retries", "_seen", "asked", "continuation", "tried",
     )  # fmt: skip
 
     def __init__(
         self,
         model: Model,
+        fit: Fit[FittedT],
         request: Request | None = None,
+        *,
         other: Callable[[str], Model] | None = None,
-        *judges: Callable[[Model, Capabilities], object],
+        check_native: Fit[object] | None = None,
         continuation: Continuation | None = None,
     ) -> None:
-        self.request = request
         self.continuation = continuation or Continuation()
         self.tried: set[Member] = set()
         self.asked = Asked(request, self.tried)
-        self._model = self._asked = model
-        self.uncounted: Model | None = model
-        self._other = other
-        self._judges = judges
+        self._model = self._requested = model
+        self._other, self._fit = other, fit
+        self._judges: tuple[Fit[object], ...] = (fit,) if check_native is None else (check_native, fit)  # fmt: skip
         self._seen: tuple[str, ...] = (model.name,)
         self._failure: UnilectError | None = None
         self._again: Member | None = None
         self._home: Member | None = None  # whose engine was ended from outside and comes back
         self._deaths = _NO_DEATHS
+        self._leases = 0
         self._answered = False
         self._context = in_hand()
         # where there is nobody else to ask, no retry is counted
         self._retries = self._earned() if model.pool.spares else None
 
-    def __enter__(self) -> "Failover":
+    def __enter__(self) -> "Attempts[FittedT]":
         """
         Raises:
             UnilectError: The model takes no requests now, and has no fallback.
@@ -177,18 +156,18 @@ class Failover:
 
     def _earned(self) -> Retries:
         """The retries of the request."""
-        return self._asked.pool.retries.request(self._context.caller)
+        return self._requested.pool.retries.request(self._context.caller)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._retries is not None:
             self._retries.ended(None)
-        self._judges = ()  # they belong to what holds this: no work for the garbage collector
+        del self._judges, self._fit  # they belong to what holds this: no work for the garbage collector  # fmt: skip
         self._model.left()
 
-    def __aiter__(self) -> "Failover":
+    def __aiter__(self) -> "Attempts[FittedT]":
         return self
 
-    async def __anext__(self) -> Lease:
+    async def __anext__(self) -> Lease[FittedT]:
         """The next backend, started, until one has answered; if none is left, the error of the last."""
         last: UnilectError | None = None
         while not self._answered:
@@ -209,16 +188,54 @@ class Failover:
                 self.tried.add(member)
                 member.outstanding += 1  # already while it is started
                 try:
-                    await model.start_for_request(member)
-                    if member not in self._unable(model):  # its start may have shown that it is
-                        return Lease(model, member, self)
-                except UnilectError as error:
-                    last = error
-                    model.record_result(member, error)
-                    self.note(model, member.source, error.for_log)
+                    error = await self._start(model, member)
+                    last = error or last
+                    # its start may have shown that it is unable
+                    if error is None and member not in self._unable(model) and (lease := self._lease(model, member)):  # fmt: skip
+                        return lease
                 finally:
                     member.release()
         raise StopAsyncIteration
+
+    async def _start(self, model: Model, member: Member) -> UnilectError | None:
+        """Start a backend; returns why it cannot be started."""
+        try:
+            await model.start_for_request(member)
+        except UnilectError as error:
+            model.record_result(member, error)
+            self.note(model, member.source, error.for_log)
+            return error
+        return None
+
+    def _lease(self, model: Model, member: Member) -> Lease[FittedT] | None:
+        """
+        Lease a started backend; None where another one is to be tried.
+
+        Raises:
+            UnilectError: The request is not fit for it.
+        """
+        can = member.backend.capabilities
+        try:
+            fitted = self._fit(model, can)
+        except UnilectError as error:  # about the request: it says nothing of the backend
+            if self._goes_on(member, error):
+                return None
+            raise
+        self.continuation.leased(can)
+        model.retries += self._leases > 0
+        if model is not self._requested:
+            self._requested.fallbacks[model.name] += 1
+        self._leases += 1
+        return Lease(self, model, member, fitted)
+
+    def end(self, model: Model, member: Member, error: UnilectError | None) -> bool:
+        """Record how a lease ended; returns True if another backend is to be tried."""
+        if error is None or error is not self.continuation.lost:  # that was another backend's
+            self.asked.begun = self.continuation.begun
+            if error is not None:
+                self.note(model, member.source, error.for_log)
+            model.record_result(member, error, self.asked)
+        return self._goes_on(member, error)
 
     def _none_left(self, model: Model, last: UnilectError | None) -> UnilectError:
         """The error where no backend is left to be tried; the troubles of those that were not tried are noted."""
@@ -235,20 +252,12 @@ class Failover:
                     return unable
         return _NOBODY
 
-    def count(self, model: Model) -> None:
-        """Count a lease of a backend: a further one of this request, or of another model than the one that was asked for."""
-        if self.uncounted is None:
-            model.retries += 1
-        self.uncounted = None
-        if model is not self._asked:
-            self._asked.fallbacks[model.name] += 1
-
     def note(self, model: Model, source: str, reason: str) -> None:
         """Note a backend that cannot take the request, for an operator who asks why it failed."""
         self._context.attempts += (Attempt(model.name, source, reason),)
 
-    def goes_on(self, member: Member, failure: UnilectError | None) -> bool:
-        """Record how an attempt ended; whether its failure is retried."""
+    def _goes_on(self, member: Member, failure: UnilectError | None) -> bool:
+        """Decide what comes after an attempt; returns True if its failure is retried."""
         self._failure, self._answered = failure, failure is None
         if self._retries is not None:
             self._retries.ended(failure is not None and is_failure(failure))
@@ -261,20 +270,9 @@ class Failover:
             return self._goes_home(self._home)
         if not self.continuation.fails(failure):
             return False
-        if isinstance(failure, EngineDied) and not failure.blamed:
-            comes_back = self._comes_back(member)
-            elsewhere = failure.from_outside and self._has_room_elsewhere()
-            if comes_back and elsewhere:
-                self.tried.discard(member)  # in case that the other one fails, too
-                self._home = member
-            elif comes_back:
-                self._again = member
-            if comes_back or elsewhere:
-                self._failure = None
-                return True
-        free = (
-            failure.connection_failed or self.continuation.begun
-        )  # what goes on is not for nothing
+        if isinstance(failure, EngineDied) and not failure.blamed and self._comes_back(member, failure):  # fmt: skip
+            return True
+        free = failure.connection_failed or self.continuation.begun  # what goes on is not for nothing  # fmt: skip
         if is_failure(failure) and not free:
             self._retries = self._retries or self._earned()
             if not self._retries.take():
@@ -283,13 +281,13 @@ class Failover:
         return _elsewhere(failure)
 
     def _is_refusal(self, failure: UnilectError) -> bool:
-        """Whether a backend cannot go on with the answer, or finds fault with a request that another one has taken."""
+        """True where a backend cannot go on with the answer, or finds fault with a request that another one has taken."""
         if self.continuation.begun:
             return failure is self.continuation.lost
         return refuses(failure) and not isinstance(failure, RequestKilledEngine)
 
     def _goes_home(self, home: Member) -> bool:
-        """Have the backend asked again that had the request when its engine was ended; whether there is still such a one."""
+        """Have the backend asked again that had the request when its engine was ended; returns False if it is gone."""
         self._home = None
         if home not in self._model.pool.members:
             return False
@@ -297,19 +295,29 @@ class Failover:
         self._again, self._failure = home, None
         return True
 
-    def _comes_back(self, member: Member) -> bool:
+    def _comes_back(self, member: Member, died: EngineDied) -> bool:
         """
-        Whether a backend whose engine has died is to be asked once more: after a first death, and after a further one if the client
-        has got more of the answer since, since a request that kills its engine does so again at the same place.
+        Have a request whose engine died asked again, there or elsewhere; returns False if it is not.
+
+        A backend whose engine has died is asked once more after a first death, and after a further one if the client has got more of the
+        answer since, since a request that kills its engine does so again at the same place.
         """
-        deaths, told = self._deaths.get(member, (0, -1))
-        told_now = self.continuation.tokens
-        self._deaths = {**self._deaths, member: (deaths + 1, told_now)}
-        goes_on = told_now > told and deaths + 1 < _MOST_DEATHS
-        return goes_on and member in self._model.pool.members
+        deaths, had = self._deaths.get(member, (0, -1))
+        has = self.continuation.tokens
+        self._deaths = {**self._deaths, member: (deaths + 1, has)}
+        there = has > had and deaths + 1 < _MOST_DEATHS and member in self._model.pool.members
+        elsewhere = died.from_outside and self._has_room_elsewhere()
+        if there and elsewhere:
+            self.tried.discard(member)  # in case that the other one fails, too
+            self._home = member
+        elif there:
+            self._again = member
+        if there or elsewhere:
+            self._failure = None
+        return there or elsewhere
 
     def _has_room_elsewhere(self) -> bool:
-        """Whether another backend has room at once; of those that cannot go on with the answer none is asked any more."""
+        """True if another backend has room at once; of those that cannot go on with the answer none is asked any more."""
         pool, tried = self._model.pool, set(self.tried)
         if self.continuation.begun:
             tried |= {one for one in pool.members if one.backend.capabilities.resumes is None}
@@ -355,6 +363,10 @@ class Failover:
                     return model
                 seen = (*seen, model.name)
         return None
+
+
+def any_backend(model: Model, can: Capabilities) -> None:
+    """Fit for every backend: a call about the model, such as to count tokens."""
 
 
 def _elsewhere(error: UnilectError) -> bool:
