@@ -236,11 +236,47 @@ class Answer(Struct):
     extra: dict[str, Any] = {}
 
 
-def tokens_of(batch: Sequence[Event]) -> int:
-    """The tokens of a batch."""
-    if len(batch) == 1:  # as where a model's tokens come one at a time
-        return batch[0].tokens
-    return sum([event.tokens for event in batch])  # `attrgetter` costs ten times as much for each
+class Tally:
+    """
+    What an answer has used: so far by its events, and in the end as its backend says it, if it does.
+
+    Attributes:
+        read: How far the prompt is.
+        made: The tokens of the answer.
+        said: What the backend says.
+    """
+
+    __slots__ = ("made", "read", "said")
+
+    def __init__(self) -> None:
+        self.read = _UNREAD
+        self.made = 0
+        self.said: Usage | None = None
+
+    def add(self, batch: Sequence[Event]) -> None:
+        """Count a batch."""
+        last = batch[-1]
+        if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
+            self.said = last
+            return
+        if not self.made:  # the prompt is told before the answer
+            for event in batch:
+                if type(event) is Progress:
+                    self.read = event
+        if len(batch) == 1:  # as where a model's tokens come one at a time
+            self.made += last.tokens
+        else:
+            self.made += sum(
+                [event.tokens for event in batch]
+            )  # `attrgetter` takes ten times as long
+
+    @property
+    def usage(self) -> Usage:
+        """All of it."""
+        return self.said or Usage(self.read.total, self.made, self.read.cached)
+
+
+_UNREAD = Progress(0, 0)
 
 
 class Fold:

@@ -14,7 +14,6 @@ from appserver import upstream
 from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
 from unilect.backend import Batches
 from unilect.errors import RequestCancelled
-from unilect.events import tokens_of
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 from unilect.testing.echo import Echo
@@ -237,7 +236,7 @@ async def test_answers_that_are_thrown_away(
             nonlocal made
             async with aclosing(generate(request)) as batches:
                 async for batch in batches:
-                    made += tokens_of(batch)
+                    made += sum(event.tokens for event in batch)
                     yield batch
 
         monkeypatch.setattr(backend, "generate", counted)

@@ -24,10 +24,10 @@ from unilect.errors import (
     TooManyWaiting,
     UnilectError,
 )
-from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.events import Finish, Progress, Tally, TextDelta, Usage
 from unilect.ranking import RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from unilect.routing._fair_queue import FairQueue, Parts, QueuedBackend, QueueSettings, Use
+from unilect.routing._fair_queue import FairQueue, Parts, QueuedBackend, QueueSettings, cost_of
 from unilect.testing.echo import Echo
 
 EMBEDDED = msgspec.json.encode(
@@ -222,7 +222,7 @@ class Client:
 
 def ends(ticket: Any, tokens: int) -> None:
     """A request has ended, with an answer of so many tokens."""
-    ticket.use.see([Usage(0, tokens)])
+    ticket.used.add([Usage(0, tokens)])
     ticket.queue.leave(ticket)
 
 
@@ -450,11 +450,11 @@ async def test_embeddings_beside_answers() -> None:
 
 def test_what_an_answer_uses() -> None:
     """Its tokens count more than those of the prompt, of which those that were cached do not; until it has ended as far as is known."""
-    use = Use()
-    assert 0 == use.cost
-    use.see([Progress(100, 300, cached=60)])
-    use.see([TextDelta("a"), TextDelta("b")])
-    assert 40 + 4 * 2 == use.cost
-    use.see([Finish("stop"), Usage(300, 5, cached_tokens=60)])
+    used = Tally()
+    assert 0 == cost_of(used)
+    used.add([Progress(100, 300, cached=60)])
+    used.add([TextDelta("a"), TextDelta("b")])
+    assert 40 + 4 * 2 == cost_of(used)
+    used.add([Finish("stop"), Usage(300, 5, cached_tokens=60)])
 
-    assert 240 + 4 * 5 == use.cost
+    assert 240 + 4 * 5 == cost_of(used)

@@ -24,7 +24,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
-from unilect.events import Event, Finish, Progress, TextDelta, Usage, is_before, tokens_of
+from unilect.events import Event, Finish, Progress, Tally, Usage, tells
 from unilect.gateway.key_counts import KeyCounts
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
@@ -219,24 +219,21 @@ class Meter:
         finish_reason: Why the last choice that has ended did; empty before that.
     """
 
-    __slots__ = ("_first", "_last", "_prompt", "_series", "_start", "_tokens", "_usage", "finish_reason")  # fmt: skip
+    __slots__ = ("_first", "_last", "_series", "_start", "_tally", "finish_reason")
 
     def __init__(self, series: _Series) -> None:
         self._series = series
         self._start = time.perf_counter()
         self._first: float | None = None
         self._last: float | None = None  # the first again, where the answer came all at once
-        self._prompt = Progress(0, 0)
-        self._tokens = 0
-        self._usage: Usage | None = None
+        self._tally = Tally()
         self.finish_reason = ""
         series.waiting += 1
 
     @property
     def usage(self) -> Usage:
         """What the answer has used: so far, and in the end as the backend says it, if it does."""
-        prompt = self._prompt
-        return self._usage or Usage(prompt.total, self._tokens, prompt.cached)
+        return self._tally.usage
 
     @property
     def first_token_s(self) -> float | None:
@@ -245,51 +242,31 @@ class Meter:
 
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
-        if self._first is None:
-            self._before_text(batch)
+        if self._first is None and tells(batch):
+            self._begin(is_whole=type(batch[-1]) is Usage)
+        self._tally.add(batch)
         if type(batch[-1]) in _LAST:
-            self._end(batch)
-        else:
-            self._tokens += tokens_of(batch)
+            for event in batch:
+                if type(event) is Finish:
+                    self.finish_reason = event.reason
 
     def hold(self, prompt: int, completion: int) -> None:
         """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""
-        read = self._prompt
+        tally = self._tally
+        read = tally.read
         if prompt:
-            self._prompt = Progress(read.processed + prompt, read.total + prompt, read.cached)
-        self._tokens += completion
+            tally.read = Progress(read.processed + prompt, read.total + prompt, read.cached)
+        tally.made += completion
 
-    def _end(self, batch: list[Event]) -> None:
-        """Take note of the answer's end."""
-        last = batch[-1]
-        if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
-            self._usage = last
-        else:  # nobody says what it has used
-            self._tokens += tokens_of(batch)
-        for event in reversed(batch):
-            if type(event) is Finish:
-                self.finish_reason = event.reason
-                break
-
-    def _before_text(self, batch: list[Event]) -> None:
-        """Take note of the prompt, and of the answer's beginning."""
-        begun = False
-        for event in batch:
-            if type(event) is TextDelta:
-                begun = True
-                break  # the prompt is told before
-            if type(event) is Progress:
-                self._prompt = event
-            elif not is_before(event):
-                begun = True
-        if begun:
-            series = self._series
-            self._first = time.perf_counter()
-            if isinstance(batch[-1], Usage):
-                self._last = self._first
-            series.waiting -= 1
-            series.running += 1
-            series.time_to_first_token.observe(self._first - self._start)
+    def _begin(self, *, is_whole: bool) -> None:
+        """The answer begins, and ends with the same batch where it is whole."""
+        series = self._series
+        self._first = time.perf_counter()
+        if is_whole:
+            self._last = self._first
+        series.waiting -= 1
+        series.running += 1
+        series.time_to_first_token.observe(self._first - self._start)
 
     def __enter__(self) -> "Meter":
         return self

@@ -28,7 +28,7 @@ from unilect.errors import (
     TooManyWaiting,
     UnilectError,
 )
-from unilect.events import Event, Progress, TextDelta, Usage, tokens_of
+from unilect.events import Tally, Usage
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 from unilect.routing._fair_order import Order, Ticket
@@ -66,42 +66,13 @@ class QueueSettings(Struct, frozen=True):
     timeout_s: float = 600.0
 
 
-class Use(Struct, eq=False, gc=False):
-    """
-    What an answer uses of its backend.
-
-    Attributes:
-        cost: Tokens so far, of which those of the answer count `ANSWER_WEIGHT` times, and those of the prompt that were cached not at all.
-    """
-
-    _read: int = 0
-    _made: int = 0
-    _whole: Usage | None = None
-
-    def see(self, batch: list[Event]) -> None:
-        """Take note of a batch."""
-        last = batch[-1]
-        if type(last) is Usage:
-            self._whole = last
-            if last.prompt_tokens or last.completion_tokens:
-                return  # it says more than all that was counted
-        if not self._made:  # the prompt is told before
-            for event in batch:
-                if type(event) is Progress:
-                    self._read = event.processed - event.cached
-                elif type(event) is TextDelta:
-                    break
-        self._made += tokens_of(batch)
-
-    @property
-    def cost(self) -> int:
-        """As above: so far, and in the end as the backend says it."""
-        whole = self._whole
-        if whole is None or not (whole.prompt_tokens or whole.completion_tokens):
-            read, made = self._read, self._made
-        else:
-            read, made = whole.prompt_tokens - (whole.cached_tokens or 0), whole.completion_tokens
-        return (read if read > 0 else 0) + ANSWER_WEIGHT * made
+def cost_of(tally: Tally) -> int:
+    """The cost of an answer: its tokens `ANSWER_WEIGHT` times, and those of its prompt that are read by now and were not cached."""
+    if (said := tally.said) is not None:
+        read, made = said.prompt_tokens - (said.cached_tokens or 0), said.completion_tokens
+    else:
+        read, made = tally.read.processed - tally.read.cached, tally.made
+    return max(0, read) + ANSWER_WEIGHT * made
 
 
 class _Waiting(Ticket, eq=False, kw_only=True):
@@ -110,14 +81,14 @@ class _Waiting(Ticket, eq=False, kw_only=True):
 
     Attributes:
         queue: Where it waits.
-        use: What it has used of the backend.
+        used: What it has used of the backend.
         began_s: When it was given its place.
         turn: Is done when its turn has come, or when it has waited in vain.
         charged: How much of what it has used its caller was charged.
     """
 
     queue: "FairQueue"
-    use: Use
+    used: Tally
     began_s: float
     turn: asyncio.Future[None] | None = None
     charged: int = 0
@@ -209,7 +180,7 @@ class FairQueue:
 
     def _ticket(self) -> _Waiting:
         context, now_s = in_hand(), time.monotonic()
-        return _Waiting(context.caller, now_s, context.priority < 0, queue=self, use=Use(), began_s=now_s)  # fmt: skip
+        return _Waiting(context.caller, now_s, context.priority < 0, queue=self, used=Tally(), began_s=now_s)  # fmt: skip
 
     async def enter_part(self, parts: Parts) -> _Waiting:
         """A place for a part of the request in hand, as `enter` gives it; the first is admitted for all."""
@@ -247,7 +218,7 @@ class FairQueue:
     def leave(self, ticket: _Waiting) -> None:
         """A request has ended, however it has."""
         self._running.discard(ticket)
-        cost, charged = ticket.use.cost, ticket.charged
+        cost, charged = cost_of(ticket.used), ticket.charged
         if cost > charged:
             ticket.charged = cost
             self._order.end(ticket, cost - charged)
@@ -340,7 +311,7 @@ class FairQueue:
 
     def _charge(self, ticket: _Waiting) -> None:
         """Charge what a request has used since it was charged last; a count that was too high is not given back."""
-        if (new := ticket.use.cost - ticket.charged) > 0:
+        if (new := cost_of(ticket.used) - ticket.charged) > 0:
             ticket.charged += new
             self._order.charge(ticket, new)
 
@@ -396,12 +367,12 @@ class QueuedBackend:
             ticket = await self._answers.enter_part(self._parts)
         else:
             ticket = self._answers.enter_at_once() or await self._answers.enter()
-        use = ticket.use
+        used = ticket.used
         try:
             batches = self._backend.generate(request)
             try:  # as `aclosing`, at half of its price
                 async for batch in batches:
-                    use.see(batch)
+                    used.add(batch)
                     yield batch
             finally:
                 await batches.aclose()
@@ -414,7 +385,7 @@ class QueuedBackend:
         ticket = await self._vectors.enter()
         try:
             found = await backend.embed(request)
-            ticket.use.see([Usage(found.prompt_tokens, 0)])
+            ticket.used.add([Usage(found.prompt_tokens, 0)])
             return found
         finally:
             self._vectors.leave(ticket)
@@ -425,7 +396,7 @@ class QueuedBackend:
         ticket = await self._vectors.enter()
         try:
             found = await backend.rerank(request)
-            ticket.use.see([Usage(found.prompt_tokens, 0)])
+            ticket.used.add([Usage(found.prompt_tokens, 0)])
             return found
         finally:
             self._vectors.leave(ticket)

@@ -4,7 +4,7 @@ leaves, or as none of them is valid.
 """
 
 from unilect.context import Measured, in_hand
-from unilect.events import Event, Progress, Usage, tokens_of
+from unilect.events import Event, Tally
 
 
 class Held:
@@ -12,19 +12,14 @@ class Held:
 
     def __init__(self) -> None:
         self._meter = in_hand().meter
+        self._tally = Tally()
         self._prompt = self._completion = 0
 
     def see(self, batch: list[Event]) -> None:
         """Count a batch that is not told."""
-        prompt, completion, last = self._prompt, self._completion, batch[-1]
-        if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
-            prompt, completion = last.prompt_tokens, last.completion_tokens
-        else:
-            completion += tokens_of(batch)
-            for event in batch:
-                if type(event) is Progress:
-                    prompt = event.total
-        self._count(prompt, completion)
+        self._tally.add(batch)
+        usage = self._tally.usage
+        self._count(usage.prompt_tokens, usage.completion_tokens)
 
     def release(self) -> None:
         """It is told after all, and counted then."""
