@@ -137,26 +137,22 @@ class Budget:
         self.used = self.held = 0
         self.ends_at = ends_at
 
-    def has_room(self, claim: Claim, now_us: int) -> bool:
-        """Whether a claim fits in."""
-        return self.used + self.held + claim.room <= claim.most
+    def state(self, claim: Claim, now_us: int) -> State:
+        """The counter as it is, for a claim."""
+        return _made(State, (self.used, self.held, 0))
 
     def hold(self, claim: Claim, now_us: int) -> State:
-        """Hold what was found to fit in, and tell how it is then."""
+        """Hold a claim that fits; returns the counter as it is then."""
         self.held += claim.need
         return _made(State, (self.used, self.held, 0))
 
-    def state(self, claim: Claim, now_us: int) -> State:
-        """How it is, for a claim."""
-        return _made(State, (self.used, self.held, 0))
-
-    def settle(self, most: int, need: int, units: int, now_us: int) -> None:
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
         """Count what was used of a claim, and hold nothing for it any more."""
-        self.held -= need
+        self.held -= claim.need
         self.used += units
 
-    def says_nothing(self, now: float, now_us: int) -> bool:
-        """Whether it may be forgotten."""
+    def is_empty(self, now: float, now_us: int) -> bool:
+        """True if it may be forgotten."""
         return not self.held and (not self.used or (self.ends_at is not None and self.ends_at + KEPT_S <= now))  # fmt: skip
 
 
@@ -183,30 +179,27 @@ class Minute:
         level = self.mark - most * now_us
         return level if level > 0 else 0
 
-    def has_room(self, claim: Claim, now_us: int) -> bool:
-        """Whether a claim fits in now."""
-        return self.level(claim.most, now_us) <= (claim.most - claim.room) * MINUTE_US
-
-    def hold(self, claim: Claim, now_us: int) -> State:
-        """Hold what was found to fit in, and tell how it is then."""
-        level = self.level(claim.most, now_us) + claim.need * MINUTE_US
-        self.mark = claim.most * now_us + level
-        return _made(State, (-(-level // MINUTE_US), 0, 0))
-
     def state(self, claim: Claim, now_us: int) -> State:
-        """How it is, for a claim."""
+        """The counter as it is, for a claim."""
         level = self.level(claim.most, now_us)
         over = level - (claim.most - claim.room) * MINUTE_US
         return _made(State, (-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0))
 
-    def settle(self, most: int, need: int, units: int, now_us: int) -> None:
+    def hold(self, claim: Claim, now_us: int) -> State:
+        """Hold a claim that fits; returns the counter as it is then."""
+        level = self.level(claim.most, now_us) + claim.need * MINUTE_US
+        self.mark = claim.most * now_us + level
+        return _made(State, (-(-level // MINUTE_US), 0, 0))
+
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
         """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
-        if units != need:
-            level = self.level(most, now_us) + (units - need) * MINUTE_US
+        most, more = claim.most, units - claim.need
+        if more:
+            level = self.level(most, now_us) + more * MINUTE_US
             self.mark = most * now_us + min(level, most * _LONGEST_US)
 
-    def says_nothing(self, now: float, now_us: int) -> bool:
-        """Whether it may be forgotten."""
+    def is_empty(self, now: float, now_us: int) -> bool:
+        """True if it may be forgotten."""
         return not self.level(self.most, now_us)
 
 
@@ -242,24 +235,18 @@ class MemoryCounters:
         if len(self._all) >= self._crowded:
             self._forget()
         now_us = self.now_us()
-        ok = True
-        found: list[Budget | Minute] = []
-        for claim in claims:
-            one = self._all.get(claim.name) or self._new(claim)
-            found.append(one)
-            if not one.has_room(claim, now_us):
-                ok = False
-        states: list[State] = []
-        for one, claim in zip(found, claims, strict=True):
-            states.append(one.hold(claim, now_us) if ok else one.state(claim, now_us))
+        found = [(self._find(claim), claim) for claim in claims]
+        states = [one.state(claim, now_us) for one, claim in found]
+        ok = all(map(fits, claims, states))
+        if ok:
+            states = [one.hold(claim, now_us) for one, claim in found]
         return Taken(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self.now_us()
         for claim, units in zip(claims, used, strict=True):
-            one = self._all.get(claim.name) or self._new(claim)
-            one.settle(claim.most, claim.need, units, now_us)
+            self._find(claim).settle(claim, units, now_us)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
@@ -290,16 +277,15 @@ class MemoryCounters:
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def _new(self, claim: Claim) -> Budget | Minute:
-        """A counter that is not there yet, or was forgotten."""
-        one = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)
-        self._all[claim.name] = one
+    def _find(self, claim: Claim) -> Budget | Minute:
+        """The counter of a claim, made where it is not there yet, or was forgotten."""
+        one = self._all.get(claim.name)
+        if one is None:
+            one = self._all[claim.name] = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)  # fmt: skip
         return one
 
     def _forget(self) -> None:
         """Forget what says nothing any more; again where there are twice as many counters as are left."""
         now, now_us = self._clock(), self.now_us()
-        self._all = {
-            name: one for name, one in self._all.items() if not one.says_nothing(now, now_us)
-        }
+        self._all = {name: one for name, one in self._all.items() if not one.is_empty(now, now_us)}
         self._crowded = max(1024, 2 * len(self._all))

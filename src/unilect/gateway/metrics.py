@@ -211,7 +211,7 @@ def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
     return family
 
 
-class Meter:
+class Meter(Tally):
     """
     Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
 
@@ -219,21 +219,16 @@ class Meter:
         finish_reason: Why the last choice that has ended did; empty before that.
     """
 
-    __slots__ = ("_first", "_last", "_series", "_start", "_tally", "finish_reason")
+    __slots__ = ("_first", "_last", "_series", "_start", "finish_reason")
 
     def __init__(self, series: _Series) -> None:
+        super().__init__()
         self._series = series
         self._start = time.perf_counter()
         self._first: float | None = None
         self._last: float | None = None  # the first again, where the answer came all at once
-        self._tally = Tally()
         self.finish_reason = ""
         series.waiting += 1
-
-    @property
-    def usage(self) -> Usage:
-        """What the answer has used: so far, and in the end as the backend says it, if it does."""
-        return self._tally.usage
 
     @property
     def first_token_s(self) -> float | None:
@@ -244,7 +239,7 @@ class Meter:
         """Take note of a batch."""
         if self._first is None and tells(batch):
             self._begin(is_whole=type(batch[-1]) is Usage)
-        self._tally.add(batch)
+        self.add(batch)
         if type(batch[-1]) in _LAST:
             for event in batch:
                 if type(event) is Finish:
@@ -252,11 +247,10 @@ class Meter:
 
     def hold(self, prompt: int, completion: int) -> None:
         """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""
-        tally = self._tally
-        read = tally.read
+        read = self.read
         if prompt:
-            tally.read = Progress(read.processed + prompt, read.total + prompt, read.cached)
-        tally.made += completion
+            self.read = Progress(read.processed + prompt, read.total + prompt, read.cached)
+        self.made += completion
 
     def _begin(self, *, is_whole: bool) -> None:
         """The answer begins, and ends with the same batch where it is whole."""
