@@ -9,7 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
-from unilect.backend import Capabilities
+from unilect.backend import Backend, Capabilities
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.supervisor import Supervisor
 from unilect.errors import BackendError
@@ -19,7 +19,7 @@ from unilect.routing.registry import Model
 from waiting import until
 
 
-class Tiny:
+class Tiny(Backend):
     """
     A supervised tiny child.
 

@@ -6,7 +6,7 @@ of HTTP requests of clients, of keys or of other backends. It serves one model.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -146,142 +146,8 @@ class Generates(Protocol):
         """
 
 
-class Backend(Generates, Protocol):
-    """
-    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Reranks`, `Tokenizes`, `Spells`, `Renders`, `Compiles`,
-    `Checks` and `Describes`.
-
-    All methods may be called at the same time, any number of times, between `start` and `aclose`.
-    """
-
-    async def start(self) -> None:
-        """
-        Make ready. Idempotent: a second call waits for the first, and a backend that has died is started again.
-
-        Raises:
-            BackendUnavailable: It cannot be made ready now. The message says why.
-        """
-
-    async def aclose(self) -> None:
-        """Stop, and leave nothing behind. Idempotent."""
-
-
-class Embeds(Protocol):
-    """A backend that embeds texts."""
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Embed the inputs of a request."""
-
-
-class Reranks(Protocol):
-    """A backend that ranks documents for a query."""
-
-    async def rerank(self, request: RerankRequest) -> Ranking:
-        """
-        Score the documents of a request.
-
-        Raises:
-            UnsupportedParameter: `max_tokens_per_doc`, `raw_scores` or `truncate` is set, and the backend has no such thing.
-        """
-
-
-class Tokenizes(Protocol):
-    """A backend that tells the tokens of its model."""
-
-    async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; with those that the model reads before a prompt, where `special` is true."""
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids."""
-
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """The number of tokens that the model would read for this request."""
-
-
-class Spells(Protocol):
-    """A backend that tells what its tokens stand for, or reads texts in which nothing is special; it may have one of both."""
-
-    async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What each token id stands for; it may be a part of a character."""
-
-    async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
-        """As `tokenize`, of a text in which the names of special tokens are text like any other."""
-
-
-class Renders(Protocol):
-    """A backend that tells the prompt of a conversation."""
-
-    async def render(self, request: ChatRequest) -> str:
-        """
-        The prompt of a chat, as the model reads it.
-
-        Raises:
-            InvalidRequest: The chat template refuses the conversation.
-        """
-
-
-class Compiles(Protocol):
-    """A backend that compiles the constraints of requests, and knows them again when it answers; it needs nothing of its model for that."""
-
-    async def compile(self, request: ChatRequest | CompletionRequest) -> object:
-        """
-        Compile the constraints of a request, before it takes a place.
-
-        Raises:
-            InvalidRequest: One cannot be compiled.
-        """
-
-
-class Checks(Protocol):
-    """A backend that can see whether it is well; of any other that is known once it has started."""
-
-    async def check(self) -> None:
-        """
-        See whether a started backend is well, without work for its model.
-
-        Raises:
-            UnilectError: It is not.
-        """
-
-
-class Restores(Protocol):
-    """A backend whose engines go by a name that others have as well: another one may have told them other settings."""
-
-    async def restore(self) -> None:
-        """
-        Have the engines run with the settings that this backend started them with, if it has.
-
-        Raises:
-            UnilectError: They cannot.
-        """
-
-
-class Slotted(Protocol):
-    """A backend that shows the places in which it answers side by side."""
-
-    async def slots(self) -> list[dict[str, Any]]:
-        """Each as llama.cpp tells it, in order; nothing but `id`, `n_ctx` and `is_processing` of what another caller has asked."""
-
-
-class ChangesSlots(Protocol):
-    """A backend whose slots a caller may save, fill again and empty."""
-
-    async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
-        """
-        Do it, and tell it as llama.cpp does.
-
-        Args:
-            name: Of the file that is written or read; the caller's own.
-
-        Raises:
-            InvalidRequest: The slot is not the caller's, or answers a request, or the name is none.
-            NotStored: The caller has no such file.
-            UnsupportedOperation: Nothing is saved here.
-        """
-
-
 class Life(Protocol):
-    """What has become of an engine's process, and of those before it."""
+    """The process of an engine, and those that it had before."""
 
     @property
     def starts(self) -> int:
@@ -311,113 +177,141 @@ class Life(Protocol):
         """Forget how often it has died, so that it may be started at once."""
 
 
-class HasChildren(Protocol):
-    """A backend that runs processes of its own."""
-
-    @property
-    def children(self) -> Sequence[Life]:
-        """Each of them, whether it runs or not."""
-
-
-class RunsOn(Protocol):
+class Backend:
     """
-    A backend that knows what its model runs on.
+    A backend: it must have `capabilities`, and refuses to do what it does not override.
+
+    All methods may be called at the same time, any number of times, between `start` and `aclose`.
 
     Attributes:
-        device: In words; empty before its first start.
+        capabilities: As of `Generates`.
+        device: What its model runs on, in words; empty where that is not known, or before its first start.
+        children: The processes that it runs, whether they run or not.
     """
 
-    device: str
+    capabilities: Capabilities
+    device: str = ""
+    children: Sequence[Life] = ()
 
+    async def start(self) -> None:
+        """
+        Make ready. Idempotent: a second call waits for the first, and a backend that has died is started again.
 
-class Describes(Protocol):
-    """A backend that knows what its model is."""
+        Raises:
+            BackendUnavailable: It cannot be made ready now. The message says why.
+        """
+
+    async def aclose(self) -> None:
+        """Stop, and leave nothing behind. Idempotent."""
+
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Generates`."""
+        raise _unsupported("write text. Ask another model")
+
+    async def check(self) -> None:
+        """
+        See whether a started backend is well, without work for its model; one that does not override it is well once it has started.
+
+        Raises:
+            UnilectError: It is not.
+        """
+
+    async def restore(self) -> None:
+        """
+        Have engines that others share by a name run with the settings that this backend started them with, if it has.
+
+        Raises:
+            UnilectError: They cannot.
+        """
+
+    async def compile(self, request: ChatRequest | CompletionRequest) -> object:
+        """
+        Compile the constraints of a request, before it takes a place; it needs nothing of the model.
+
+        Raises:
+            InvalidRequest: One cannot be compiled.
+        """
+        return None
 
     def describe(self) -> Description:
         """What the model is; an engine says it before its start, from its files, and an upstream after it."""
-
-
-class KnowsNatively(Protocol):
-    """A backend that is, or has, llama.cpp's server."""
+        return Description()
 
     def native_facts(self) -> NativeFacts:
-        """What that server says of its model; nothing before it has been started."""
+        """What llama.cpp's server says of the model; nothing before it has been started, or where there is none."""
+        return NativeFacts()
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request."""
+        raise _unsupported("embed texts. Ask another model")
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """
+        Score the documents of a request.
+
+        Raises:
+            UnsupportedParameter: `max_tokens_per_doc`, `raw_scores` or `truncate` is set, and the backend has no such thing.
+        """
+        raise _unsupported("rank documents. Ask a reranker")
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; with those that the model reads before a prompt, where `special` is true."""
+        raise _unsupported("tell tokens. Ask another model")
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids."""
+        raise _unsupported("tell tokens. Ask another model")
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read for this request."""
+        raise _unsupported("tell tokens. Ask another model")
+
+    async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
+        """As `tokenize`, of a text in which the names of special tokens are text like any other."""
+        raise _unsupported("support `parse_special`. Remove it, or ask another model")
+
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        """What each token id stands for; it may be a part of a character."""
+        raise _unsupported("support `with_pieces`. Remove it, or ask another model")
+
+    async def render(self, request: ChatRequest) -> str:
+        """
+        The prompt of a chat, as the model reads it.
+
+        Raises:
+            InvalidRequest: The chat template refuses the conversation.
+        """
+        raise _unsupported("tell prompts. Ask another model")
+
+    async def slots(self) -> list[dict[str, Any]]:
+        """The places in which it answers side by side, as llama.cpp tells them, in order; nothing but `id`, `n_ctx` and `is_processing` of what another caller has asked."""
+        raise _unsupported(_NO_SLOTS)
+
+    def idle_slots(self) -> list[dict[str, Any]]:
+        """The same while it does not run."""
+        raise _unsupported(_NO_SLOTS)
+
+    async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
+        """
+        Save a slot, fill it again or empty it, and tell it as llama.cpp does.
+
+        Args:
+            name: Of the file that is written or read; the caller's own.
+
+        Raises:
+            InvalidRequest: The slot is not the caller's, or answers a request, or the name is none.
+            NotStored: The caller has no such file.
+            UnsupportedOperation: Nothing is saved here.
+        """
+        raise _unsupported("change slots. Ask a GGUF model")
 
 
-def native_facts(backend: object) -> NativeFacts:
-    """What llama.cpp's server says of a backend's model; nothing where there is no such server."""
-    known = hasattr(backend, "native_facts")
-    return cast(KnowsNatively, backend).native_facts() if known else NativeFacts()
+_NO_SLOTS = "show slots. Ask a GGUF model, or GET /metrics, which counts requests that run and wait"
 
 
-def described(backend: object) -> Description:
-    """What a backend's model is; nothing of one that does not say it."""
-    return cast(Describes, backend).describe() if hasattr(backend, "describe") else Description()
-
-
-def device(backend: object) -> str:
-    """Return the name of the device of a backend's model; empty where the backend does not say it."""
-    return cast(RunsOn, backend).device if hasattr(backend, "device") else ""
-
-
-def children(backend: object) -> Sequence[Life]:
-    """The processes of a backend; none of one that runs none."""
-    return cast(HasChildren, backend).children if hasattr(backend, "children") else ()
-
-
-def embeds(backend: object) -> Embeds:
-    """A backend as one that embeds texts; errors as `_able`."""
-    return cast(Embeds, _able(backend, "embed", "embed texts. Ask another model"))
-
-
-def reranks(backend: object) -> Reranks:
-    """A backend as one that ranks documents; errors as `_able`."""
-    return cast(Reranks, _able(backend, "rerank", "rank documents. Ask a reranker"))
-
-
-def tokenizes(backend: object) -> Tokenizes:
-    """A backend as one that tells tokens; errors as `_able`."""
-    return cast(Tokenizes, _able(backend, "tokenize", "tell tokens. Ask another model"))
-
-
-def spells(backend: object, method: str, what: str) -> Spells:
-    """A backend as one that has a method of `Spells`, which a parameter wants; errors as `_able`."""
-    return cast(
-        Spells, _able(backend, method, f"support `{what}`. Remove it, or ask another model")
-    )
-
-
-def renders(backend: object) -> Renders:
-    """A backend as one that tells prompts; errors as `_able`."""
-    return cast(Renders, _able(backend, "render", "tell prompts. Ask another model"))
-
-
-def slotted(backend: object) -> Slotted:
-    """A backend as one that shows its slots; errors as `_able`."""
-    instead = (
-        "show slots. Ask a GGUF model, or GET /metrics, which counts requests that run and wait"
-    )
-    return cast(Slotted, _able(backend, "slots", instead))
-
-
-def changes_slots(backend: object) -> ChangesSlots:
-    """A backend as one whose slots are changed on demand; errors as `_able`."""
-    return cast(ChangesSlots, _able(backend, "change_slot", "change slots. Ask a GGUF model"))
-
-
-def _able(backend: object, method: str, what: str) -> object:
-    """
-    A backend that has a method; an `isinstance` does not see what `__getattr__` gives.
-
-    Args:
-        what: What one without it does not do, and what to do instead.
-
-    Raises:
-        UnsupportedOperation: It has not.
-    """
-    if hasattr(backend, method):
-        return backend
-    raise UnsupportedOperation(f"The model's backend does not {what}.")
+def _unsupported(what: str) -> UnsupportedOperation:
+    """The error for an operation that a backend does not have, with what to do instead."""
+    return UnsupportedOperation(f"The model's backend does not {what}.")
 
 
 class Report(Protocol):

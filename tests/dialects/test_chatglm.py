@@ -7,13 +7,13 @@ import pytest
 
 from appserver import App, serving, upstream
 from scripted import HELLO, Scripted, scripted, stream_of
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.config.server import Config
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import ChatRequest
 
 
-class Recorder:
+class Recorder(Backend):
     """A backend that keeps the request and says `Hello`."""
 
     def __init__(self, context: int | None = None) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from appserver import App, serving, serving_models
 from properties import given
-from unilect.backend import Capabilities
+from unilect.backend import Backend, Capabilities
 from unilect.config.server import Config
 from unilect.dialects.rerank import TextsRequest, best_first, decode, encode, left_out
 from unilect.errors import ContextLengthExceeded, InvalidRequest
@@ -27,7 +27,7 @@ PATHS = ["/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking", "/reranking", "
 LONG = "long"  # of this document the end is not read
 
 
-class Words:
+class Words(Backend):
     """
     A reranker that counts the words that a document shares with the query.
 

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from ledger_clients import rows_of
 
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
@@ -33,7 +33,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "required": ["a"]}}}  # fmt: skip
 
 
-class Plain:
+class Plain(Backend):
     """A backend without tools, formats and a tokenizer: it says the same text, and counts bytes of prompts and letters of answers."""
 
     capabilities = Capabilities(

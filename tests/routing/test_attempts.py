@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine import chat
-from unilect.backend import Capabilities
+from unilect.backend import Backend, Capabilities
 from unilect.context import IN_HAND, Context
 from unilect.errors import (
     BackendUnavailable,
@@ -22,7 +22,7 @@ from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 
 
-class Scripted:
+class Scripted(Backend):
     """A backend whose attempts end as told: with an error, or with an answer once no error is left."""
 
     def __init__(self, *errors: UnilectError) -> None:

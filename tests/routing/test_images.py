@@ -12,7 +12,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from appserver import serving
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.config.server import Config
 from unilect.errors import InvalidRequest
 from unilect.events import Finish, TextDelta, Usage
@@ -258,7 +258,7 @@ async def test_too_many() -> None:
         await shown(Images(), *["http://a.example/"] * 9)
 
 
-class Sees:
+class Sees(Backend):
     """
     A backend that is shown images.
 

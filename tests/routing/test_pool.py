@@ -26,7 +26,7 @@ from scripted import (
     scripted,
     stream_of,
 )
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.context import IN_HAND, Context
 from unilect.dialects.openai import chat as openai_chat
 from unilect.errors import (
@@ -402,7 +402,7 @@ async def test_one_that_is_down_joins_when_it_comes_up(monkeypatch: pytest.Monke
             assert len(again.requests) > looked
 
 
-class Loading:
+class Loading(Backend):
     """A backend that cannot be reached at first, and then takes as long to start as a test wants."""
 
     def __init__(self) -> None:

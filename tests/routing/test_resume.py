@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from engine import chat, completion
 from properties import given
 from scripted import DONE, Exchange, delta, frames, scripted, stream_of
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.errors import BackendError, EngineDied, InvalidRequest, RateLimited, UnilectError
 from unilect.events import (
     Answer,
@@ -182,7 +182,7 @@ def test_a_long_answer_is_remembered_in_few_pieces() -> None:
     assert "2999 " == many.tail()[-1].text
 
 
-class Mortal:
+class Mortal(Backend):
     """
     A backend that makes a text a letter at a time, and dies as often as it is told.
 

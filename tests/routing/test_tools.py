@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from appserver import chunks, serving
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.errors import ConstraintViolated, InvalidRequest, UnilectError, UnsupportedParameter
 from unilect.events import Answer, Event, Finish, Fold, Progress, TextDelta, ToolCallDelta, Usage
@@ -49,7 +49,7 @@ FORMAT: Any = {
 PLAIN = names("max_tokens temperature seed stop")
 
 
-class Says:
+class Says(Backend):
     """
     A backend that says one text after the other, letter by letter.
 

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from unilect.backend import Capabilities
+from unilect.backend import Backend, Capabilities
 from unilect.config.server import Config
 from unilect.routing.registry import Model, Registry
 from unilect.server.app import create_app
@@ -22,7 +22,7 @@ SECRET = "sk-page:1"
 EVIL = "<script>alert(1)</script>"
 
 
-class Still:
+class Still(Backend):
     """A backend that is never asked."""
 
     capabilities = Capabilities(context=512, chat=False)

@@ -20,7 +20,7 @@ from scripted import (
     scripted,
     stream_of,
 )
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.errors import RateLimited
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import ChatRequest
@@ -33,7 +33,7 @@ from unilect.web import streaming
 BEGUN = stream_of(frames(delta(role="assistant", content=""), delta(content="Hel")))
 
 
-class AtOnce:
+class AtOnce(Backend):
     """A backend that says `Hello` in one batch."""
 
     capabilities = Capabilities(parameters={})

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from unilect import hub
 from unilect.backend import Backend, BackendSpec, Capabilities
@@ -34,24 +34,22 @@ def when_here(
     """
     if hub.is_here(spec.location):
         return make(spec, fetch(spec.location, lambda part, size=0, /: None))
-    return cast(Backend, _Fetched(spec, fetch, make))
+    return _Fetched(spec, fetch, make)
 
 
-class _Fetched:
+class _Fetched(Backend):
     """An engine that is made by its first start; before that it is asked for nothing but what it can do."""
 
     def __init__(self, spec: BackendSpec, fetch: Any, make: Any) -> None:
         self._spec, self._fetch, self._make = spec, fetch, make
         self._engine: Backend | None = None
         self._making: asyncio.Task[Backend] | None = None
+        self.capabilities = Capabilities(settled=False)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the model can do; see `Backend`."""
-        return Capabilities(settled=False) if self._engine is None else self._engine.capabilities
+    def __getattribute__(self, name: str) -> Any:
+        """All but the start and the end is the engine's, once it is made."""
+        engine = None if name.startswith("_") or name in ("start", "aclose") else self._engine
+        return super().__getattribute__(name) if engine is None else getattr(engine, name)
 
     async def start(self) -> None:
         """Fetch the files, once for all who wait, and start the engine; see `Backend`."""

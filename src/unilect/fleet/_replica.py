@@ -105,28 +105,25 @@ class Replica:
 
     async def check_health(self) -> None:
         """Called by Ray: whether the engine is well, or comes back."""
-        if hasattr(self._backend, "check"):
-            await self._backend.check()
+        await self._backend.check()
 
     async def _value(self, call: frames.Call) -> Any:
         if call.operation == wire.FACTS:
             return self._facts()
         types = wire.METHODS.get(call.operation)
-        method = getattr(self._backend, call.operation, None)
-        if types is None or method is None:
+        if types is None:
             raise UnsupportedOperation(f"The model's backend has no `{call.operation}`.")
         given = wire.taken(types[0], call.body)
         if call.operation == "count_tokens":
             (of,) = given
             given = (of.chat or of.completion or of.prompt,)
-        return await method(*given)
+        return await getattr(self._backend, call.operation)(*given)
 
     def _facts(self) -> wire.Facts:
         return wire.Facts(
             self._backend.capabilities,
-            backend.described(self._backend),
-            backend.native_facts(self._backend),
-            [name for name in wire.METHODS if hasattr(self._backend, name)],
+            self._backend.describe(),
+            self._backend.native_facts(),
         )
 
 

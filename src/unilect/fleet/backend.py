@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import time
 from contextlib import aclosing
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -34,6 +33,7 @@ from unilect.extras import install
 from unilect.fleet import wire
 from unilect.fleet._link import Link, link_of
 from unilect.fleet.files import Digests, absolute, named_by
+from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -49,7 +49,7 @@ _INPUTS_AT_ONCE = 64  # of embeddings
 _PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
 
 
-class RayBackend:
+class RayBackend(Backend):
     """
     A model on the cluster.
 
@@ -120,7 +120,7 @@ class RayBackend:
         await self._link.value(asked, self._config.start_timeout_s + _TOLD_WITHIN_S)
 
     async def restore(self) -> None:
-        """Have the cluster keep to these settings again; see `Restores`."""
+        """Have the cluster keep to these settings again; see `Backend`."""
         if self._is_up:
             await self._deploy()
 
@@ -186,19 +186,12 @@ class RayBackend:
                     raise
             await asyncio.sleep(_PAUSE_S)  # the end of the process is noticed meanwhile
 
-    def __getattr__(self, name: str) -> Any:
-        """What its engine has beside `generate`: the methods of `Embeds`, `Tokenizes` and so on."""
-        facts: wire.Facts | None = self.__dict__.get("_facts")
-        if name in wire.METHODS and facts is not None and name in facts.methods:
-            return self._embed if name == "embed" else partial(self._call, name)
-        raise AttributeError(name)
-
     def describe(self) -> Description:
-        """What the model is; see `Describes`."""
+        """What the model is; see `Backend`."""
         return Description() if self._facts is None else self._facts.description
 
     def native_facts(self) -> NativeFacts:
-        """What llama.cpp says of it; see `KnowsNatively`."""
+        """What llama.cpp says of it; see `Backend`."""
         return NativeFacts() if self._facts is None else self._facts.native
 
     async def aclose(self) -> None:
@@ -211,14 +204,10 @@ class RayBackend:
 
     async def _call(self, name: str, *given: Any) -> Any:
         await self.start()
-        if name == "count_tokens":
-            given = (_counted(given[0]),)
-        elif name in ("tokenize", "tokenize_plain") and len(given) == 1:
-            given = (*given, False)
         told = await self._ask(name, given, self._config.timeout_s)
         return msgspec.msgpack.decode(told, type=wire.METHODS[name][1])
 
-    async def _embed(self, request: EmbeddingRequest) -> Embeddings:
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """The vectors of some inputs after those of others: all at once may be more than a frame holds."""
         inputs, vectors, tokens = request.inputs, list[list[float]](), 0
         for first in range(0, len(inputs), _INPUTS_AT_ONCE):
@@ -227,6 +216,41 @@ class RayBackend:
             vectors += told.vectors
             tokens += told.prompt_tokens
         return Embeddings(vectors, tokens)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Score the documents of a request; see `Backend`."""
+        ranking: Ranking = await self._call("rerank", request)
+        return ranking
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; see `Backend`."""
+        ids: list[int] = await self._call("tokenize", text, special)
+        return ids
+
+    async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
+        """The same without special tokens in it; see `Backend`."""
+        ids: list[int] = await self._call("tokenize_plain", text, special)
+        return ids
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        text: str = await self._call("detokenize", tokens)
+        return text
+
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        """What token ids stand for; see `Backend`."""
+        pieces: list[bytes] = await self._call("pieces", tokens)
+        return pieces
+
+    async def render(self, request: ChatRequest) -> str:
+        """The prompt of a chat; see `Backend`."""
+        prompt: str = await self._call("render", request)
+        return prompt
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read; see `Backend`."""
+        count: int = await self._call("count_tokens", _counted(request))
+        return count
 
     async def _ask(self, operation: str, given: Any, timeout_s: float) -> Any:
         asked = self._asked(operation, given)

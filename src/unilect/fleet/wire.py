@@ -109,12 +109,11 @@ class Deployment(Struct):
 
 
 class Facts(Struct):
-    """What a replica says of its engine: what it can do, what its model is, and which of METHODS it has."""
+    """What a replica says of its engine: what it can do, and what its model is."""
 
     capabilities: Capabilities
     description: Description
     native: NativeFacts
-    methods: list[str]
 
 
 def read(kind: Any, body: Raw) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from unilect.backend import Batches, Capabilities, Generates, tokenizes
+from unilect.backend import Backend, Batches, Capabilities, Generates
 from unilect.errors import InvalidRequest
 from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress, TextDelta, Usage
 from unilect.parameters.rules import refusal
@@ -43,7 +43,7 @@ class _Spread(NamedTuple):
 def generate(
     backend: Generates,
     request: ChatRequest | CompletionRequest,
-    tokens: object = None,
+    tokens: Backend | None = None,
     at_once: int = PARTS_AT_ONCE,
     room: Room | None = None,
 ) -> Batches:
@@ -107,7 +107,7 @@ def _searches(backend: Generates, request: ChatRequest | CompletionRequest) -> b
 
 
 async def _completions(
-    backend: Generates, request: CompletionRequest, tokens: object, spread: _Spread
+    backend: Generates, request: CompletionRequest, tokens: Any, spread: _Spread
 ) -> Batches:
     n, best_of = request.n or 1, request.best_of or 1
     scores = bool(request.echo) and request.logprobs is not None
@@ -169,8 +169,8 @@ def _single(
     )
 
 
-async def _text(tokens: object, prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else await tokenizes(tokens).detokenize(prompt)
+async def _text(tokens: Any, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else await tokens.detokenize(prompt)
 
 
 async def _one(backend: Generates, part: _Part) -> Batches:

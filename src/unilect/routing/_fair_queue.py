@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from unilect.backend import Backend, Batches, Capabilities, embeds, reranks
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.context import in_hand
 from unilect.errors import (
     BackendUnavailable,
@@ -361,8 +361,10 @@ class QueuedBackend:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
-        if _is_constrained(request) and (compiles := getattr(self._backend, "compile", None)):
-            await compiles(request)  # which may take long, or refuse it, and no place meanwhile
+        if _is_constrained(request):
+            await self._backend.compile(
+                request
+            )  # which may take long, or refuse it, and no place meanwhile
         if self._parts is not None:
             ticket = await self._answers.enter_part(self._parts)
         else:
@@ -381,10 +383,9 @@ class QueuedBackend:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request, when its turn has come."""
-        backend = embeds(self._backend)
         ticket = await self._vectors.enter()
         try:
-            found = await backend.embed(request)
+            found = await self._backend.embed(request)
             ticket.used.add([Usage(found.prompt_tokens, 0)])
             return found
         finally:
@@ -392,10 +393,9 @@ class QueuedBackend:
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """Score the documents of a request, when its turn has come."""
-        backend = reranks(self._backend)
         ticket = await self._vectors.enter()
         try:
-            found = await backend.rerank(request)
+            found = await self._backend.rerank(request)
             ticket.used.add([Usage(found.prompt_tokens, 0)])
             return found
         finally:

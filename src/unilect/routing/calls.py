@@ -8,7 +8,7 @@ loads no model by it.
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
-from unilect.backend import Backend, Capabilities, renders, tokenizes
+from unilect.backend import Backend, Capabilities
 from unilect.context import in_hand
 from unilect.errors import BackendUnavailable, ModelNotFound, PermissionDenied, UnilectError, listed
 from unilect.gateway.account import Account, Accounts
@@ -70,7 +70,7 @@ class Calls:
             can = backend.capabilities
             check_kind(request, model, can)
             whole = await self._at_hand(model.settings.applied(request, can), can)
-            return await tokenizes(backend).count_tokens(tools.prompted(whole, can))
+            return await backend.count_tokens(tools.prompted(whole, can))
 
         return await self.call(request.model, ask, counts)
 
@@ -81,9 +81,7 @@ class Calls:
         Raises:
             UnilectError: As `rendered`; or the backend does not tell tokens.
         """
-        return await self._of_prompt(
-            request, lambda backend, chat: tokenizes(backend).count_tokens(chat)
-        )
+        return await self._of_prompt(request, lambda backend, chat: backend.count_tokens(chat))
 
     async def rendered(self, request: ChatRequest) -> tuple[str, tuple[str, ...]]:
         """
@@ -92,7 +90,7 @@ class Calls:
         Raises:
             UnilectError: As `call`; the model answers no such chat; or its backend does not tell prompts.
         """
-        return await self._of_prompt(request, lambda backend, chat: renders(backend).render(chat))
+        return await self._of_prompt(request, lambda backend, chat: backend.render(chat))
 
     async def _of_prompt(
         self, request: ChatRequest, ask: Callable[[Backend, ChatRequest], Awaitable[_Value]]

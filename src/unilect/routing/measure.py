@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 from msgspec import structs
 
-from unilect.backend import Backend, tokenizes
+from unilect.backend import Backend
 from unilect.config.limits import Limits
 from unilect.context import in_hand
 from unilect.errors import ModelNotFound, UnilectError
@@ -151,7 +151,7 @@ async def _counted_by(backend: Backend, request: Request) -> int | None:
         if _has_more_than_text(request):
             return None
         asked = tools.prompted(request, backend.capabilities)
-        return await tokenizes(backend).count_tokens(asked)
+        return await backend.count_tokens(asked)
     if isinstance(request, CompletionRequest):
         if request.fills_in or len(request.prompts) > _MOST_COUNTED:
             return None
@@ -162,8 +162,7 @@ async def _counted_by(backend: Backend, request: Request) -> int | None:
 
 
 async def _sum(backend: Backend, prompts: list[Prompt]) -> int:
-    counter = tokenizes(backend)
-    return sum([await counter.count_tokens(prompt) for prompt in prompts])
+    return sum([await backend.count_tokens(prompt) for prompt in prompts])
 
 
 def _of_chat(request: ChatRequest, room: int) -> tuple[int, bool]:

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import NamedTuple
 
-from unilect.backend import Backend, Capabilities, children
+from unilect.backend import Backend, Capabilities
 from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.redact import Secrets, redacted
@@ -117,7 +117,7 @@ class Member:
     @property
     def is_coming_back(self) -> bool:
         """Whether an engine of it has died, and does not serve again yet."""
-        return any(one.comes_back and not one.processes for one in children(self.backend))
+        return any(one.comes_back and not one.processes for one in self.backend.children)
 
     @property
     def begun(self) -> bool:
@@ -129,7 +129,7 @@ class Member:
         """True if a request may be answered, as far as is known: its last start has not failed, and it is not out."""
         if self.breaker.open:
             return False
-        engines = children(self.backend)
+        engines = self.backend.children
         runs = any(one.processes for one in engines) if engines else self.started
         return self.trouble is None or runs
 
@@ -425,7 +425,7 @@ class Pool:
     def look_at_all(self) -> None:
         """Look at the servers that are out, also where nobody else can be asked: nothing may be sent here before one is well again."""
         for member in self.members:
-            if not (member.works or member in self._looks or children(member.backend)):
+            if not (member.works or member in self._looks or member.backend.children):
                 self._looks[member] = self._work.start("a look", self._look(member))
 
     def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
@@ -488,8 +488,7 @@ class Pool:
                 # it has a deadline of its own: a model may take long to load
                 await member.start()
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
-                    if hasattr(member.backend, "check"):
-                        await member.backend.check()
+                    await member.backend.check()
             except (UnilectError, TimeoutError):
                 continue
             except Exception:

@@ -11,11 +11,10 @@ from functools import partial
 from typing import TypeVar
 
 from unilect.backend import (
+    Backend,
     Batches,
     Capabilities,
     Generates,
-    embeds,
-    reranks,
 )
 from unilect.context import BATCH, in_hand
 from unilect.errors import ContextLengthExceeded, UnilectError
@@ -231,8 +230,8 @@ class Service(Calls):
             UnilectError: As the backend.
         """
 
-        async def ask(backend: Generates, fitted: EmbeddingRequest) -> Embeddings:
-            return await embeds(backend).embed(fitted)
+        async def ask(backend: Backend | QueuedBackend, fitted: EmbeddingRequest) -> Embeddings:
+            return await backend.embed(fitted)
 
         return await self._answered(request, ask)
 
@@ -248,13 +247,13 @@ class Service(Calls):
             UnilectError: As the backend.
         """
 
-        async def ask(backend: Generates, fitted: RerankRequest) -> Ranking:
-            return await reranks(backend).rerank(fitted)
+        async def ask(backend: Backend | QueuedBackend, fitted: RerankRequest) -> Ranking:
+            return await backend.rerank(fitted)
 
         return await self._answered(request, ask)
 
     async def _answered(
-        self, request: _Read, ask: Callable[[Generates, _Read], Awaitable[_Answer]]
+        self, request: _Read, ask: Callable[[Backend | QueuedBackend, _Read], Awaitable[_Answer]]
     ) -> tuple[Model, _Answer, tuple[str, ...]]:
         """The model that answered a request of which nothing is streamed, what `ask` has it say, and the parameters that were ignored."""
         self._check_ready()

@@ -308,9 +308,14 @@ def backend(spec: BackendSpec) -> Backend:
     """
     with told_of(spec.name):
         entry = _entry(spec.scheme if spec.config.replicas is None else "ray")
-        return plugins.use(  # type: ignore[no-any-return]
+        made = plugins.use(
             entry, lambda factory: factory(_with_options(spec, import_module(entry.module)))
         )
+        if not isinstance(made, Backend):
+            raise ConfigError(
+                f"source: the factory of `{spec.scheme}:` makes a {type(made).__name__}, which is no subclass of `unilect.backend.Backend`."
+            )
+        return made
 
 
 def _entry(scheme: str) -> EntryPoint:

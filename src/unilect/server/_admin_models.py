@@ -5,7 +5,6 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.backend import children, device
 from unilect.errors import BackendUnavailable, UnilectError, UnsupportedOperation
 from unilect.gateway.metrics import Metrics
 from unilect.routing.pool import Member
@@ -26,7 +25,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
         """Start a model, and wait until it has; one that was drained takes requests again, and one that was given up is tried at once."""
         model = await _named(request, registry)
         for member in model.pool.members:
-            for child in children(member.backend):
+            for child in member.backend.children:
                 child.forgive()
         try:
             await model.start()
@@ -92,7 +91,7 @@ def _describe(model: Model, metrics: Metrics) -> dict[str, Any]:
         "requests": model.in_use,
         "stops_in_s": None if stops_at is None else round(max(0.0, stops_at - now), 1),
         "memory_bytes": sum(map(_memory, members)),
-        "device": ", ".join(dict.fromkeys(filter(None, (device(m.backend) for m in members)))),
+        "device": ", ".join(dict.fromkeys(filter(None, (m.backend.device for m in members)))),
         "context": model.capabilities.context,
         "slots": sum(one.places for one in queues) or None,
         "slots_used": sum(one.taken for one in queues),
@@ -120,10 +119,10 @@ def _describe_backend(member: Member, now: float) -> dict[str, Any]:
         "since": None if trouble is None else trouble.since,
         "next_look_in_s": None if look_at is None else round(max(0.0, look_at - now), 1),
         "memory_bytes": _memory(member),
-        "device": device(member.backend),
+        "device": member.backend.device,
     }
 
 
 def _memory(member: Member) -> int:
     """Sum up the resident bytes of a backend's processes, with the files that they map."""
-    return sum(one.resident_memory_bytes for one in children(member.backend))
+    return sum(one.resident_memory_bytes for one in member.backend.children)

@@ -15,7 +15,6 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from unilect.backend import children
 from unilect.context import Requests
 from unilect.gateway.metrics import Metrics
 from unilect.gateway.rejoin import Rejoin
@@ -114,7 +113,7 @@ def _of_backend(member: Member) -> dict[str, float]:
 
 
 def _of_engine(member: Member) -> dict[str, float]:
-    known = children(member.backend)
+    known = member.backend.children
     return {name: sum(getattr(one, name) for one in known) for name in (_ENGINES if known else ())}
 
 

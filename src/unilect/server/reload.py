@@ -280,7 +280,7 @@ class Reloader:
             return
         names = [model.name for model in given_up if model.name in self._registry.models]
         members = [one for name in names for one in self._registry.models[name].pool.members]
-        found = [one.backend.restore() for one in members if hasattr(one.backend, "restore")]
+        found = [one.backend.restore() for one in members]
         for error in await asyncio.gather(*found, return_exceptions=True):
             if isinstance(error, UnilectError):
                 log.error("a model does not go on with its settings before the reload: %s", error.for_log)  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from unilect.backend import Backend, Batches, Capabilities, Support, embeds, reranks, tokenizes
+from unilect.backend import Backend, Batches, Capabilities, Support
 from unilect.errors import UnilectError, UnsupportedOperation
 from unilect.events import Answer, Event, Finish, Progress, Usage, fold
 from unilect.parameters.rules import ACCEPTED, CONSTRAINTS, ENDPOINTS, parameters_of
@@ -89,8 +89,7 @@ async def starts_once_and_again(backend: Backend) -> None:
     for _ in range(2):
         await backend.aclose()
     await backend.start()
-    if hasattr(backend, "check"):
-        await backend.check()
+    await backend.check()
 
 
 async def says_what_it_can(backend: Backend) -> None:
@@ -175,10 +174,9 @@ async def lets_clients_leave(backend: Backend) -> None:
 async def counts_its_tokens(backend: Backend) -> None:
     """A text's tokens give the text again, and are counted; a backend that has none says so."""
     try:
-        known = tokenizes(backend)
-        tokens = await known.tokenize("Hello, world! 中国")
-        text = await known.detokenize(tokens)
-        count = await known.count_tokens(tokens)
+        tokens = await backend.tokenize("Hello, world! 中国")
+        text = await backend.detokenize(tokens)
+        count = await backend.count_tokens(tokens)
     except UnilectError:
         return
     _hold(text.strip() == "Hello, world! 中国", f"They give {text!r}.")
@@ -192,7 +190,7 @@ async def embeds_in_order(backend: Backend) -> None:
         return
     request = _request(EmbeddingRequest, {"input": ["Paris", "a story of a dog", "Paris"]})
     try:
-        found = await embeds(backend).embed(request)
+        found = await backend.embed(request)
     except UnilectError:
         return
     _hold(len(found.vectors) == 3, f"Of 3 inputs there are {len(found.vectors)} vectors.")
@@ -208,7 +206,7 @@ async def ranks_in_order(backend: Backend) -> None:
         return
     documents = ["Paris", "a story of a dog", "Paris"]
     try:
-        found = await reranks(backend).rerank(
+        found = await backend.rerank(
             _request(RerankRequest, {"query": "Paris", "documents": documents})
         )
     except UnsupportedOperation:  # an upstream may find only then that its server does not

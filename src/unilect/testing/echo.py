@@ -15,7 +15,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from unilect.backend import BackendSpec, Batches, Capabilities
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities
 from unilect.errors import BackendError, BackendUnavailable, ContextLengthExceeded, InvalidRequest
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
@@ -81,7 +81,7 @@ def backend(spec: BackendSpec) -> "Echo":
     )
 
 
-class Echo:
+class Echo(Backend):
     """
     Says what it was told.
 

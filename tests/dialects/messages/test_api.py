@@ -26,7 +26,7 @@ from scripted import (
     small,
     stream_of,
 )
-from unilect.backend import Capabilities
+from unilect.backend import Backend, Capabilities
 from unilect.config.server import Config
 from unilect.errors import ContextLengthExceeded, EngineOverloaded
 from unilect.events import Finish, TextDelta, Usage
@@ -254,7 +254,7 @@ async def test_errors_of_the_server_behind(
             assert headers.items() <= response.headers.items()
 
 
-class Sees:
+class Sees(Backend):
     """
     A backend that is shown images, and counts what it is shown.
 
@@ -296,7 +296,7 @@ class Sees:
                 self.urls.append(part.image_url.url)
 
 
-class Fails:
+class Fails(Backend):
     """A backend that fails with an error."""
 
     def __init__(self, error: Exception) -> None:

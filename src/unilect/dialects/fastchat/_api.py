@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from unilect.backend import Backend, tokenizes
+from unilect.backend import Backend
 from unilect.dialects.fastchat._worker import decoded as decoded_call
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
@@ -80,7 +80,7 @@ def routes(site: Site) -> list[Route]:
 
 async def _checked(service: Service, item: Item, counts: bool) -> dict[str, bool | int | None]:
     async def ask(model: Model, backend: Backend) -> tuple[int, int | None]:
-        count = await tokenizes(backend).count_tokens(item.prompt)
+        count = await backend.count_tokens(item.prompt)
         return count, backend.capabilities.context
 
     count, context = await service.call(item.model, ask, counts)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from unilect.backend import Backend, tokenizes
+from unilect.backend import Backend
 from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.completions import stop_words
@@ -182,7 +182,7 @@ class Calls:
             messages = self._work.marks(model.name).messages(named.prompt)
             asked = ChatRequest(messages=messages) if messages else named.prompt
             try:
-                return await tokenizes(backend).count_tokens(asked)
+                return await backend.count_tokens(asked)
             except UnsupportedOperation:
                 return 0
 

@@ -10,7 +10,6 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 from importlib.metadata import version
 from typing import Any
 
-from unilect.backend import described, native_facts
 from unilect.routing.registry import Model
 
 #: Our names of settings -> theirs, where they differ.
@@ -24,7 +23,7 @@ _NAMES = {
 def props(model: Model) -> dict[str, Any]:
     """The answer to /props for a model."""
     can, backend = model.capabilities, model.pool.members[0].backend
-    told = dict(native_facts(backend).props)
+    told = dict(backend.native_facts().props)
     settings: dict[str, Any] = told.get("default_generation_settings") or {}
     params = settings.get("params", {}) | {
         name: value
@@ -47,6 +46,6 @@ def props(model: Model) -> dict[str, Any]:
     known = {
         "chat_template": "",
         "modalities": {"vision": can.vision, "video": False, "audio": False},
-        "model_ftype": described(backend).quantization or "",
+        "model_ftype": backend.describe().quantization or "",
     }
     return known | told | made

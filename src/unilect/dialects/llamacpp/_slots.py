@@ -12,7 +12,7 @@ from typing import Any, ClassVar, get_args
 
 from aiohttp import web
 
-from unilect.backend import Backend, SlotAction, changes_slots, slotted
+from unilect.backend import Backend, SlotAction
 from unilect.dialects.llamacpp._names import named_fields
 from unilect.dialects.openai.chunks import encode_json
 from unilect.errors import BackendUnavailable, InvalidRequest
@@ -89,20 +89,14 @@ def idle(model: Model) -> list[dict[str, Any]]:
     Raises:
         UnsupportedOperation: It has none.
     """
-    can = model.capabilities
-    for member in model.pool.members:
-        slotted(member.backend)
-    return [
-        {"id": id, "n_ctx": can.context or 0, "speculative": False, "is_processing": False}
-        for id in range(can.slots or 0)
-    ]
+    return [slot for one in model.pool.members for slot in one.backend.idle_slots()]
 
 
 async def _ask(model: Model, backend: Backend) -> list[dict[str, Any]]:
-    return await slotted(backend).slots()
+    return await backend.slots()
 
 
 async def _change(
     slot: int, action: SlotAction, name: str, model: Model, backend: Backend
 ) -> dict[str, Any]:
-    return await changes_slots(backend).change_slot(slot, action, name)
+    return await backend.change_slot(slot, action, name)

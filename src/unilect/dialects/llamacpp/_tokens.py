@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.backend import Backend, spells, tokenizes
+from unilect.backend import Backend
 from unilect.dialects.llamacpp._names import named_fields, native_names
 from unilect.dialects.llamacpp.prompts import Mixed, check_pieces, ids_of
 from unilect.dialects.openai import chat as openai_chat
@@ -113,7 +113,7 @@ async def _tokens(body: TokenizeRequest, model: Model, backend: Backend) -> list
     ids = await ids_of(body.content, bool(body.add_special), backend, plain)
     if not body.with_pieces:
         return ids
-    pieces = await spells(backend, "pieces", "with_pieces").pieces(ids) if ids else []
+    pieces = await backend.pieces(ids) if ids else []
     return [{"id": id, "piece": _piece(piece)} for id, piece in zip(ids, pieces, strict=True)]
 
 
@@ -125,4 +125,4 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 async def _text(ids: list[int], model: Model, backend: Backend) -> str:
-    return await tokenizes(backend).detokenize(ids) if ids else ""
+    return await backend.detokenize(ids) if ids else ""

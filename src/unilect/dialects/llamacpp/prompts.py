@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
-from unilect.backend import Backend, spells, tokenizes
+from unilect.backend import Backend
 from unilect.dialects.openai.completions import MAX_CHOICES
 from unilect.errors import InvalidRequest
 from unilect.parameters.rules import refusal
@@ -135,10 +135,8 @@ async def ids_of(prompt: _One, special: bool, backend: Backend, plain: bool = Fa
 
 async def _tokens(text: str, special: bool, backend: Backend, plain: bool) -> list[int]:
     if plain:
-        return await spells(backend, "tokenize_plain", "parse_special").tokenize_plain(
-            text, special
-        )
-    return await tokenizes(backend).tokenize(text, special)
+        return await backend.tokenize_plain(text, special)
+    return await backend.tokenize(text, special)
 
 
 def _string(written: TextPrompt, param: str) -> _One:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.backend import Backend, tokenizes
+from unilect.backend import Backend
 from unilect.dialects.ollama._answer import durations
 from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import named
@@ -163,12 +163,12 @@ async def _cut(service: Service, model: Model, texts: list[str], context: int) -
     """Texts that the context can hold."""
 
     async def ask(model: Model, backend: Backend) -> list[str]:
-        tells, cut = tokenizes(backend), []
+        cut = []
         for text in texts:
-            ids = await tells.tokenize(text[: _MOST_CHARACTERS * context])
+            ids = await backend.tokenize(text[: _MOST_CHARACTERS * context])
             room = max(1, context - _SPARE)
             fits = len(ids) <= room and len(text) <= _MOST_CHARACTERS * context
-            cut.append(text if fits else await tells.detokenize(ids[:room]))
+            cut.append(text if fits else await backend.detokenize(ids[:room]))
         return cut
 
     return await service.call(model.name, ask, counts=False)

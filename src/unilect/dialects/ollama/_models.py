@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
-from unilect.backend import Description, described
+from unilect.backend import Description
 from unilect.dialects.ollama._answer import ROWS
 from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import named, tagged
@@ -161,7 +161,7 @@ def _post(path: str, handler: Handler, summary: str) -> Route:
 def _described(model: Model) -> Description:
     """What the first backend of a model says of it."""
     members = model.pool.members
-    return described(members[0].backend) if members else Description()
+    return members[0].backend.describe() if members else Description()
 
 
 def _details(told: Description) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.backend import described, native_facts
 from unilect.dialects.openai.chunks import encode_json
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import ACCEPTED, EMULATED, ENDPOINTS, honours, parameters_of
@@ -99,7 +98,7 @@ def native_card(model: Model) -> dict[str, Any]:
 def meta(model: Model) -> dict[str, Any]:
     """The sizes of a model, as llama.cpp's server lists them, as far as they are known."""
     backend = model.pool.members[0].backend
-    told, found = native_facts(backend).meta, described(backend)
+    told, found = backend.native_facts().meta, backend.describe()
     known = {
         "n_ctx": model.capabilities.context,
         "n_ctx_train": found.context,
@@ -124,7 +123,7 @@ def abilities(model: Model) -> dict[str, Any]:
         "aliases": list(model.aliases),
         "state": model.state,
         "context": can.context,
-        "details": described(model.pool.members[0].backend),
+        "details": model.pool.members[0].backend.describe(),
         "chat": can.chat,
         "completions": can.completions,
         "embeddings": can.embeddings,

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import BackendSpec, Batches, Capabilities, Description
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
 from unilect.engines import text_bounds as bounds
 from unilect.engines.chatglm import _request as wire
@@ -38,7 +38,7 @@ _BUILD = 'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" L
 _CHILD = "unilect.engines.chatglm._child"
 
 
-class ChatglmEngine:
+class ChatglmEngine(Backend):
     """
     A model file that we serve.
 
@@ -135,7 +135,7 @@ class ChatglmEngine:
         return len(await self._tokens("/tokenize", prompt))
 
     def describe(self) -> Description:
-        """What the model is, as its file says; see `Describes`."""
+        """What the model is, as its file says; see `Backend`."""
         return Description(self._head.family, context=self._head.context, format="ggml")
 
     async def check(self) -> None:

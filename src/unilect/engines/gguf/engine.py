@@ -85,7 +85,7 @@ _EMBEDDINGS_AT_ONCE = 8
 _Value = TypeVar("_Value")
 
 
-class GgufEngine:
+class GgufEngine(Backend):
     """
     A GGUF file that we serve.
 
@@ -219,7 +219,7 @@ class GgufEngine:
         return await embed_each(request.inputs, watched, _EMBEDDINGS_AT_ONCE)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """Score the documents of a request; see `Reranks`."""
+        """Score the documents of a request; see `Backend`."""
         return await self._ranker.rank(request, self._call)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
@@ -228,7 +228,7 @@ class GgufEngine:
         return await self._call(text, lambda server: ids_of(server, text, special))
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text without special tokens in it; see `Spells`."""
+        """The token ids of a text without special tokens in it; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
         return await self._call(text, lambda server: ids_of(server, text, special, plain=True))
 
@@ -237,11 +237,11 @@ class GgufEngine:
         return await self._of_ids(tokens, text_of)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What token ids stand for; see `Spells`."""
+        """What token ids stand for; see `Backend`."""
         return await self._of_ids(tokens, pieces_of)
 
     async def render(self, request: ChatRequest) -> str:
-        """The prompt of a chat; see `Renders`."""
+        """The prompt of a chat; see `Backend`."""
         bounds.check_request(request, self._longest)
         return await self._call(request, lambda server: rendered(server, request, self._turns))
 
@@ -257,11 +257,17 @@ class GgufEngine:
         return await self._call(request, ask)
 
     async def slots(self) -> list[dict[str, Any]]:
-        """What its slots do, as far as the caller may know; see `Slotted`."""
+        """What its slots do, as far as the caller may know; see `Backend`."""
         return await self._call(None, self._slots.told)
 
+    def idle_slots(self) -> list[dict[str, Any]]:
+        """The same while no child runs; see `Backend`."""
+        can = self.capabilities
+        idle = {"n_ctx": can.context or 0, "speculative": False, "is_processing": False}
+        return [{"id": id, **idle} for id in range(can.slots or 0)]
+
     async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
-        """Save a slot of the caller's, fill it again, or empty it; see `ChangesSlots`."""
+        """Save a slot of the caller's, fill it again, or empty it; see `Backend`."""
         if not self._writes:
             raise UnsupportedOperation("This model writes no text, and has no slots to change.")
         # slots of one that was started anew are nobody's
@@ -272,11 +278,11 @@ class GgufEngine:
             )
 
     def describe(self) -> Description:
-        """What the model is, as its file says; see `Describes`."""
+        """What the model is, as its file says; see `Backend`."""
         return self._head.description
 
     def native_facts(self) -> NativeFacts:
-        """What the child's server says of the model; see `KnowsNatively`."""
+        """What the child's server says of the model; see `Backend`."""
         if self._loaded is not None:
             return self._loaded.facts
         return NativeFacts({"chat_template": self._chat_template})
@@ -300,7 +306,7 @@ class GgufEngine:
         await (await self._servers[self._generator].connect()).get("/metrics")
 
     async def compile(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
-        """The body of a request for llama.cpp, with its constraints; see `Compiles`."""
+        """The body of a request for llama.cpp, with its constraints; see `Backend`."""
         lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, lora, self._vocabulary)

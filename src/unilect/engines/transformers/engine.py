@@ -222,7 +222,7 @@ class HfServer:
             self._on_progress(min(_READ, resident_bytes(pid) / max(1.0, self._size)))
 
 
-class HfEngine:
+class HfEngine(Backend):
     """
     A model of transformers that we serve.
 
@@ -324,7 +324,7 @@ class HfEngine:
                 yield frames.events_of(reply)
 
     async def compile(self, request: ChatRequest | CompletionRequest) -> None:
-        """Compile the constraints of a request; see `Compiles`."""
+        """Compile the constraints of a request; see `Backend`."""
         grammar, param = bound_by(request, self._template)
         if grammar is not None and self._checker is not None:
             await self._checker.llguidance(grammar, param)
@@ -348,7 +348,7 @@ class HfEngine:
         return Embeddings(found.vectors, found.tokens)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """Score the documents of a request; see `Reranks`."""
+        """Score the documents of a request; see `Backend`."""
         found = await self._vectors("rerank", request)
         logits = [logit for (logit,) in found.vectors]
         if any(map(math.isnan, logits)):
@@ -379,7 +379,7 @@ class HfEngine:
         return await self._ids("tokenize", text, special)
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text without special tokens in it; see `Spells`."""
+        """The token ids of a text without special tokens in it; see `Backend`."""
         return await self._ids("tokenize_plain", text, special)
 
     async def detokenize(self, tokens: list[int]) -> str:
@@ -388,12 +388,12 @@ class HfEngine:
         return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What token ids stand for; see `Spells`."""
+        """What token ids stand for; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
         return msgspec.msgpack.decode(await self._value("pieces", tokens), type=list[bytes])
 
     async def render(self, request: ChatRequest) -> str:
-        """The prompt of a chat; see `Renders`."""
+        """The prompt of a chat; see `Backend`."""
         bounds.check_request(request, self._context)
         body = msgspec.structs.replace(request, raw_fields={})
         return msgspec.msgpack.decode(await self._value("render", body), type=str)
@@ -407,7 +407,7 @@ class HfEngine:
         return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
 
     def describe(self) -> Description:
-        """What the model is, as its folder says; see `Describes`."""
+        """What the model is, as its folder says; see `Backend`."""
         told, folder = self._folder.text_config, self._folder
         family, weights = told.get("model_type"), told.get("dtype") or told.get("torch_dtype")
         parameters = folder.size_bytes // folder.stored_bytes

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import BackendSpec, Batches, Capabilities
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities
 from unilect.config.model import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -140,7 +140,7 @@ class _Worker(Struct):
     until: float
 
 
-class FastChatUpstream:
+class FastChatUpstream(Backend):
     """
     One model, on any worker that has it.
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import BackendSpec, Batches, Capabilities, Description, NativeFacts
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description, NativeFacts
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -86,7 +86,7 @@ class _Embedding(Struct):
     embedding: list[float] | None = None
 
 
-class LlamaCppUpstream:
+class LlamaCppUpstream(Backend):
     """
     A model on a server with llama.cpp's native protocol.
 
@@ -166,12 +166,12 @@ class LlamaCppUpstream:
         return (await self._post("/tokenize", fields, Tokens)).tokens
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text without special tokens in it; see `Spells`."""
+        """The token ids of a text without special tokens in it; see `Backend`."""
         fields = {"content": text, "add_special": special, "parse_special": False}
         return (await self._spelled(fields, "parse_special", Tokens)).tokens
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What token ids stand for; see `Spells`."""
+        """What token ids stand for; see `Backend`."""
         fields = {"content": tokens, "with_pieces": True}
         try:
             return (await self._spelled(fields, "with_pieces", Pieces)).raw
@@ -187,7 +187,7 @@ class LlamaCppUpstream:
         return await self._post("/tokenize", fields, kind)
 
     async def render(self, request: ChatRequest) -> str:
-        """The prompt of a chat, with a mark for each image; see `Renders`."""
+        """The prompt of a chat, with a mark for each image; see `Backend`."""
         prompt, _ = await self._prompt(request)
         return str(prompt)
 
@@ -205,11 +205,11 @@ class LlamaCppUpstream:
         return await self._count(request)
 
     def describe(self) -> Description:
-        """What the model is, as its server says; see `Describes`."""
+        """What the model is, as its server says; see `Backend`."""
         return Description(quantization=self._weights)
 
     def native_facts(self) -> NativeFacts:
-        """What the server says of its model; see `KnowsNatively`."""
+        """What the server says of its model; see `Backend`."""
         return self._facts
 
     async def check(self) -> None:

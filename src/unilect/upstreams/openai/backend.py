@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from unilect.backend import BackendSpec, Batches, Capabilities, Description
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.errors import (
     BackendError,
     InvalidRequest,
@@ -67,7 +67,7 @@ _USAGE = Raw(b'{"include_usage":true}')
 PASSES_ALL = Capabilities(passes_unknown=True, vision=True, rerank=True)
 
 
-class OpenAIUpstream:
+class OpenAIUpstream(Backend):
     """
     A model on a server that speaks OpenAI's API.
 
@@ -194,7 +194,7 @@ class OpenAIUpstream:
         return embeddings
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """Score the documents of a request; see `Reranks`."""
+        """Score the documents of a request; see `Backend`."""
         if self._texts is not None:
             return await self._texts.rerank(request)
         if self._gives_logits is None and self.kind.name == "llama-server":
@@ -228,7 +228,7 @@ class OpenAIUpstream:
             ) from error
 
     def describe(self) -> Description:
-        """What the model is, as its server says; see `Describes`."""
+        """What the model is, as its server says; see `Backend`."""
         return self._description
 
     async def check(self) -> None:
@@ -245,15 +245,15 @@ class OpenAIUpstream:
             await self._root.aclose()
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; see `Tokenizes`."""
+        """The token ids of a text; see `Backend`."""
         return await self._tokens.ids(text, special)
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids; see `Tokenizes`."""
+        """The text of token ids; see `Backend`."""
         return await self._tokens.text(tokens)
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """The number of tokens that the model would read; see `Tokenizes`."""
+        """The number of tokens that the model would read; see `Backend`."""
         if isinstance(request, ChatRequest):
             turns = in_form(request, self._forms.first)
             more = {} if turns is None else {"messages": turns}

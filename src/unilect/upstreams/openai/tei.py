@@ -107,7 +107,7 @@ class TextEmbeddings:
         return Embeddings(vectors, sum(tokens for _, tokens in parts))
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """Score the documents of a request; see `Reranks`."""
+        """Score the documents of a request; see `Backend`."""
         if request.max_tokens_per_doc is not None:
             raise refusal("max_tokens_per_doc", "text-embeddings-inference drops it")
         fields: dict[str, Any] = {

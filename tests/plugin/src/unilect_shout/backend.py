@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from unilect.backend import BackendSpec, Batches, Capabilities
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities
 from unilect.errors import ConfigError
 from unilect.events import Event, Finish, TextDelta, Usage
 from unilect.requests import ChatRequest, CompletionRequest
@@ -24,7 +24,7 @@ def backend(spec: BackendSpec) -> "Shout":
     return Shout(spec.options)
 
 
-class Shout:
+class Shout(Backend):
     """Answers in capital letters."""
 
     capabilities = Capabilities(
