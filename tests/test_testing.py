@@ -10,7 +10,7 @@ import pytest
 from appserver import serving
 from engine import ENGINES_IN_CI, made
 from llama_server import llama_server
-from unilect.backend import Backend, Batches, Capabilities, embeds
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.config.server import Config, ModelConfig
 from unilect.errors import (
     BackendError,
@@ -271,7 +271,7 @@ async def test_what_an_echo_cannot_do() -> None:
         with pytest.raises(InvalidRequest):
             await echo.detokenize([token])
     with pytest.raises(UnsupportedOperation):
-        embeds(echo)
+        await echo.embed(EmbeddingRequest(model="m", input="Hi"))
 
 
 @pytest.mark.parametrize(

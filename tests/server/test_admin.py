@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted import Exchange, answer, scripted
-from unilect.backend import children
 from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig
 from unilect.config.server import Config
@@ -456,7 +455,7 @@ async def test_an_engine_that_was_given_up(tmp_path: Path) -> None:
     """An operator brings back an engine that died too often, by loading its model; nobody else does."""
     async with operated(tmp_path, f"[models.gguf]\nsource = '{MODEL}'\n") as server:
         model = server.registry.get("gguf")
-        (child, _) = children(model.pool.members[0].backend)
+        (child, _) = model.pool.members[0].backend.children
         assert isinstance(child, ChildProcess)
         child._deaths.extend([time.monotonic()] * (MAX_DEATHS - 1))
         assert child.pid is not None

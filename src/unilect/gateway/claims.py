@@ -217,25 +217,17 @@ class Asked(Struct, frozen=True, kw_only=True):
             return self.needs(limit)
         return structs.replace(self, allowed=_LEAST_TOKENS).needs(limit)
 
-    def claim(self, limit: Limit) -> Claim:
-        """What it claims."""
-        need = self.needs(limit)
-        name, ends_at = counter(limit, self.now)
-        loose = self.loose and limit.is_budget
-        return Claim(
-            name=name,
-            leaks=limit.leaks,
-            most=limit.most,
-            need=need,
-            room=need * LOOSE if loose else need,
-            ends_at=ends_at,
-        )
-
     def claims(self, limits: Sequence[Limit]) -> list[Claim]:
         """What it claims of each."""
         found: list[Claim] = []
         for limit in limits:
-            found.append(self.claim(limit) if limit.same is None else limit.same)
+            if limit.same is not None:
+                found.append(limit.same)
+                continue
+            need, (name, ends_at) = self.needs(limit), counter(limit, self.now)
+            room = need * LOOSE if self.loose and limit.is_budget else need
+            claim = Claim(name=name, leaks=limit.leaks, most=limit.most, need=need, room=room, ends_at=ends_at)  # fmt: skip
+            found.append(claim)
         return found
 
     @property
@@ -299,11 +291,12 @@ def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
 
 def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
     """What a request has used of each limit."""
-    return [used_of(limit, usage, price) if limit.each is None else limit.each for limit in limits]
-
-
-def used_of(limit: Limit, usage: Usage, price: Rates | None) -> int:
-    """What a request has used of a limit of tokens or money."""
-    if limit.unit == "tokens":
-        return usage.prompt_tokens + usage.completion_tokens
-    return cost(price, usage)
+    found: list[int] = []
+    for limit in limits:
+        if limit.each is not None:
+            found.append(limit.each)
+        elif limit.unit == "tokens":
+            found.append(usage.prompt_tokens + usage.completion_tokens)
+        else:
+            found.append(cost(price, usage))
+    return found

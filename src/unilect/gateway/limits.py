@@ -36,7 +36,7 @@ from unilect.gateway._counters import (  # fmt: skip
 from unilect.gateway._ratelimit import headers, shown
 from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway._refusals import refuse, refuse_large
-from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
+from unilect.gateway.claims import Asked, Limit, Measures, never_fit
 from unilect.requests import Call, Request
 from unilect.store.ledger import Used
 
@@ -213,7 +213,9 @@ class LimitBook:
             if taken.ok:
                 self._tell(context, plan, claimed, taken)
                 context.allowed = asked.allowed
-                return _Entry(asked.most_told, self, request_id, limits, claimed, asked.price)
+                return _Entry(
+                    asked.most_told, self._counters, request_id, limits, claimed, asked.price
+                )
             less = await self._again(context, request, asked, plan, claimed, taken)
             if less is None:
                 break
@@ -309,11 +311,6 @@ class LimitBook:
             await self.recover()
         await self.seed()
 
-    def settle(self, entry: "_Entry", usage: Usage) -> Coroutine[Any, Any, None]:
-        """Count what a request has used."""
-        amounts = claims.used(entry.limits, usage, entry.price)
-        return self._counters.settle(entry.request, entry.claimed, amounts)
-
     def _plan(self, context: Context) -> _Plan:
         """What holds for a request: as it is known of the last one of the same key, unless the key has other limits by now."""
         given = context.limits
@@ -349,18 +346,14 @@ class LimitBook:
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(context.model, request)
-        told = size.limit is not None
-        allowed = None if told else _first(size, plan)
-        asked = Asked(size=size, price=context.price, allowed=allowed, loose=not size.exact, now=now)  # fmt: skip
-        return asked if told else _within_a_minute(asked, plan)
+        return _bounded(Asked(size=size, price=context.price, allowed=None, loose=not size.exact, now=now), plan)  # fmt: skip
 
     async def _counted(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
         """The same with its prompt counted, where it can be."""
         if asked.size is None:
             return asked
         size = await self._measures.counted(model, request, asked.size)
-        again = structs.replace(asked, size=size, allowed=_first(size, plan), loose=False)
-        return _within_a_minute(again, plan)
+        return _bounded(structs.replace(asked, size=size, allowed=None, loose=False), plan)
 
     async def _again(
         self,
@@ -416,7 +409,7 @@ class _Entry(Struct, eq=False):
     """
 
     most: float
-    _book: LimitBook
+    _counters: Counters
     request: str
     limits: Sequence[Limit]
     claimed: Sequence[Claim]
@@ -431,24 +424,27 @@ class _Entry(Struct, eq=False):
 
     def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
         """See `Entry`."""
-        return self._book.settle(self, usage)
+        amounts = claims.used(self.limits, usage, self.price)
+        return self._counters.settle(self.request, self.claimed, amounts)
 
 
 def _named(table: Table) -> dict[str, float | None]:
     return structs.asdict(table)
 
 
-def _first(size: Size, plan: _Plan) -> int | None:
-    """The most tokens of each answer to a request that names no limit, where its model names none either and a budget has to be kept."""
-    guessed = size.limit is None and size.choices and not size.knows_room
-    return size.room if guessed and plan.has_budget else None
-
-
-def _within_a_minute(asked: Asked, plan: _Plan) -> Asked:
-    """A request whose answer is not longer than the tokens of a minute, where it does not say how long."""
-    minutes = [plan.limits[at] for at in plan.places]
-    if not minutes or asked.size is None or asked.size.limit is not None:
+def _bounded(asked: Asked, plan: _Plan) -> Asked:
+    """
+    A request whose answer has a bound, where it does not say how long: what its model has room for, where a budget has to be kept and the
+    model does not know that; and the tokens of a minute.
+    """
+    size = asked.size
+    if size is None or size.limit is not None:
         return asked
+    if plan.has_budget and size.choices and not size.knows_room:
+        asked = structs.replace(asked, allowed=size.room)
+    if not plan.places:
+        return asked
+    minutes = [plan.limits[at] for at in plan.places]
     allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes))
     return asked if allowed is None else structs.replace(asked, allowed=allowed)
 
