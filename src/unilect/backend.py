@@ -289,7 +289,11 @@ class Backend:
 
     def idle_slots(self) -> list[dict[str, Any]]:
         """The same while it does not run."""
-        raise _unsupported(_NO_SLOTS)
+        if type(self).slots is Backend.slots:
+            raise _unsupported(_NO_SLOTS)
+        can = self.capabilities
+        idle = {"n_ctx": can.context or 0, "speculative": False, "is_processing": False}
+        return [{"id": id, **idle} for id in range(can.slots or 0)]
 
     async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
         """

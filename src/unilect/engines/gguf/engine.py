@@ -260,12 +260,6 @@ class GgufEngine(Backend):
         """What its slots do, as far as the caller may know; see `Backend`."""
         return await self._call(None, self._slots.told)
 
-    def idle_slots(self) -> list[dict[str, Any]]:
-        """The same while no child runs; see `Backend`."""
-        can = self.capabilities
-        idle = {"n_ctx": can.context or 0, "speculative": False, "is_processing": False}
-        return [{"id": id, **idle} for id in range(can.slots or 0)]
-
     async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
         """Save a slot of the caller's, fill it again, or empty it; see `Backend`."""
         if not self._writes:
