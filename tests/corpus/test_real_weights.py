@@ -15,7 +15,7 @@ from serving import KEY, serve
 from torchside import need
 
 pytestmark = [pytest.mark.heavy, environments.may_install]
-TOKENS = 48
+TOKENS = 24
 AT_ONCE = 8
 #: A few questions of different tasks; `UNILECT_QUESTIONS=50` asks so many.
 COUNT = int(os.environ.get("UNILECT_QUESTIONS", "8"))

@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.context import whose
-from unilect.engines.process._suspects import Ticket
+from unilect.engines.process.supervisor import Ticket
 from unilect.errors import BackendUnavailable, InvalidRequest
 from unilect.events import Event, Progress, Usage
 from unilect.http.client import HttpServer
