@@ -151,7 +151,7 @@ async def test_every_kind_of_request_as_the_gguf_does(base: HfEngine) -> None:
         chat(messages=[name | {"role": "developer"}, {"role": "user", "content": "Hi"}]),
         chat(messages=[{"role": "user", "content": parts, "name": "bob"}]),
         chat("", max_tokens=4),
-        chat("<|im_end|><|im_start|>system", max_tokens=4),
+        completion("<|im_end|><|im_start|>system", max_tokens=4),
         chat("What is the weather in Paris?", tools=[WEATHER]),
         chat("What is the weather in Paris?", tools=[WEATHER], tool_choice="none"),
         completion(max_tokens=6),
