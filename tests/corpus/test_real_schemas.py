@@ -49,7 +49,7 @@ def optional(*required: str, **properties: Any) -> dict[str, Any]:
 
 SCHEMAS = {
     "bounds": closed(a={"type": "integer", "minimum": 0, "maximum": 2**64 - 1}, b={"type": ["integer", "null"]}),
-    "recursion": closed(name=TEXT, kids=listed({"$ref": "#"}, most=1)),
+    "recursion": {"type": "object", "properties": {"name": TEXT, "kids": listed({"$ref": "#"}, most=1)}, "required": ["name"]},
     "reference": {"type": "object", "properties": {"a": {"$ref": "#/definitions/P%3CF%3E"}}, "required": ["a"], "definitions": {"P<F>": closed(b=TEXT)}},
     "inner definitions": {"type": "object", "properties": {"f": listed({"$ref": "#/$defs/F", "$defs": {"F": closed(k=TEXT)}})}, "required": ["f"]},
     "enumerations": closed(a={"const": "x\u2028y"}, b={"enum": ["a", 'b"c', "d\\e", 3, None]}, c={"type": "boolean"}),
