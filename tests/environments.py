@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,8 +181,14 @@ def _install_node(folder: Path, recipe: Path) -> None:
     run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
 
-def run(*command: str, cwd: Path | None = None) -> None:
+def run(*command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
     """Run a command to its end; raises what `subprocess.run` raises."""
     subprocess.run(
-        command, cwd=cwd, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
+        command,
+        cwd=cwd,
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_TIMEOUT_S,
     )

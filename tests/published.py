@@ -6,6 +6,7 @@ own settings say; nothing is built or installed.
 """
 
 import hashlib
+import os
 import re
 import shutil
 import sys
@@ -20,7 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.request import urlopen
 
-from environments import kept_folder, run, uv_program
+import yaml
+
+from environments import kept_folder, run, smollm2, uv_program
 
 _TIMEOUT_S = 60
 
@@ -68,6 +71,28 @@ _GEMMA3 = [
         start=1,
     )
 ]
+_LM_EVAL = Package(
+    "lm-eval",
+    "0.4.13",
+    r"lm_eval/tasks/bbh/cot_fewshot/[a-z_]+\.yaml",
+    "5daaa1973bf874005f64f28d3834b875f6886f0d6475878e6a6c821994a5286a",
+)
+_GGUF = "gguf==0.19.0"  # with which transformers reads GGUF files
+#: Read a GGUF file, and write it as a folder of plain float32 weights.
+_TO_FOLDER = """\
+import sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+torch.set_num_threads(1)
+file, folder = Path(sys.argv[1]), sys.argv[2]
+read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+del read.config.quantization_config
+model = AutoModelForCausalLM.from_config(read.config, dtype=torch.float32)
+model.load_state_dict(read.state_dict())
+model.save_pretrained(folder)
+AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+"""
 
 
 def chat_templates() -> dict[str, str]:
@@ -96,6 +121,27 @@ def gemma3() -> Path:
                         shutil.copyfileobj(content, whole)
 
     return kept_folder("gemma3-270m", str(_GEMMA3), make) / "model.gguf"
+
+
+def smollm2_folder() -> Path:
+    """Return the folder that transformers makes of `environments.smollm2()`: the same weights in float32, and its tokenizer."""
+    file = smollm2()
+
+    def make(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            run(uv_program(), "pip", "install", "--quiet", "--no-deps", "--target", scratch, _GGUF)
+            path = {"PYTHONPATH": scratch, "HF_HUB_OFFLINE": "1"}
+            run(sys.executable, "-c", _TO_FOLDER, str(file), str(folder), env=os.environ | path)
+
+    return kept_folder("smollm2-float32", f"{file.name} {_GGUF} {_TO_FOLDER}", make)
+
+
+def questions(most: int = 1000) -> list[str]:
+    """Return the example questions of BIG-Bench Hard's 27 tasks that have no more characters than this, three of a task at most."""
+    files = sorted(_folder(_LM_EVAL).rglob("*.yaml"))
+    tasks = [yaml.safe_load(file.read_text()) for file in files if file.name[0] != "_"]
+    asked = [one["input"] for task in tasks for one in task["fewshot_config"]["samples"]]
+    return [text for text in asked if len(text) <= most]
 
 
 def minilm() -> Path:

@@ -1,5 +1,6 @@
 """Tests of unilect.constraints.normal."""
 
+import re
 from typing import Any
 
 import pytest
@@ -68,3 +69,28 @@ def test_a_schema_without_an_end() -> None:
         schema = {"items": schema}
 
     assert normal(schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("2012-02-29", True),
+        ("2000-02-29", True),
+        ("2010-02-28", True),
+        ("2023-12-31", True),
+        ("2010-02-29", False),
+        ("1900-02-29", False),
+        ("2023-02-30", False),
+        ("2023-04-31", False),
+        ("2023-13-01", False),
+        ("x2023-01-01", False),
+    ],
+)
+def test_dates(text: str, matches: bool) -> None:
+    """A format of dates is the pattern of those that there are, and one beside a pattern stays."""
+    date, moment = (regular({"format": form}) for form in ("date", "date-time"))
+    both = {"format": "date", "pattern": "^2"}
+
+    assert matches == (re.search(date["pattern"], text) is not None)
+    assert matches == (re.search(moment["pattern"], f"{text}T10:20:30.5+02:00") is not None)
+    assert both == regular(both)

@@ -14,6 +14,14 @@ from typing import Any
 from unilect.constraints.schema import DEFINITIONS, MAX_DEPTH, children_of, is_irregular
 
 _OLD = re.compile(r"https?://json-schema\.org/draft-0[34]/schema#?")
+_DAYS = "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])"
+_LEAP = "[0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00"
+_DATE = f"([0-9]{{4}}-({_DAYS})|({_LEAP})-02-29)"
+_TIME = (
+    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[-+]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+#: Formats that an engine takes more of than there is: the 29th of any February.
+_DATES = {"date": f"^{_DATE}$", "date-time": f"^{_DATE}T{_TIME}$"}
 _BOUNDS = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 
 
@@ -52,9 +60,12 @@ def _note_definitions(node: Mapping[str, Any], beside: dict[str, dict[str, Any]]
 
 
 def regular(schema: Any) -> Any:
-    """A schema in today's form, without the patterns that no automaton follows."""
+    """A schema in today's form, with patterns for dates, and without those that no automaton follows."""
 
     def change(node: dict[str, Any]) -> dict[str, Any]:
+        if "pattern" not in node and (dates := _DATES.get(str(node.get("format")))) is not None:
+            node |= {"pattern": dates}
+            del node["format"]
         if "pattern" in node and is_irregular(node["pattern"]):
             del node["pattern"]
         return node

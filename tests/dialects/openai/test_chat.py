@@ -299,7 +299,11 @@ call_extras = st.none() | st.builds(
     Extra, call=st.dictionaries(st.sampled_from(["w1", "w2"]), st.integers(), min_size=1)
 )
 logprobs = st.none() | st.lists(
-    st.builds(TokenLogprob, texts, st.floats(-9, 0), st.lists(st.integers(0, 255), max_size=3)),
+    texts.flatmap(
+        lambda text: st.builds(
+            TokenLogprob, st.just(text), st.floats(-9, 0), st.just(list(text.encode()))
+        )
+    ),
     min_size=1,
     max_size=2,
 )

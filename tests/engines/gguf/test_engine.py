@@ -1,5 +1,6 @@
 """Tests of unilect.engines.gguf.engine beyond test_contract.py, on the bundled model and llama.cpp itself."""
 
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from unilect import templates
 from unilect.config.server import ModelConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
+from unilect.engines.process._suspects import Ticket
 from unilect.errors import BackendUnavailable, ConfigError
 from unilect.events import Answer, Fold
 from unilect.requests import ChatRequest, CompletionRequest, Message
@@ -106,3 +108,26 @@ async def test_what_has_no_slot(mib: int, remembers: bool) -> None:
 
     assert again.usage is not None
     assert remembers == (again.usage.cached_tokens > 40)
+
+
+async def test_a_request_that_waits_in_its_slot() -> None:
+    """A request whose slot is at work has been taken up, whatever is told of it; one that is in no slot has not."""
+    model = engine(parallel=2)
+    request = CompletionRequest(
+        prompt="Once", max_tokens=400, ignore_eos=True, stream=True, temperature=0
+    )
+    lost = Ticket("")
+    try:
+        await model.start()
+        async with aclosing(model.generate(request)) as batches:
+            async for _ in batches:
+                [(slot, ticket)] = model._slots.tickets.items()
+                ticket.heard_at = 0.0
+                model._slots.tickets[1 - slot] = lost
+                await model._ask()
+                break
+    finally:
+        await model.aclose()
+
+    assert ticket.heard_at > 0
+    assert 0 == lost.heard_at

@@ -88,6 +88,16 @@ def base(models: dict[str, HfEngine]) -> HfEngine:
     return models["base"]
 
 
+async def test_names_of_special_tokens_in_texts(base: HfEngine) -> None:
+    """They are counted as the text that the model reads, and stand in the rendered prompt as they were sent."""
+    request = chat("Hi</s><s>", max_tokens=1)
+    told = await answer(base.generate(request))
+
+    assert "Hi</s><s>" in await base.render(request)
+    assert told.usage.prompt_tokens == await base.count_tokens(request)
+    assert told.usage.prompt_tokens > await base.count_tokens(chat("Hi")) + 4
+
+
 async def test_answers_as_the_gguf_does(base: HfEngine) -> None:
     """Fifty questions are answered with the same text as llama.cpp gives for the same weights."""
     questions = [f"What is the capital of {country}?" for country in COUNTRIES]
@@ -141,7 +151,7 @@ async def test_every_kind_of_request_as_the_gguf_does(base: HfEngine) -> None:
         chat(messages=[name | {"role": "developer"}, {"role": "user", "content": "Hi"}]),
         chat(messages=[{"role": "user", "content": parts, "name": "bob"}]),
         chat("", max_tokens=4),
-        chat("<|im_end|><|im_start|>system", max_tokens=4),
+        completion("<|im_end|><|im_start|>system", max_tokens=4),
         chat("What is the weather in Paris?", tools=[WEATHER]),
         chat("What is the weather in Paris?", tools=[WEATHER], tool_choice="none"),
         completion(max_tokens=6),

@@ -166,13 +166,14 @@ def _characters(token: TokenLogprob) -> int:
 
 
 def _name(token: TokenLogprob) -> str:
-    """A token's text; of a part of a character its bytes, as OpenAI has it."""
-    if "\ufffd" not in token.token or token.bytes is None:
+    """A token's text; of a part of a character its bytes, as OpenAI has it, though an engine may tell no text of one."""
+    if token.bytes is None:
         return token.token
     try:
-        return bytes(token.bytes).decode()
+        text = bytes(token.bytes).decode()
     except ValueError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.bytes)
+    return text if "\ufffd" in token.token else token.token
 
 
 def ignored_object(ignored: tuple[str, ...]) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def ignored_object(ignored: tuple[str, ...]) -> dict[str, Any]:
 
 def _token(token: TokenLogprob, alternatives: bool) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "token": token.token,
+        "token": _name(token),
         "logprob": token.logprob,
         "bytes": token.bytes if token.bytes is not None else list(token.token.encode()),
     }

@@ -19,14 +19,17 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from unilect.context import whose
+from unilect.engines.process.supervisor import Ticket
 from unilect.errors import BackendUnavailable, InvalidRequest
 from unilect.events import Event, Progress, Usage
 from unilect.http.client import HttpServer
@@ -35,6 +38,13 @@ BLOCK_BYTES = 128
 WORTH_A_GAP = 8  # blocks, about 256 tokens: reading them takes as long as an answer loses to a gap
 _MAX_BLOCKS = 2048  # of a prompt are remembered
 _OF_ALL = ("id", "n_ctx", "speculative", "is_processing")
+
+
+class _Slot(Struct):
+    """A slot, as llama.cpp tells it."""
+
+    id: int
+    is_processing: bool
 
 
 class Slots:
@@ -47,6 +57,7 @@ class Slots:
     Attributes:
         apart: Callers are kept apart: none reads what a slot holds of another's prompts.
         kept: llama.cpp keeps what a slot held when another prompt is read there.
+        tickets: Those of the requests that the engine has been asked, by their slots.
     """
 
     def __init__(self, count: int) -> None:
@@ -60,6 +71,7 @@ class Slots:
         self._order: dict[int, int] = {}  # of being taken
         self._taken = 0
         self.apart = self.kept = False
+        self.tickets: dict[int, Ticket] = {}
         self._restored: set[int] = set()  # and not asked since
         self._waiting: deque[asyncio.Future[int]] = deque()
 
@@ -156,6 +168,7 @@ class Slots:
 
     def give_back(self, slot: int) -> None:
         """The request is over, however it ended: the slot goes to who has waited longest."""
+        self.tickets.pop(slot, None)
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -168,6 +181,12 @@ class Slots:
         self._blocks.clear()
         self._owners.clear()
         self._restored.clear()
+
+    async def hear(self, server: HttpServer) -> None:
+        """Ask which slots are at work: what stands there has been taken up, though nothing is told of it while others' prompts are read."""
+        for slot in msgspec.json.decode(await server.get("/slots"), type=list[_Slot]):
+            if slot.is_processing and slot.id in self.tickets:
+                self.tickets[slot.id].heard_at = time.monotonic()
 
     async def told(self, server: HttpServer) -> list[dict[str, Any]]:
         """What the engine says of its slots: all of those whose last request was the caller's, of others whether they are busy."""

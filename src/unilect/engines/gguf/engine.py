@@ -114,8 +114,7 @@ class GgufEngine(Backend):
         engines: int = 1,
         several_callers: bool = False,
     ) -> None:
-        self._engines = engines
-        self._name = name
+        self._engines, self._name = engines, name
         self._head = checked(read_model, path)
         self._writes = not (self._head.embedding_only or ranks(self._head, config))
         self._path = path
@@ -181,6 +180,7 @@ class GgufEngine(Backend):
         slot = await self._slots.take(prompt, request.id_slot)
         try:
             async with supervisor.watch(request) as ticket:
+                self._slots.tickets[slot] = ticket
                 batches = await self._generated(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
@@ -297,7 +297,7 @@ class GgufEngine(Backend):
 
     async def _ask(self) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
-        await (await self._servers[self._generator].connect()).get("/metrics")
+        await self._slots.hear(await self._servers[self._generator].connect())
 
     async def compile(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         """The body of a request for llama.cpp, with its constraints; see `Backend`."""

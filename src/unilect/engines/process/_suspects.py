@@ -44,17 +44,18 @@ class Ticket:
     Attributes:
         life: The life of the child that it is in, or was in last.
         since: When it came there.
+        heard_at: When it was last known that the engine had it, if nothing was said of it.
         left_at: When it left without an answer.
         taken: The engine has said something of it, if only how far it has read.
         on_begin: Called when its answer begins.
     """
 
-    __slots__ = ("_digest", "_request", "left_at", "life", "on_begin", "since", "taken")
+    __slots__ = ("_digest", "_request", "heard_at", "left_at", "life", "on_begin", "since", "taken")
 
     def __init__(self, request: Any) -> None:
         self._request = request
         self.life = 0
-        self.since = self.left_at = 0.0
+        self.since = self.heard_at = self.left_at = 0.0
         self.taken = False
         self.on_begin: Callable[[], None] | None = None
         self._digest: bytes | None = None
@@ -130,9 +131,9 @@ class Suspects:
             )
 
     def stuck(self, after_s: float) -> Ticket | None:
-        """A request of which the engine has said nothing for so long."""
+        """A request of which the engine has said nothing for so long, and which it has not had."""
         now = self._clock()
-        late = (one for one in self._running if not one.taken and now - one.since > after_s)
+        late = (one for one in self._running if not one.taken and now - one.heard_at > after_s)
         return next(late, None)
 
     def convict(self, ticket: Ticket) -> None:
@@ -153,6 +154,7 @@ class Suspects:
     def enter(self, ticket: Ticket, life: int) -> None:
         """A request goes into the engine, in this of its lives."""
         ticket.life, ticket.since = life, self._clock()
+        ticket.heard_at = ticket.since
         self._running.add(ticket)
 
     def leave(self, ticket: Ticket, answered: bool) -> None:

@@ -21,6 +21,8 @@ from unilect.errors import (
     UnilectError,
 )
 
+__all__ = ["Supervisor", "Ticket"]
+
 CALLS_AT_ONCE = 4  # each may hold a text of the largest size in several forms
 _Item = TypeVar("_Item")
 
@@ -33,8 +35,8 @@ class Supervisor:
         process: The child.
         ask: Asks the child something that waits its turn among the requests; none where the child has no such thing.
         hang_timeout_s: How long the answer may take.
-        takes_up: The child says at once when it takes a request up: one of which it says nothing for `hang_timeout_s`, though it answers
-            what it is asked, has never come to the others, as where its chat template does not end.
+        takes_up: The child says at once when it takes a request up, or `ask` notes it (`Ticket.heard_at`): one of which neither tells for
+            `hang_timeout_s`, though the child answers, has never come to the others, as where its chat template does not end.
 
     Attributes:
         process: As given.

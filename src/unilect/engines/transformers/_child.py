@@ -256,7 +256,8 @@ class Child:
                 tokens = reader.known(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(lambda: [self._bytes_of(token) for token in tokens])
             case "render":
-                return await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
+                text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
+                return reader.shown(text)
             case "chat_tokens":
                 text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
                 return await self._beside(reader.chat_tokens, text)

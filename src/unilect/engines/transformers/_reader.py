@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from unilect.engines.process import trial
+from unilect.engines.transformers._plain_texts import PlainTexts
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.families import PLAIN, of_template, thoughts_of
 from unilect.http.error_bodies import unknown_token
-from unilect.requests import ChatRequest, Message, Prompt
+from unilect.requests import ChatRequest, FunctionDefinition, Message, Prompt, Tool
 from unilect.sandbox import TooMuch
 from unilect.templates import ChatTemplate
 from unilect.tools.messages import arguments, template_flags, text, tools
@@ -109,6 +110,10 @@ class Reader:
         ends = {id for id, text in special.items() if text in turn_ends}
         self.turn_ends = frozenset(ends | (set(stop_token_ids) & special.keys()))
         self._begin = tokenizer.bos_token_id if foreign and self._begins() else None
+        backend = getattr(
+            tokenizer, "backend_tokenizer", None
+        )  # none where it is written in Python
+        self._texts = None if backend is None else PlainTexts(backend, special.values())
 
     def _begins(self) -> bool:
         """True where the tokenizer puts a token before every text."""
@@ -116,17 +121,30 @@ class Reader:
         return begin is not None and self.tokens("", special=True)[:1] == [begin]
 
     @cached_property
-    def _hidden(self) -> frozenset[int]:
+    def _silent(self) -> frozenset[int]:
         """Special tokens that are no part of an answer's text."""
-        shown = {*self.family.tokens, *(thoughts_of(self.template) or ())}
-        if self._thoughts.ending is not None:
-            shown.add(self._thoughts.ending.mark)
         special = _special(self._tokenizer)
-        return frozenset(id for id, text in special.items() if text not in shown)
+        return frozenset(id for id, text in special.items() if text not in self._marks)
+
+    @cached_property
+    def _marks(self) -> frozenset[str]:
+        """Marks of thoughts and calls that are part of an answer's text, special tokens among them."""
+        ending = self._thoughts.ending
+        ends = () if ending is None else (ending.mark,)
+        return frozenset({*self.family.tokens, *(thoughts_of(self.template) or ()), *ends})
+
+    @cached_property
+    def _written(self) -> frozenset[str]:
+        """Special tokens that stand in texts, since they are how tools are written where the template does not write them."""
+        if self.takes_tools or self._texts is None:
+            return frozenset()
+        form, tool = self.family.written, Tool(FunctionDefinition("f"))
+        made = form.tools_text([tool]), form.calls_text([("f", {})]), form.result("f", 0, "")
+        return self._texts.names_in("".join([*made, form.tools_turn, form.user_turn]))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special ones."""
-        return self.text([token for token in tokens if token not in self._hidden])
+        return self.text([token for token in tokens if token not in self._silent])
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of tokens, all of them."""
@@ -194,7 +212,7 @@ class Reader:
 
     def rendered(self, request: ChatRequest) -> str:
         """
-        The text of a conversation.
+        The text of a conversation; the names of special tokens that its own texts hold are hidden in it, see `shown`.
 
         Raises:
             InvalidRequest: The template refuses it, or there is none.
@@ -206,11 +224,23 @@ class Reader:
             )
         more = dict(template_flags(request).get("chat_template_kwargs", {}))
         if request.tools and request.tool_choice != "none":
-            more["tools"] = tools(request.tools)
-        turns = [_turn(message, number) for number, message in enumerate(request.messages)]
+            more["tools"] = self._without_names(tools(request.tools))
+        turns = [
+            self._without_names(_turn(message, number), message.role)
+            for number, message in enumerate(request.messages)
+        ]
         if stands_out(turns):
             turns = fit(turns, self._takes, self.family.written)
         return self._chat.render_turns(turns, **(self._names | more))
+
+    def _without_names(self, value: Any, role: str = "") -> Any:
+        """A value without the names of special tokens in its texts; those that belong to an answer stay in an earlier one."""
+        kept = self._written | self._marks if role == "assistant" else self._written
+        return value if self._texts is None else self._texts.hide(value, kept)
+
+    def shown(self, rendered: str) -> str:
+        """The text of a conversation with all that its texts hold."""
+        return rendered if self._texts is None else self._texts.shown(rendered)
 
     @property
     def _lack(self) -> str:
@@ -265,8 +295,11 @@ class Reader:
         return {"bos_token": first or "", "eos_token": last or "", **told, **self._no_tools}
 
     def chat_tokens(self, text: str) -> list[int]:
-        """The tokens of a conversation's text; the model's own template has written the special ones."""
-        found = self.tokens(text, special=False)
+        """The tokens of what `rendered` has made; the model's own template has written the special ones."""
+        if self._texts is not None and self._texts.are_in(text):
+            found = self._texts.tokens(text)
+        else:
+            found = self.tokens(text, special=False)
         if self._begin is not None and found[:1] != [self._begin]:
             return [self._begin, *found]
         return found or self.prompt("", "messages")
