@@ -15,6 +15,7 @@ TEMPLATES = [
     "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
     "deepseek-ai-DeepSeek-V3.1",
+    "llama-cpp-rwkv-world",  # of no known family
 ]
 TOOL: dict[str, Any] = {
     "type": "function",

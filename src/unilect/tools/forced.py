@@ -17,6 +17,7 @@ from unilect.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.families import PLAIN, CallStyle, new_call_id, of_template
 from unilect.requests import ChatRequest, ToolChoice
 
+_THOUGHTS_END = PLAIN.thoughts[1]
 _ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
@@ -139,9 +140,11 @@ class Call:
     def _arguments(self) -> list[Event]:
         events: list[Event] = []
         if not self._begun:
-            self._text = (
-                self._text.lstrip()
-            )  # llama.cpp tells a line break that the prompt has behind ended thoughts
+            # llama.cpp tells the line break that a prompt has behind ended thoughts, and their mark where it knows none
+            self._text = self._text.lstrip()
+            if _THOUGHTS_END.startswith(self._text):
+                return []
+            self._text = self._text.removeprefix(_THOUGHTS_END).lstrip()
             name = next((n for n, head in self._heads.items() if self._text.startswith(head)), None)
             if name is None:
                 if not any(head.startswith(self._text) for head in self._heads.values()):
