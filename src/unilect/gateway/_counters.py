@@ -172,7 +172,7 @@ class Minute:
 
     def level(self, most: int, now_us: int) -> int:
         """
-        Return the current level.
+        Return the current level, in sixty-millionths.
 
         A changed limit is in force at once, and the level at that moment never takes longer than two minutes to leak.
         """

@@ -118,7 +118,7 @@ class Running(Protocol):
 
     @property
     def attempts(self) -> int:
-        """The number of answers that a backend generated until one was valid."""
+        """The number of answers that a backend generated until one was valid; 0 where unilect does not validate it."""
 
     def batches(self) -> Batches:
         """The events of the answer."""
