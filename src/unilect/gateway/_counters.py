@@ -22,14 +22,14 @@ KEPT_S = 2 * 86_400
 
 class Claim(Struct, frozen=True, kw_only=True, gc=False):
     """
-    What a request asks of one counter.
+    The amount that a request claims of one counter.
 
     Attributes:
         name: The counter's.
         leaks: It is a minute; else it counts until it ends.
         most: What it may count, used and held together; what leaks in a minute.
-        need: What is held.
-        room: What must be free for that: as much, or more.
+        need: The amount to hold.
+        room: The amount that must be free for that: as much, or more.
         ends_at: When it is not needed any more, in seconds since 1970; None for never.
     """
 
@@ -58,7 +58,7 @@ class State(NamedTuple):
 
 class Taken(NamedTuple):
     """
-    How a request's claims were answered.
+    The answer to a request's claims.
 
     Attributes:
         ok: All are held for it; else none is.
@@ -92,7 +92,7 @@ class Counters(Protocol):
         """
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
-        """What was used is at least so much, by the counters' names, each with when it ends: what a ledger says."""
+        """Raise counters, by name, to at least the use that a ledger has, each with the time at which it ends, in seconds since 1970."""
 
     async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
         """The same of some of the budgets."""
@@ -118,7 +118,7 @@ def counters_of(
 
 
 def fits(claim: Claim, state: State) -> bool:
-    """Whether a counter, as it is before it is claimed, has room for a claim."""
+    """Return True if a counter, as it is before it is claimed, has room for a claim."""
     if claim.leaks:
         return state.wait_us == 0
     return state.used + state.held + claim.room <= claim.most
@@ -171,7 +171,11 @@ class Minute:
         self.mark, self.most = 0, most
 
     def level(self, most: int, now_us: int) -> int:
-        """What is in it; a limit that was changed is in force at once, and what is in it then never takes longer than two minutes to leak."""
+        """
+        Return the current level, in sixty-millionths.
+
+        A changed limit is in force at once, and the level at that moment never takes longer than two minutes to leak.
+        """
         if most != self.most:
             level = self.level(self.most, now_us)
             self.mark = min(level, most * _LONGEST_US) + most * now_us

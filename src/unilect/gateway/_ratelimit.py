@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 def shown(limits: Sequence[Limit]) -> list[Shown]:
-    """What is told of limits, for `headers`: of requests and of tokens those of a minute, or where there are none those of a day."""
+    """Select the limits for `headers`: of requests and of tokens those of a minute, or where there are none those of a day."""
     found: list[Shown] = []
     for kind, names in _HEADERS.items():
         of_kind = [(at, limit) for at, limit in enumerate(limits) if limit.unit == kind]
@@ -56,11 +56,11 @@ def headers(
     now: float,
 ) -> dict[str, str]:
     """
-    What is told of limits: of requests and of tokens the one of which the least is left, of a minute's before a day's.
+    Make the headers that tell a client its limits: of requests and of tokens, the limit of which the least is left, of a minute's before a day's.
 
     Args:
         dialect: The API that was called; that of Anthropic has names of its own.
-        told_of: What `shown` found of the limits.
+        told_of: The limits, from `shown`.
         now: Seconds since 1970.
     """
     told: dict[str, str] = {}

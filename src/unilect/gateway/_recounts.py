@@ -65,7 +65,7 @@ class Recounts:
         self._follower: asyncio.Task[None] | None = None
 
     def __contains__(self, key: str) -> bool:
-        """Whether a key has changed, and may have to be read; it costs next to nothing."""
+        """Return True if a key has changed, and may have to be read. It costs next to nothing."""
         return key in self._changed or key in self._unread
 
     def changed(self, keys: Iterable[str]) -> None:

@@ -50,13 +50,13 @@ _Value = TypeVar("_Value")
 
 class _Settlement(NamedTuple):
     """
-    What is to be counted of a request that has ended.
+    The counts to settle of a request that has ended.
 
     Attributes:
         request: Its id.
         claims: What it has claimed.
         used: What it has used of each.
-        begun: It was let through; else nobody knows whether anything is held for it.
+        begun: It was let through; else it is unknown whether anything is held for it.
     """
 
     request: str
@@ -191,10 +191,10 @@ class RedisCounters:
 
     async def _taken(self, request: str, claims: Sequence[Claim]) -> Taken | None:
         """
-        What the Redis server says to claims; None where it has not been seeded.
+        Send claims to the Redis server; return None where it has not been seeded.
 
         Raises:
-            LimitsUnavailable: It says nothing; whatever it has taken is given back.
+            LimitsUnavailable: It does not answer, or too late; whatever it has taken is released.
         """
         keys = [self._held, _mark(request), _SEEDED, _alive(self.id), _SERVERS]
         needs_seed = any(claim.ends_at is not None for claim in claims)
@@ -336,10 +336,10 @@ class RedisCounters:
 
     async def _asked(self, answer: Awaitable[_Value]) -> _Value:
         """
-        What the Redis server answers.
+        Await an answer of the Redis server.
 
         Raises:
-            LimitsUnavailable: Nothing, in time.
+            LimitsUnavailable: It does not answer in time.
         """
         from redis.exceptions import RedisError
 
@@ -391,6 +391,6 @@ def _ends_ms(claim: Claim) -> int:
 
 
 def _budgets(claims: Sequence[Claim]) -> bytes:
-    """What is held of each counter, by its name in Redis."""
+    """Encode the held amount of each budget as JSON, by its name in Redis."""
     held = {_PREFIX + one.name: str(one.need) for one in claims if not one.leaks and one.need}
     return msgspec.json.encode(held)

@@ -1,4 +1,4 @@
-"""Why a request is not answered now: what a client is told of the limit that it meets, and when to come again."""
+"""Errors of a request that a limit refuses: the message about the limit, and when to retry."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def refuse(
 
 
 def _used_up(limit: Limit, claim: Claim, state: State) -> str:
-    """What a client is told of a budget that has no room for its request."""
+    """Make the message about a budget that has no room for a request."""
     scale = claims.MILLION if limit.unit == "money" else 1
     ends = datetime.fromtimestamp(claim.ends_at or 0, UTC)
     held = f", {state.held / scale:.10g} are reserved for running requests" if state.held else ""

@@ -98,7 +98,7 @@ class Writer:
 
     @property
     def writable(self) -> bool:
-        """Whether the last attempt has succeeded, or there was none."""
+        """True if the last attempt has succeeded, or there was none."""
         return not self._wrong
 
     def check(self) -> None:

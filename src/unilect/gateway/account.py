@@ -21,7 +21,7 @@ from unilect.requests import Request
 
 
 class Entry(Protocol):
-    """What stands for one request in one book, such as its row of the ledger, or what its key's budget has reserved for it."""
+    """The record of one request in one book, such as its row of the ledger, or what is reserved of its key's budget."""
 
     def made(self, usage: Usage) -> None:
         """
@@ -53,10 +53,10 @@ async def opened(found: Opened) -> Entry | None:
 
 
 class Book(Protocol):
-    """What keeps something of every request, or lets only some of them through: the limits, the ledger."""
+    """A recorder of requests that may also refuse them: the limits, the ledger."""
 
     def applies(self, context: Context) -> bool:
-        """Whether it may keep something of a request; it must cost next to nothing."""
+        """Return True if the book may keep something of a request. It must cost next to nothing."""
 
     def open(self, context: Context, request: Request) -> Opened:
         """

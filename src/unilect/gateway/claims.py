@@ -1,5 +1,5 @@
 """
-What limits hold for a request, and what it claims of each: requests, tokens, money.
+The limits that hold for a request, and its claims on each: requests, tokens, money.
 
 Money is counted in millionths of the currency, as integers, like in the ledger: both sum up the same.
 """
@@ -84,14 +84,14 @@ class Counter(NamedTuple):
 
 class Size(Struct, frozen=True, kw_only=True, gc=False):
     """
-    How many tokens a request may use.
+    The number of tokens that a request may use.
 
     Attributes:
         prompt: Those of its prompts, at most, as often as they are read and counted.
-        choices: The answers that are made, at most; 0 where none is.
+        choices: The number of generated answers, at most; 0 where there is none.
         limit: The most tokens of each answer that the request asks for; None for as many as fit.
         room: The most tokens of a prompt and its answer together.
-        knows_room: The model says so; else it is a guess, and answers must be kept to it.
+        knows_room: `room` comes from the model; else it is a guess, and answers must be kept to it.
         exact: `prompt` was counted.
     """
 
@@ -120,7 +120,7 @@ class Size(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Measures(Protocol):
-    """What knows the models, and so the sizes of requests."""
+    """Access to the models, for the sizes of requests."""
 
     def size(self, model: str, request: Request) -> Size:
         """A bound, from the length of its texts."""
@@ -133,7 +133,7 @@ class Measures(Protocol):
 
 
 def cost(price: Rates | None, usage: Usage) -> int:
-    """What an answer has cost, in millionths, rounded up."""
+    """Compute the cost of an answer in millionths of the currency, rounded up."""
     if price is None:
         return 0
     cached = usage.cached_tokens or 0
@@ -196,7 +196,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     now: float
 
     def needs(self, limit: Limit) -> int:
-        """What is held of a limit for the request."""
+        """Return the amount that is held of a limit for the request: requests, tokens, or millionths of the currency."""
         size = self.size
         if limit.counts_requests or size is None:
             return 1
@@ -211,14 +211,14 @@ class Asked(Struct, frozen=True, kw_only=True):
         return whole
 
     def least(self, limit: Limit) -> int:
-        """What must be left of a limit for the shortest answer that it may get."""
+        """Return the amount that must be left of a limit for the shortest answer that the request may get."""
         size = self.size
         if size is None or size.limit is not None or not size.choices:
             return self.needs(limit)
         return structs.replace(self, allowed=_LEAST_TOKENS).needs(limit)
 
     def claims(self, limits: Sequence[Limit]) -> list[Claim]:
-        """What it claims of each."""
+        """Make its claim on each limit."""
         found: list[Claim] = []
         for limit in limits:
             if limit.same is not None:
@@ -237,12 +237,12 @@ class Asked(Struct, frozen=True, kw_only=True):
         return 2 * size.answer(self.allowed) + 64 if size is not None and size.choices else math.inf
 
     def never_fits(self, limit: Limit) -> bool:
-        """Whether it may use more in a minute than the limit has."""
+        """Return True if the request may use more in a minute than the limit has."""
         return limit.leaks and self.needs(limit) > limit.most
 
 
 def never_fit(claims: Sequence[Claim], minutes: Sequence[int]) -> bool:
-    """Whether one of those at the places `minutes` may use more in a minute than its limit has; as `Asked.never_fits`."""
+    """Return True if a claim at one of the places `minutes` may use more in a minute than its limit has; as `Asked.never_fits`."""
     found = False
     for at in minutes:
         claim = claims[at]
@@ -279,7 +279,7 @@ def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) ->
 
 
 def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
-    """Whether so much of a budget is used that it has no room for such a request, however few tokens its prompt has."""
+    """Return True if so much of a budget is used that it has no room for such a request, however few tokens its prompt has."""
     size = asked.size
     if size is None or not limit.is_budget:
         return False
@@ -290,7 +290,7 @@ def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
 
 
 def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
-    """What a request has used of each limit."""
+    """Return the amount that a request has used of each limit."""
     found: list[int] = []
     for limit in limits:
         if limit.each is not None:

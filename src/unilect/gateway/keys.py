@@ -19,12 +19,12 @@ from unilect.store.keys import Key
 
 class Caller(NamedTuple):
     """
-    Who sends a request.
+    The sender of a request.
 
     Attributes:
-        name: In logs, and of whom things are stored: the id of a key of the store, or a part of the digest of another.
+        name: In logs and stored objects: the id of a key of the store, or a part of the digest of another.
         models: The names of the models that it may use; None for all.
-        owner: Whose key it is; empty for nobody's.
+        owner: The owner of its key; empty for none.
         limits: Its limits, by name.
     """
 
@@ -70,10 +70,10 @@ class Keys:
     @property
     def required(self) -> bool:
         """
-        Whether a request has to have a key.
+        True if a request must have a key.
 
         Raises:
-            StoreUnavailable: Nobody knows whether the store has keys.
+            StoreUnavailable: It is unknown whether the store has keys.
         """
         return bool(self._callers) or (self._known is not None and self._known.required)
 
@@ -84,10 +84,10 @@ class Keys:
 
     async def caller(self, headers: Mapping[str, str], as_password: bool = False) -> Caller:
         """
-        Who has sent a request, by `Authorization: Bearer`, `X-API-Key` or `api-key`.
+        Find the sender of a request, by `Authorization: Bearer`, `X-API-Key` or `api-key`.
 
         Args:
-            as_password: `Authorization: Basic` may hold the key too, as a browser sends it that was asked for a password.
+            as_password: `Authorization: Basic` may have the key too, as a browser sends it after it has prompted for a password.
 
         Raises:
             AuthenticationError: No key, or a wrong one.
@@ -168,7 +168,6 @@ class MetricsKeys:
 
 
 def _of_store(key: Key) -> Caller:
-    """Who has a key of the store."""
     models = None if key.models is None else frozenset(key.models)
     return Caller(key.id, models, key.owner, key.limits)
 

@@ -40,7 +40,7 @@ _TRIES = 3  # keys may change while one is looked up
 
 class KnownKeys:
     """
-    What is known of the keys of a store.
+    A cache of the keys of a store.
 
     Args:
         stored: The keys.
@@ -49,7 +49,7 @@ class KnownKeys:
         configured: The configuration has keys, so that one is required anyway.
 
     Attributes:
-        stored, configured: As given; the latter changes with the configuration.
+        stored, configured: As passed; the latter changes with the configuration.
         changed: Called with the ids of keys that have changed since this server has known them.
     """
 
@@ -322,7 +322,7 @@ def _keep(kept: dict[bytes, _Kept], name: bytes, value: _Kept, most: int) -> Non
 
 
 def _why_not(key: Key, until: float, now: float) -> AuthenticationError | None:
-    """Why a key that ends at a time cannot be used now; None where it can."""
+    """Make the error of a key that ends at the time `until`; None where it can be used now."""
     if key.revoked_at is not None:
         return wrong("it has been revoked.")
     if until <= now or not is_usable(key, now):

@@ -56,7 +56,7 @@ class State(Enum):
 
 
 def has_budget(context: Context) -> bool:
-    """Whether the key of a request has a budget."""
+    """Return True if the key of a request has a budget."""
     return not BUDGETS.isdisjoint(context.limits)
 
 
@@ -111,7 +111,7 @@ class LedgerBook:
 
     @property
     def kept(self) -> bool:
-        """Whether requests are recorded, or some may have been that had a budget, also before this server was started."""
+        """True if requests are recorded, or requests with a budget may have been, also before this server was started."""
         if self.state is State.OPEN or self._rule_for(None) != "off":
             return True
         return self._rule is None and self.ledger.mark() is not ABSENT
@@ -124,7 +124,7 @@ class LedgerBook:
                 await self._open(found)
 
     def applies(self, context: Context) -> bool:
-        """Whether a request is recorded."""
+        """Return True if a request is recorded."""
         return self._rule_for(context) != "off"
 
     def open(
@@ -157,7 +157,7 @@ class LedgerBook:
         return self._record(context, request, required)
 
     def _record(self, context: Context, request: Request, required: bool) -> "Recorded":
-        """What stands for a request; errors as `open`."""
+        """Make the record of a request; errors as `open`."""
         if required:
             self._is_required = True
             self.writer.check()
@@ -260,7 +260,7 @@ class LedgerBook:
             return None
 
     def _has_more(self) -> bool:
-        """Whether several requests run, or wait for their rows."""
+        """Return True if several requests run, or wait for their rows."""
         return self._journal is not None and self._journal.used > 1
 
     def _dead(self) -> list[Dead]:
@@ -401,7 +401,7 @@ class Recorded(Struct, eq=False):
 
 @lru_cache(256)
 def _shown(source: str) -> str:
-    """Where an answer comes from, without credentials."""
+    """Redact the source of an answer, and cut it to 200 characters."""
     return redacted(source)[:200]
 
 

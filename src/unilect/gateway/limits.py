@@ -46,7 +46,7 @@ _NAMES = frozenset(Table.__struct_fields__)
 
 
 class Ledger(Protocol):
-    """What was used before this server started."""
+    """A record of the usage before this server started."""
 
     async def used(self, since: float, key: str | None = None) -> Sequence[Used]:
         """
@@ -139,11 +139,11 @@ class LimitBook:
         return not (self._limits_all and self._counters.is_away)
 
     def applies(self, context: Context) -> bool:
-        """Whether a request may have a limit."""
+        """Return True if a request may have a limit."""
         return self._has_own or bool(context.limits)
 
     def has_budget(self, context: Context) -> bool:
-        """Whether a request counts against a budget, and so has to be in a ledger."""
+        """Return True if a request counts against a budget, and so must be in a ledger."""
         if not self.applies(context):
             return False
         plan = context.plan = self._plan(context)
@@ -312,7 +312,7 @@ class LimitBook:
         await self.seed()
 
     def _plan(self, context: Context) -> _Plan:
-        """What holds for a request: as it is known of the last one of the same key, unless the key has other limits by now."""
+        """Return the limits of a request. They are cached for each caller, owner and model until the key's limits change."""
         given = context.limits
         name = (context.caller, context.owner, context.model if self._has_models else "")
         plan = self._plans.get(name)
@@ -364,7 +364,7 @@ class LimitBook:
         claimed: Sequence[Claim],
         taken: Taken,
     ) -> Asked | None:
-        """What to ask for instead of what is not free; None where nothing less is worth it."""
+        """Make the next claim to try after one that does not fit; None where nothing less is worth it."""
         every = zip(plan.limits, claimed, taken.states, strict=True)
         states = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
         short = [limit for limit, _ in states]
@@ -402,7 +402,7 @@ class LimitBook:
 
 class _Entry(Struct, eq=False):
     """
-    What is held for one request.
+    The amounts that are held for one request.
 
     Attributes:
         most: The most tokens that its answer may be counted to have.

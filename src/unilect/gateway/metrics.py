@@ -154,7 +154,7 @@ class Metrics(Collector):
 
 
 class _Histogram:
-    """How many values were up to each bound, and their sum."""
+    """The number of values up to each bound, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 

@@ -36,14 +36,14 @@ class State(Enum):
 
 class Bounds(Struct, frozen=True, kw_only=True):
     """
-    What a server keeps at most.
+    The most that a server keeps of answers.
 
     Attributes:
         held: Answers without a client.
         held_of_caller: Of these, one caller's.
-        joins: How often an answer is joined: each time it is sent from its beginning.
-        answer_bytes: Of one answer and the body of its request.
-        all_bytes: Of all, also of those that a client reads.
+        joins: The number of times that an answer is joined: each time it is sent from its beginning.
+        answer_bytes: Bytes of one answer and the body of its request.
+        all_bytes: Bytes of all answers, also of those that a client reads.
     """
 
     held: int = 128
@@ -98,7 +98,7 @@ class Answer:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended before it was whole, also where its last piece tells of that."""
+        """True if it ended before it was complete, also where its last piece says so."""
         return self._is_broken or self._error is not None
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
@@ -202,12 +202,12 @@ class Rejoin:
 
     @property
     def held(self) -> int:
-        """How many answers are held."""
+        """The number of held answers."""
         return self._held_of.total()
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept of all answers."""
+        """The memory of all answers, in bytes."""
         return self._bytes
 
     def begin(

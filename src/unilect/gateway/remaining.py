@@ -1,4 +1,4 @@
-"""What is left of limits, as the admin API tells it."""
+"""The rest of each limit, as the admin API shows it."""
 
 from datetime import UTC, datetime
 
@@ -13,16 +13,16 @@ from unilect.gateway.limits import LimitBook
 
 class Remaining(Struct, frozen=True):
     """
-    What is left of one limit.
+    The rest of one limit.
 
     Attributes:
         of: `key`, `owner` or `model`.
         name: The id of the key, or the name of the owner or the model.
         limit: Its name, such as `tokens_per_day`.
         most: The limit; money in the currency of the prices.
-        used: What was used of it; of a minute what has not come back yet.
-        reserved: What is reserved for running requests; of `parallel` how many run.
-        left: What a request may still use; never below 0.
+        used: The used amount; of a minute what has not come back yet.
+        reserved: The amount that is reserved for running requests; of `parallel` the number of running requests.
+        left: The amount that a request may still use; never below 0.
         resets_at: When all of it is free again if nothing more is used (ISO 8601, UTC); null for `parallel`.
     """
 
@@ -38,7 +38,7 @@ class Remaining(Struct, frozen=True):
 
 async def remaining(limits: LimitBook, context: Context) -> list[Remaining]:
     """
-    What is left of the limits of a key, an owner or a model, of which the context has one.
+    Return the rest of each limit of a key, an owner or a model, of which the context has one.
 
     Raises:
         LimitsUnavailable: It cannot be read now.

@@ -36,12 +36,12 @@ def id_of(secret: str) -> str | None:
 
 
 def is_mistyped(secret: str) -> bool:
-    """Whether a text begins as a key of ours, and is none."""
+    """Return True if a text begins as a unilect key, and is not one."""
     return secret.startswith(PREFIX) and id_of(secret) is None
 
 
 def digest(secret: str) -> bytes:
-    """What is stored of a key: 32 bytes."""
+    """Hash a key for the store: 32 bytes, SHA-256."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 

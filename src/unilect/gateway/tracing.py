@@ -53,7 +53,12 @@ _PARAMETERS = {
 
 
 def tracing_of(config: OtelConfig, environment: Mapping[str, str]) -> "Tracing | None":
-    """What traces the requests of a server; None where nothing is to be traced, or OpenTelemetry's variables ask for what is not installed."""
+    """
+    Make the tracer of a server's requests.
+
+    Returns:
+        None where nothing is to be traced, or where OpenTelemetry's variables name a collector and it is not installed.
+    """
     endpoint = endpoint_of(config, environment)
     if endpoint is None:
         return None
@@ -115,7 +120,7 @@ class Tracing:
         context.trace = Trace(span)
 
     def applies(self, context: Context) -> bool:
-        """Whether a request is traced."""
+        """Return True if a request is traced."""
         return context.trace is not None
 
     async def open(self, context: Context, request: Request) -> "Trace | None":

@@ -1,4 +1,4 @@
-"""What was used, as `unilect usage` and `GET /v1/usage` tell it."""
+"""Usage reports, for `unilect usage` and `GET /v1/usage`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ class Line(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """What is asked for: sums for each value of `by`, since a time in seconds since 1970."""
+    """A query for usage: sums for each value of `by`, since a time in seconds since 1970."""
 
     by: tuple[str, ...]
     since: float

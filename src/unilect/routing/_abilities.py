@@ -1,4 +1,4 @@
-"""What the backends of one model can do: each by itself, and all together."""
+"""Capabilities of the backends of one model, compared and merged."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ _BEST: tuple[Support | None, ...] = ("native", "emulated", "accepted", None, "re
 
 
 def can(known: Capabilities, judge: Callable[[Capabilities], object]) -> bool:
-    """Whether a backend can do what is asked of it, as far as it is known before it has started."""
+    """Return True if `judge` accepts the capabilities, or they are not final before the backend has started."""
     try:
         judge(known)
     except UnilectError:
@@ -22,12 +22,16 @@ def can(known: Capabilities, judge: Callable[[Capabilities], object]) -> bool:
 
 
 def alike(every: Sequence[Capabilities]) -> bool:
-    """Whether all can do the same."""
+    """Return True if all capabilities are equal."""
     return all(one == every[0] for one in every[1:])
 
 
 def together(every: Sequence[Capabilities]) -> Capabilities:
-    """What backends can do of which a request gets one that can: each parameter as it is honoured best, and the shortest context."""
+    """
+    Merge the capabilities of backends of which each request gets one that fits it.
+
+    Each parameter gets the best support that a backend has. The context is the shortest.
+    """
     support = dict[str, Support]()
     for name in {name for one in every for name in one.parameters}:
         found = {one.parameters.get(name) for one in every}

@@ -36,7 +36,7 @@ OURS = (
 
 
 def is_failure(error: UnilectError) -> bool:
-    """Whether an error may be the backend's: not that it is busy, nor an error of the request."""
+    """Return True if the backend may be at fault: not if it is busy, nor for an error of the request."""
     if error.connection_failed:
         return True
     return error.status >= 502 and not isinstance(error, (BackendUnavailable, *OF_THE_REQUEST))

@@ -75,7 +75,7 @@ def several(request: ChatRequest | CompletionRequest) -> bool:
 
 
 def needed(request: ChatRequest | CompletionRequest, can: Capabilities) -> bool:
-    """Whether something stands between a request and a backend that can do so much."""
+    """Return True if any emulation stage applies to the request."""
     if can.schema_keywords is not None and bonds(request):
         return True
     if not can.image_urls and other_images(request):
@@ -101,7 +101,7 @@ class _Part(Struct):
 
 
 def _searches(backend: Generates, request: ChatRequest | CompletionRequest) -> bool:
-    """Whether one search of the backend finds all choices: each by itself would be the same best beam."""
+    """Return True if one beam search of the backend finds all choices. A search for each choice would find the same best beam."""
     several = (request.n or 1) > 1 and (request.num_beams or 1) > 1
     return several and backend.capabilities.fans_beams_out
 
@@ -215,7 +215,11 @@ def _with_native(extra: Extra | None, fields: dict[str, Any]) -> Extra:
 
 
 def _with_zeros(told: Any, names: tuple[str, ...]) -> Any:
-    """What a server says of an answer of one token, for an answer without it."""
+    """
+    Return a server's native object, with those of `names` that it has set to 0.
+
+    The answer has no token. The server generated one to read the prompt.
+    """
     told = msgspec.json.decode(told) if isinstance(told, Raw) else told
     return told | {name: 0 for name in names if name in told}
 

@@ -92,7 +92,7 @@ class Enforced:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend can do."""
+        """The capabilities of the backend."""
         return self._backend.capabilities
 
     async def generate(self, request: Generation) -> Batches:
@@ -116,11 +116,14 @@ class Enforced:
 
     async def _check(self, wanted: list[Bond]) -> tuple[bool, bool]:
         """
-        Whether something is enforced by retrying alone, and whether something is not enforced at all, which has been reported.
+        Check that the constraints can be enforced, and report the keywords that cannot.
+
+        Returns:
+            True if a keyword is enforced by retries alone, and True if a keyword is not enforced at all and was reported.
 
         Raises:
-            InvalidRequest: A schema is none.
-            UnsupportedParameter: It has a keyword that nothing can enforce.
+            InvalidRequest: A schema or a grammar is invalid.
+            UnsupportedParameter: A schema has a keyword that nothing can enforce.
         """
         retried = lenient = False
         for bond in wanted:
@@ -178,7 +181,7 @@ class Enforced:
     async def _broken(
         self, request: Generation, wanted: list[Bond], choices: list[Choice]
     ) -> str | None:
-        """What of an answer that has ended does not hold."""
+        """Return the first violation of a constraint in a finished answer, as a text; None if there is none."""
         for choice in choices:
             for bond in wanted:
                 for text in _texts(choice, bond):
@@ -214,7 +217,7 @@ def _texts(choice: Choice, bond: Bond) -> list[str]:
 
 
 def _may_be_cut(request: Generation, bond: Bond, text: str) -> bool:
-    """Whether a stop word may have cut an answer; not where it is whole JSON."""
+    """Return True if a stop word may have cut an answer. An answer for a schema that is complete JSON was not cut."""
     if not request.stop_words or bond.schema is None:
         return bool(request.stop_words)
     try:
@@ -237,7 +240,7 @@ def again(request: Generation, attempt: int) -> Generation:
 
 
 def summed(used: list[Usage]) -> Usage:
-    """What all attempts used together."""
+    """Add up the usage of all attempts."""
     if len(used) == 1:
         return used[0]
     cached = [usage.cached_tokens for usage in used if usage.cached_tokens is not None]

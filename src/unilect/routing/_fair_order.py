@@ -1,5 +1,5 @@
 """
-Who of those that wait is next: deficit round robin over callers, in tokens.
+The order of waiting requests: deficit round robin over callers, in tokens.
 
 Each caller has a round: the tokens that it was charged. It may go in the rounds from there on: a round lets everybody go who owes nothing
 any more, those first for whom the fewest run, and rounds in which nobody may go are skipped, by a heap: a turn costs O(log callers), however
@@ -60,13 +60,13 @@ _Entry: TypeAlias = "tuple[int, int, int, _Caller]"
 
 class _Caller:
     """
-    What is known of one caller.
+    The scheduling state of one caller.
 
     Attributes:
-        round: The round in which it may go next.
-        running: Its requests that run.
-        waiting: Those that wait, by level, the oldest first.
-        entries: Where it stands in the heap of each level; None where it does not wait.
+        round: The round in which its next request may run.
+        running: The number of its running requests.
+        waiting: Its waiting requests by level, the oldest first.
+        entries: Its entry in the heap of each level; None where none of its requests waits.
     """
 
     __slots__ = ("entries", "round", "running", "waiting")
@@ -78,7 +78,7 @@ class _Caller:
 
     @property
     def count(self) -> int:
-        """How many wait."""
+        """The number of its waiting requests."""
         return len(self.waiting[_FIRST]) + len(self.waiting[_LAST])
 
 
@@ -102,12 +102,12 @@ class Order:
         self._sweep_at = _KEPT
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting requests."""
         return self.length
 
     @property
     def callers(self) -> int:
-        """How many callers wait."""
+        """The number of callers with waiting requests."""
         return sum(map(len, self._by_count.values()))
 
     @property
@@ -116,7 +116,7 @@ class Order:
         return self._most
 
     def waiting_for(self, caller: str) -> int:
-        """How many requests of a caller wait."""
+        """Return the number of waiting requests of a caller."""
         known = self._callers.get(caller)
         return 0 if known is None else known.count
 
@@ -280,7 +280,7 @@ class Order:
 
 
 def _before(caller: _Caller, level: int, start: int, entry: _Entry, cost: int) -> int:
-    """How many of a caller's requests go before one that another caller may send in the round `start`, and who stands at `entry`."""
+    """Count the requests of `caller` that go before a request that another caller, with the heap entry `entry`, may send in the round `start`."""
     its = caller.entries[level]
     if its is None or (rounds := start - its[0]) < 0:
         return 0

@@ -53,12 +53,12 @@ class Queue(NamedTuple):
 
 class QueueSettings(Struct, frozen=True):
     """
-    What an operator says of a queue.
+    The configured limits of a queue.
 
     Attributes:
-        max_in_flight: The most requests that the backend gets at a time; None for as many as it says.
-        max_queue: The most that wait.
-        timeout_s: The longest that one waits.
+        max_in_flight: The most requests that the backend gets at a time; None for the backend's own limit.
+        max_queue: The most waiting requests.
+        timeout_s: The longest wait of one request.
     """
 
     max_in_flight: int | None = None
@@ -147,7 +147,7 @@ class FairQueue:
         self._mean = 1.0  # what a request uses
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting requests."""
         return len(self._order)
 
     @property
@@ -162,7 +162,7 @@ class FairQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is a free place, and nobody waits for it."""
+        """True while a place is free and no request waits for it."""
         return not self._order.length and len(self._running) < self.places
 
     def position(self, ticket: Ticket) -> int:

@@ -1,8 +1,8 @@
 """
-What an agent changes at the beginning of its prompts in each request, so that no prompt cache would find what stands behind it.
+Removal of what an agent changes at the beginning of its prompts in each request, so that prompt caches find what follows.
 
 Claude Code's first system text is `x-anthropic-billing-header: cc_version=...; cch=...;`, whose last part changes. It is of use to Anthropic's
-own server only. Nothing else of a prompt is left out or moved: what a model is told of the date, it is told.
+own server only. Nothing else of a prompt is removed or moved: a date in a prompt reaches the model.
 """
 
 from typing import Any

@@ -19,10 +19,10 @@ Prepare: TypeAlias = Callable[[AnyRequest], AnyRequest]
 
 def request_defaults(config: ModelConfig) -> Prepare:
     """
-    What the settings of a model do to its requests.
+    Make the function that applies a model's settings to its requests: defaults and template of plain completions, and stop words.
 
     Raises:
-        ConfigError: `completion_template` is no template.
+        ConfigError: `completion_template` is not a valid template.
     """
     template = None
     if config.completion_template is not None:

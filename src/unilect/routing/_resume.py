@@ -46,15 +46,15 @@ _Key: TypeAlias = tuple[int, object]
 
 class Told:
     """
-    What a client has of an answer.
+    The part of an answer that the client has.
 
     Attributes:
-        tokens: How many tokens it is made of.
-        logprobs: Of how many tokens of each choice the log probabilities were told.
+        tokens: The number of its tokens.
+        logprobs: The number of tokens of each choice whose log probabilities the client has.
         calls: The names of the tool calls, by choice and number.
         finished: The choices that have ended.
-        opaque: Pieces of nothing that we know, by choice.
-        used: The usage was told.
+        opaque: The number of `Opaque` events, by choice.
+        used: The client has the usage.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Continuation:
 
     @property
     def tokens(self) -> int:
-        """How many tokens of the answer the client has, where somebody could go on with it."""
+        """The number of tokens of the answer that the client has; 0 where no backend could continue the answer."""
         return self._told.whole().tokens
 
     def leased(self, can: Capabilities) -> None:
@@ -172,7 +172,7 @@ class Continuation:
         return self._keeps
 
     def turns(self, failure: UnilectError) -> bool:
-        """Whether an engine that has made another answer is to be given the text instead, once."""
+        """Return True, once, if an engine that generated another answer should get the text so far instead."""
         if failure is not self.lost or self._given or self._seam is not None:
             return False
         self._given = True
@@ -186,10 +186,10 @@ class Continuation:
         self, request: ChatRequest | CompletionRequest, can: Capabilities
     ) -> ChatRequest | CompletionRequest:
         """
-        What a backend is asked, which can do so much.
+        Return the request for a backend with the capabilities `can`.
 
         Raises:
-            UnilectError: It cannot go on with the answer: the failure that has interrupted it.
+            UnilectError: The backend cannot continue the answer: the failure that has interrupted it.
         """
         self._seam = None
         if not (self._streams and can.resumes):
@@ -211,7 +211,7 @@ class Continuation:
         return self._seam.request
 
     def rest(self, batches: Batches) -> Batches:
-        """What of the answer to what was asked last the client does not have."""
+        """Return the part of the backend's answer that the client does not have."""
         if self.lost is None:
             return batches
         about, why = in_hand().request_id, self.lost.for_log
@@ -234,10 +234,10 @@ class Continuation:
 
 async def repeated(batches: Batches, told: Told, lost: UnilectError) -> Batches:
     """
-    What of an answer that is made again the client does not have.
+    Yield the part of a regenerated answer that the client does not have.
 
     Raises:
-        UnilectError: As the backend; or `lost`, where it refuses what another one has taken, or makes another answer.
+        UnilectError: As the backend; or `lost`, where it refuses a request that another backend accepted, or generates another answer.
     """
     repetition = Repetition(told, lost)
     async with aclosing(batches):
@@ -275,10 +275,10 @@ class Repetition:
 
     def rest(self, event: Event) -> Event | None:
         """
-        What of an event is new.
+        Return the new part of an event; None if nothing of it is new.
 
         Raises:
-            UnilectError: It is not what the client was told.
+            UnilectError: It differs from what the client has.
         """
         self._tokens += event.tokens
         match event:
@@ -333,10 +333,10 @@ class Repetition:
 
     def _match(self, key: _Key, index: int, text: str) -> int:
         """
-        How much of a text the client has.
+        Return the number of characters at the beginning of a text that the client has.
 
         Raises:
-            UnilectError: It has another one.
+            UnilectError: The client has another text.
         """
         told, at = self._texts.get(key, ""), self._at[key]
         length = min(len(text), len(told) - at)
@@ -353,5 +353,5 @@ class Repetition:
         return event
 
     def _fresh(self, event: TextDelta | ToolCallDelta) -> int:
-        """How many tokens of an event, whose beginning was told, were not."""
+        """Return the number of new tokens of an event whose beginning the client has."""
         return min(event.tokens, max(0, self._tokens - self._told.tokens))

@@ -1,10 +1,10 @@
 """
-How many failures of a caller's requests are tried again on another backend.
+The retry budget of a caller: the failures of its requests that are retried on another backend.
 
 A retry that is answered costs nothing. One that fails, too, has doubled the load for nothing: of such retries a caller has one for twenty
 requests, and ten to begin with: 200 requests that fail everywhere cause at most 1.1 times as many attempts. Each caller has a budget of its own: what one caller's requests use up, others still have.
 
-Retries after a connection that failed, and after a backend that was busy, are not counted: no model has worked for these.
+Retries after a failed connection, and after a busy backend, are not counted: no model has worked for these.
 """
 
 from collections import OrderedDict
@@ -20,10 +20,10 @@ _CALLERS = 1024
 
 class _Budget:
     """
-    What one caller has left.
+    The retry budget of one caller.
 
     Attributes:
-        balance: So many retries.
+        balance: The number of retries that are left.
         trusted: The last retry that has ended was answered.
     """
 
@@ -44,7 +44,7 @@ class Retries:
         self._taken = 0
 
     def take(self) -> bool:
-        """Whether the request may be tried again."""
+        """Take one retry from the budget; return False if none is left."""
         budget = self._budget
         left = budget.balance + (OVERDRAFT if budget.trusted else 0.0)
         if left < 1:

@@ -39,16 +39,16 @@ _NOT_CONTINUED = names(
 
 class Seam(Struct, frozen=True):
     """
-    Where and how an answer goes on.
+    The point at which an answer continues, and the request that continues it.
 
     Attributes:
-        request: What the next server is asked.
-        text: What the client has.
-        expected: The end of it, which is made again.
-        tokens: Of how many tokens the text is.
-        again: Of how many of them `expected` is.
+        request: The request for the next server.
+        text: The text that the client has.
+        expected: The end of that text, which the next server generates again.
+        tokens: The number of tokens of the text.
+        again: The number of tokens of `expected`.
         stops: The stop words.
-        spent: No token is left to be made.
+        spent: No token is left to generate.
     """
 
     request: ChatRequest | CompletionRequest
@@ -61,7 +61,7 @@ class Seam(Struct, frozen=True):
 
 
 def is_greedy(request: ChatRequest | CompletionRequest) -> bool:
-    """Whether nothing of an answer is left to chance."""
+    """Return True if the request is answered without sampling."""
     return request.temperature == 0 or request.top_k == 1
 
 
@@ -73,15 +73,15 @@ def seam_of(
     tail: list[TextDelta],
 ) -> Seam | None:
     """
-    How a server goes on with an answer.
+    Plan how a server continues an answer.
 
     Args:
-        text: What the client has of it.
-        tokens: Of how many tokens that is.
+        text: The text that the client has.
+        tokens: The number of its tokens.
         tail: Its last pieces.
 
     Returns:
-        None where it cannot.
+        None if the server cannot continue it.
     """
     greedy = is_greedy(request)
     if not _can_go_on(request, can) or not (greedy or request.seed in (None, ANY_SEED)):
@@ -100,7 +100,7 @@ def seam_of(
 
 
 def refuses(error: UnilectError) -> bool:
-    """Whether a backend finds fault with a request that another one has taken; 429 is about its caller."""
+    """Return True if a backend rejects a request that another one has accepted. A 429 is about the caller, and does not count."""
     return error.status < 500 and error.status != 429
 
 
@@ -125,10 +125,10 @@ def split(text: str, tail: list[TextDelta], greedy: bool) -> tuple[str, int]:
 
 async def continued(batches: Batches, seam: Seam, lost: UnilectError) -> Batches:
     """
-    What a server adds to what the client has.
+    Yield what a server adds to the text that the client has.
 
     Raises:
-        UnilectError: As the backend; or `lost`, where it refuses the text, or does not go on with it.
+        UnilectError: As the backend; or `lost`, where it refuses the text, or does not continue it.
     """
     join = Join(seam, lost)
     async with aclosing(batches):
@@ -174,7 +174,7 @@ class Join:
 
     def rest(self, event: Event) -> Event | None:
         """
-        What of an event the client gets.
+        Return the part of an event that the client gets; None for nothing.
 
         Raises:
             UnilectError: The answer is another one.
@@ -217,10 +217,10 @@ class Join:
 
     def _added(self, text: str) -> str:
         """
-        What of a text the client does not have; nothing more from a stop word on.
+        Return the part of a text that the client does not have, up to a stop word.
 
         Raises:
-            UnilectError: It is not what the client has.
+            UnilectError: The text differs from what the client has.
         """
         length = min(len(text), len(self._expected))
         if not self._expected.startswith(text[:length]):
@@ -238,7 +238,7 @@ class Join:
 
 
 def _can_go_on(request: ChatRequest | CompletionRequest, can: Capabilities) -> bool:
-    """Whether a server can go on with such an answer, and so that it remains the same answer."""
+    """Return True if a server can continue such an answer, and the result is the same answer."""
     known = type(request).__struct_fields__
     if any(name not in known and name not in ACCEPTED for name in request.raw_fields):
         return False  # nobody here knows what it does to a beginning

@@ -54,13 +54,13 @@ _ONE = "\n\nCall one function at most."
 
 class Plan(Struct, frozen=True):
     """
-    What is made up for.
+    The tool and format features of a request that are emulated.
 
     Attributes:
-        prompted: The tools stand in the prompt, and so do earlier calls and results.
-        forced: By what a call that must come is enforced; None where the backend does it, or none must come.
-        single: No call is told but the first.
-        formed: The text is held against `response_format`.
+        prompted: The tools are written into the prompt, and so are earlier calls and results.
+        forced: The way in which a required call is enforced; None where the backend does it, or no call is required.
+        single: Only the first call is sent to the client.
+        formed: The text is validated against `response_format`.
     """
 
     prompted: bool = False
@@ -78,7 +78,7 @@ _NOTHING = Plan()
 
 
 def plan(request: ChatRequest | CompletionRequest, can: Capabilities) -> Plan | None:
-    """What of a request is made up for on a backend that can do so much; None for nothing."""
+    """Plan what is emulated of a request on a backend with the capabilities `can`; None for nothing."""
     if not isinstance(request, ChatRequest):
         return None
     knows = honours(can, "tools")
@@ -131,7 +131,7 @@ class Prompted:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend can do."""
+        """The capabilities of the backend."""
         return self._backend.capabilities
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -223,7 +223,7 @@ class Prompted:
                 raise refused_keyword("response_format", missing[0])
 
     async def _wrong(self, request: ChatRequest, choices: Sequence[Choice]) -> str | None:
-        """What of an answer is not as it must be."""
+        """Return the first error in the choices of an answer, as a text; None if all are valid."""
         for choice in choices:
             if self._plan.forced:
                 why = await self._wrong_calls(request, choice)
@@ -343,7 +343,7 @@ def _any_of(called: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _calls(request: ChatRequest) -> bool:
-    """Whether the model may call a tool."""
+    """Return True if the model may call a tool."""
     return bool(request.tools) and request.tool_choice != "none"
 
 

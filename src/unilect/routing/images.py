@@ -62,7 +62,7 @@ async def resolved(host: str, port: int) -> list[IpAddress]:
 
 
 def other_images(request: ChatRequest | CompletionRequest) -> bool:
-    """Whether a request has images that are no `data:` URLs."""
+    """Return True if a request has images that are not `data:` URLs."""
     return isinstance(request, ChatRequest) and any(
         _is_other(part)
         for message in request.messages
@@ -161,7 +161,7 @@ class Images:
         raise _wrong(where, f"it is behind more than {MAX_REDIRECTS} redirects")
 
     async def _get(self, url: str, where: str) -> bytes:
-        """What one URL leads to."""
+        """Fetch the bytes of an image from a URL."""
         try:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port

@@ -1,7 +1,7 @@
 """
-How many tokens a request may use, for its limits: a bound from the length of its texts, or its prompt as the model counts it.
+Estimates of the tokens that a request may use, for its limits: a bound from the length of its texts, or its prompt as the model counts it.
 
-A token has a byte at least, so that a text has no more tokens than bytes; what a chat template adds has a margin.
+A token has at least one byte, so a text has at most as many tokens as bytes. A margin covers what a chat template adds.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class Measures:
 
 
 def _attempts(chain: list[Model], request: Request) -> int:
-    """How many answers may be made of which one is told: those that are validated whole are made again."""
+    """Return the most answers that may be generated for one that the client gets: an answer that is validated as a whole may be retried."""
     if not isinstance(request, _ANSWERED):
         return 1
     calls = isinstance(request, ChatRequest) and request.tools

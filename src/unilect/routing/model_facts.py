@@ -43,7 +43,7 @@ def called(scheme: str) -> str:
 
 
 def limits(model: Model) -> list[str]:
-    """What a model can take and cannot do, as far as it is known before it has been started."""
+    """List the limits of a model as short texts, such as its context, as far as they are known before its start."""
     can = model.capabilities
     told = [f"context {can.context}"] if can.context is not None else []
     if can.completions and not can.chat:

@@ -116,12 +116,12 @@ class Member:
 
     @property
     def is_coming_back(self) -> bool:
-        """Whether an engine of it has died, and does not serve again yet."""
+        """True while an engine of it has died and does not serve again yet."""
         return any(one.comes_back and not one.processes for one in self.backend.children)
 
     @property
     def begun(self) -> bool:
-        """Whether a start was begun since it was stopped last: something of it may run, also where that start has failed."""
+        """True once a start has begun since the last stop. Something of it may run, even if that start has failed."""
         return self._starting is not None
 
     @property
@@ -135,12 +135,12 @@ class Member:
 
     @property
     def loads(self) -> bool:
-        """Whether it is being started."""
+        """True while it starts."""
         return self._starting is not None and not self._starting.done()
 
     @property
     def has_room(self) -> bool:
-        """Whether a request would not wait for its turn."""
+        """True while a request would not wait in the queue."""
         return not self.queues or self.queues[0].has_room
 
     async def start(self) -> None:
@@ -230,12 +230,12 @@ class Pool:
 
     @property
     def spares(self) -> bool:
-        """Whether somebody else may answer than the first backend that is asked."""
+        """True if another backend, or a fallback, may answer instead of the first."""
         return self.has_fallback or len(self.members) != 1
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backends can do, of which each request gets one that can do what it asks for; nothing where there is none."""
+        """The merged capabilities of the backends, of which each request gets one that fits it; empty without a backend."""
         members = self.members
         if len(members) == 1:
             return members[0].backend.capabilities
@@ -430,8 +430,9 @@ class Pool:
 
     def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
         """
-        Whether a failure is the backend's as far as is known: not where another one has failed on the same request too, and not yet
-        where another one may still answer it.
+        Return True if a failure is the backend's, as far as is known.
+
+        It is not where another backend has failed on the same request too, and not yet where another one may still answer it.
         """
         if asked is None or not is_failure(error) or isinstance(error, BackendUnreachable):
             return True

@@ -104,22 +104,22 @@ class Model:
 
     @property
     def _cold(self) -> bool:
-        """Whether nothing of it runs, as far as we are to start it."""
+        """True while nothing of it runs, of what this server starts."""
         return self.required and not any(one.started for one in self.pool.members)
 
     @property
     def runs_here(self) -> bool:
-        """Whether something of it runs, of what is ours to start and to stop."""
+        """True while something of it runs that this server starts and stops."""
         return self.required and not self._cold and self.stopping is None
 
     @property
     def in_use(self) -> int:
-        """How many requests keep it running; a start counts, too."""
+        """The number of requests and starts that keep it running."""
         return self._in_use
 
     @property
     def latest(self) -> "Model":
-        """What is served under its name now: itself, until another one has taken its place."""
+        """The model that is served under its name now: itself, or its latest successor."""
         model = self
         while model.successor is not None:
             model = model.successor
@@ -203,12 +203,12 @@ class Model:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do, on whichever backend."""
+        """The capabilities of the model, on any of its backends."""
         return self.pool.capabilities
 
     @property
     def known_cold(self) -> Capabilities | None:
-        """What the model can do, where nothing of it runs yet and it is known all the same; else None."""
+        """The capabilities of the model where nothing of it runs yet and they are final; else None."""
         can = self.capabilities if self._cold else None
         return can if can is not None and can.settled else None
 
@@ -251,7 +251,7 @@ class Model:
 
     @property
     def settings(self) -> Settings:
-        """What is made of a request of the caller in hand; it stays so for a request that has begun, whatever is set meanwhile."""
+        """The settings for requests of the current caller. A request that has begun keeps them, whatever changes meanwhile."""
         defaults: Mapping[str, Any] = self.defaults
         if self.own_defaults:
             defaults = {**defaults, **self.own_defaults.get(in_hand().caller, {})}
@@ -300,7 +300,7 @@ class Model:
 
     @property
     def gone(self) -> bool:
-        """Whether it has been retired, and stopped."""
+        """True once it has been retired and stopped."""
         return self.closed and (self.stopping is None or self.stopping.done())
 
     def _await_idle(self) -> None:
@@ -355,7 +355,7 @@ class Registry:
             self.add(model)
 
     def __contains__(self, name: str) -> bool:
-        """Whether a model answers to this name or alias."""
+        """Return True if a model has this name or alias."""
         return name in self._by_name
 
     @property
@@ -465,7 +465,7 @@ class Registry:
         return model
 
     def price(self, name: str) -> Price | None:
-        """What a model costs; None where it is free, or gone."""
+        """Return the price of a model; None where it is free, or gone."""
         model = self._by_name.get(name)
         return None if model is None else model.price
 

@@ -1,8 +1,8 @@
 """
-Where a dialect and a backend meet: adapt, lease, generate, account.
+The service between dialects and backends: adapt, lease, generate, account.
 
-It knows no wire format. Whatever happens to a request (an error, a client that leaves, a cancellation), its lease is given
-back and its account is closed, exactly once.
+It knows no wire format. Whatever happens to a request (an error, a client that leaves, a cancellation), its lease is released
+and its account is closed, exactly once.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -93,12 +93,12 @@ class Run:
 
     @property
     def usage(self) -> Usage:
-        """What the answer has used so far; final after the last batch."""
+        """The usage of the answer so far; final after the last batch."""
         return self._account.usage
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """What was left out, and parameters that were ignored or lowered; final when the first batch has come."""
+        """The names of what was left out, and of parameters that were ignored or lowered; final when the first batch has come."""
         names = [self.optional.get(name, name) for name in self._fitted.ignored]
         for lowered in (self._fitted.lowered, self._context.lowered):
             names.append(lowered and (self.limit_name or lowered))

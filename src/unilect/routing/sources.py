@@ -242,19 +242,19 @@ def model(
 
 
 def _secrets(source: str, config: ModelConfig) -> Secrets:
-    """What no error of a backend may tell: its key, and the credentials in its URL."""
+    """Collect what no error of a backend may reveal: its key, and the credentials in its URL."""
     return Secrets([config.api_key, *secrets_of(source)])
 
 
 def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[Any], Any]:
     """
-    What can be told of a model's table without its backends.
+    Check a model's table as far as that is possible without its backends.
 
     Args:
-        found: Gets the mistakes.
+        found: Collects the mistakes.
 
     Returns:
-        What is done to each request before a backend sees it.
+        The function that is applied to each request before a backend gets it.
     """
     kinds_of: dict[str, str] | None = None
     with Mistakes():  # a source that cannot be served is told where its backend is made
@@ -285,10 +285,10 @@ def spec_of(
     engines: int = 1,
 ) -> BackendSpec:
     """
-    Where a backend of a model is to be made.
+    Make the specification of a backend of a model.
 
     Raises:
-        ConfigError: The source is nothing that can be served.
+        ConfigError: The source cannot be served.
     """
     with told_of(name):
         scheme, location = split(source)
@@ -319,7 +319,7 @@ def backend(spec: BackendSpec) -> Backend:
 
 
 def _entry(scheme: str) -> EntryPoint:
-    """What names the factory of a scheme that is known."""
+    """Return the entry point of the factory of a known scheme."""
     return _ours().get(scheme) or plugins.found(plugins.BACKENDS)[0][scheme]
 
 
@@ -375,10 +375,10 @@ def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
 
 def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:
     """
-    What lists the models of a table's server: `list_models` beside the factory of its backend.
+    Return the function that lists the models of a table's server: `list_models` beside the factory of its backend.
 
     Raises:
-        ConfigError: It is no server, or no single one.
+        ConfigError: The source is not a server, or there are several sources.
     """
     entry = _entry(split(config.sources[0])[0])
     found: Any = plugins.use(

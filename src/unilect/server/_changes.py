@@ -1,5 +1,5 @@
 """
-What a changed configuration changes in a running server, and what it cannot change there.
+The effects of a changed configuration on a running server, and the changes that need a restart.
 
 A model whose backends are as before keeps them, whatever else changes about it. What is not listed here as changeable needs a restart, so
 that a new option does so until somebody has thought about it.
@@ -58,7 +58,7 @@ _BESIDE = frozenset(
 
 class Changes(Struct, frozen=True, kw_only=True):
     """
-    What a reload has changed.
+    The changes of a reload.
 
     Attributes:
         added, removed: Names of models.
@@ -85,10 +85,10 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 def check_fixed(before: Config, after: Config) -> None:
     """
-    What needs a restart is the same in two configurations.
+    Check that no option that needs a restart differs between two configurations.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: One differs.
     """
     found = Mistakes()
     for name in _options(before, after):
@@ -114,7 +114,7 @@ def changes(
     restarted: Iterable[str],
 ) -> Changes:
     """
-    What differs.
+    Compare two configurations.
 
     Args:
         was, now: The models' tables.
@@ -133,7 +133,7 @@ def changes(
 
 
 def same_backends(one: ModelConfig, other: ModelConfig) -> bool:
-    """Whether two tables differ in nothing that a backend knows of."""
+    """Return True if two tables differ only in what backends do not know."""
     return all(
         getattr(one, name) == getattr(other, name)
         for name in ModelConfig.__struct_fields__

@@ -74,7 +74,7 @@ _WORDS = {
 
 class Limits(Struct, frozen=True, kw_only=True):
     """
-    What connections may do.
+    The limits of connections.
 
     Attributes:
         connections: The most at a time.
@@ -85,7 +85,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         slow_client_s: Time in which a client must read something.
         vanished_s: Time without an acknowledgement after which a client to whom something is under way is gone.
         keep_alive_s: Silence before the kernel's first keep-alive probe, between probes, and how many may go unanswered.
-        sweep_s: How often the table is looked through.
+        sweep_s: Time between two checks of all connections.
     """
 
     connections: int = 1024
@@ -211,12 +211,12 @@ class Connection(Protocol):
 
     @property
     def is_sending(self) -> bool:
-        """Whether bytes for the client still wait on this side."""
+        """True while bytes for the client wait on this side."""
         info = _tcp_info(self.sock)
         return self._waits(info) if info is not None else False
 
     def fault(self, now: float, limits: Limits) -> str:
-        """Why the connection must end; empty where it need not: the client is gone, or takes too little of what waits for it."""
+        """Return the reason for which the connection must end; empty for none. The client is gone, or takes too little of what waits for it."""
         info = _tcp_info(self.sock)
         if info is None:
             return ""
@@ -239,7 +239,7 @@ class Connection(Protocol):
 
 class _TcpInfo(NamedTuple):
     """
-    What the kernel knows of a connection (`struct tcp_info` in linux/tcp.h).
+    The kernel's state of a connection (`struct tcp_info` in linux/tcp.h).
 
     Attributes:
         unanswered: Retransmissions and probes since the last answer.
@@ -302,11 +302,11 @@ class Connections:
 
     @property
     def states(self) -> dict[str, int]:
-        """How many are in each state."""
+        """The number of connections in each state."""
         return {name: len(self._since[state]) for state, name in _NAMES.items()}
 
     def admit(self, address: str) -> bool:
-        """Whether a new connection from an address may come; an old one may go for it."""
+        """Return True if a new connection from an address may come. An old one may be closed for it."""
         limit = self.limits.per_address
         if limit is not None and self._addresses[address] >= limit and not _is_loopback(address):
             self._count("over max_connections_per_address")

@@ -18,7 +18,7 @@ from unilect.web.route import Handler
 
 class Direct:
     """
-    What handles the requests to an application.
+    The handler of all requests to an application.
 
     Args:
         app: The application, with all its routes; its only middleware is the guard.

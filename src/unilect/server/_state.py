@@ -1,8 +1,8 @@
 """
-What a server is doing now, for its metrics: backends and their engines, connections, requests, the store.
+The current state of a server, for its metrics: backends and their engines, connections, requests, the store.
 
-It is looked up when somebody reads the metrics. Labels are the names of models and backends, which the configuration and the registered
-workers bound, and words of the code; what has the same labels is added up.
+It is read when somebody reads the metrics. Labels are the names of models and backends, which the configuration and the registered
+workers bound, and words of the code. Values with the same labels are added up.
 """
 
 import platform
@@ -75,7 +75,7 @@ class Backends(Collector):
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """What is known of them now."""
+        """Yield their current metrics."""
         models = self._registry.models.values()
         running = GaugeMetricFamily(
             "unilect_model_loaded", "1 if the model's engine is loaded.", labels=("model",)
@@ -165,7 +165,7 @@ class Process(Collector):
         self._database = database
 
     def collect(self) -> Iterator[Metric]:
-        """What is known of it now."""
+        """Yield its current metrics."""
         build = GaugeMetricFamily(
             "unilect_build_info", "1, with the version.", labels=("version", "python")
         )
@@ -200,7 +200,7 @@ class Rejoined(Collector):
         self._rejoin = rejoin
 
     def collect(self) -> Iterator[Metric]:
-        """What has become of them, and what is kept now."""
+        """Yield the outcomes of held answers, and the memory that answers use now."""
         family = CounterMetricFamily(
             "unilect_held_answers",
             "Answers whose client has disconnected, by outcome: joined by the same request, ended; with rejoin_s only.",

@@ -50,18 +50,18 @@ ADMIN_BODIES = web.AppKey("admin_bodies", Bodies)
 
 class Operated(NamedTuple):
     """
-    What is operated.
+    The parts of a server that the admin API operates.
 
     Attributes:
         registry: The models.
         requests: The requests of clients that are being answered.
-        keys: The keys of the store, as the server knows them; None where those let nobody in.
+        keys: The server's cache of the keys of the store; None where those let nobody in.
         reloader: Reloads the configuration.
-        ledger: Has what was used; None where nothing is recorded.
+        ledger: Has the usage; None where nothing is recorded.
         limits: Knows the limits of keys, owners and models.
         describe: Describes the server.
         failures: The failed requests of clients.
-        metrics: What was measured of their requests.
+        metrics: The metrics of their requests.
     """
 
     registry: Registry
@@ -177,7 +177,7 @@ def _failure_routes(failures: Failures) -> list[Route]:
 
 
 def _told_request(context: Context) -> dict[str, Any]:
-    """What is told of a request; its age in seconds, and the tokens so far."""
+    """Describe a request in JSON, with its age in seconds and its tokens so far."""
     usage = None if context.meter is None else context.meter.usage
     return {
         "id": context.request_id,

@@ -176,7 +176,7 @@ def _raise_open_files() -> None:
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a terminal, which may be closed."""
+    """Return True if this process has a terminal, which may be closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

@@ -146,7 +146,7 @@ class Listener:
         return self._urls
 
     def _new_ledger(self, registry: Registry) -> LedgerBook | None:
-        """What records the requests; None where nothing does."""
+        """Make the recorder of requests; None where nothing is recorded."""
         rule = self._config.store.ledger
         if rule == "off":
             return None
@@ -454,7 +454,7 @@ class _Address:
 
 
 def _what_runs(active: int, grace_s: float) -> str:
-    """What a stopping server still waits for, and how to end that."""
+    """Describe what a stopping server still waits for, and how to end that; empty for nothing."""
     if not active:
         return ""
     what = "1 request is running" if active == 1 else f"{active} requests are running"
@@ -462,7 +462,7 @@ def _what_runs(active: int, grace_s: float) -> str:
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:
-    """Why an address cannot be listened on, and what to do."""
+    """Explain why an address cannot be listened on, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port: cannot listen on {host}:{port}, which is in use. Stop the program that listens there, or choose another "

@@ -14,7 +14,7 @@ _MOST_BYTES = 1024 * 1024
 
 def server_context(config: Config) -> ssl.SSLContext | None:
     """
-    What HTTPS needs; None where the server speaks HTTP.
+    Make the TLS context of the server; None where it speaks HTTP.
 
     Raises:
         ConfigError: The certificate or its key cannot be used.

@@ -27,9 +27,9 @@ _ANSWERED = f"{_ASKED} prompt=%d completion=%d first=%.1f ms"
 
 class RequestLine(Struct, frozen=True, gc=False):
     """
-    What a request's line is made of, and the line in both formats.
+    The fields of a request's line in the access log, and the line in both formats.
 
-    The line itself is made by the log's thread, many in a row: one by one between requests, each took five times as long.
+    The line itself is formatted by the log's thread, many in a row: one by one between requests, each took five times as long.
     """
 
     request_id: str
@@ -57,7 +57,7 @@ class RequestLine(Struct, frozen=True, gc=False):
         admin: bool = False,
         failure: Failure | None = None,
     ) -> "RequestLine":
-        """What is known of a request that has ended; texts that others chose are cut, since the line may wait."""
+        """Make the line of a request that has ended. Texts that others chose are cut, since the line may wait."""
         took_ms = (time.perf_counter() - context.started) * 1000
         path, caller, meter = path[:200], context.caller, context.meter
         known = context.request_id, method, path, status, took_ms, caller
@@ -101,11 +101,11 @@ class RequestLine(Struct, frozen=True, gc=False):
         return _ASKED % known + rest + failed
 
     def message(self) -> str:
-        """What was asked and its status, beside the fields of the JSON format."""
+        """Format the method, the path and the status, beside the fields of the JSON format."""
         return f"{self.method} {self.path} {self.status}"
 
     def fields(self) -> dict[str, Any]:
-        """What the line tells, for the JSON format; what is not known of the request is left out."""
+        """Collect the fields of the JSON format, without those that are not known of the request."""
         known: dict[str, Any] = {
             "request_id": self.request_id,
             "method": self.method,

@@ -94,10 +94,10 @@ async def decoded(
     request: web.Request, decode: Callable[[bytes, RawFields | None], AskedT]
 ) -> AskedT:
     """
-    What a request's body says.
+    Decode a request's body.
 
     Args:
-        decode: Given the body, and its raw fields where they are known.
+        decode: Called with the body, and its raw fields where they are known.
 
     Raises:
         InvalidRequest: As `decode`.
@@ -114,9 +114,9 @@ async def decoded(
 
 async def decoded_again(body: bytes, decode: Callable[[bytes, RawFields | None], AskedT]) -> AskedT:
     """
-    What a body says that was made of a request's, in the words of another API; errors as `decoded`.
+    Decode a body that was translated from a request's to another API; errors as `decoded`.
 
-    It may hold more values than the request's, and is bounded like that.
+    It may have more values than the request's, and has the same bound.
     """
     if len(body) <= LARGE_BYTES:
         return decode(body, None)
@@ -241,7 +241,7 @@ def _in_json_words(what: str) -> str:
 
 
 def _length(body: bytes | RawFields, path: str) -> int | None:
-    """How many items or members there are at a path of msgspec's; None if it cannot be followed, or there is much."""
+    """Count the items or members at a path of msgspec's; None if the path cannot be followed, or its value is large."""
     if "[...]" in path:
         return None
     steps = _STEPS.findall(path)

@@ -290,7 +290,7 @@ class Guard:
 
     def _check_origin(self, request: web.Request) -> bool:
         """
-        Whether the answer gets CORS headers.
+        Return True if the response gets CORS headers.
 
         Raises:
             PermissionDenied: A page of another origin calls, which none may unless it is configured.
@@ -358,7 +358,7 @@ class Guard:
 
 
 def _of_http(request: web.Request) -> dict[str, str | int]:
-    """What a span tells of an HTTP request beside its line of the log."""
+    """Collect the attributes of a span for an HTTP request, beside those of its line of the log."""
     resource = request.match_info.route.resource
     known: dict[str, str | int] = {"url.scheme": request.scheme}
     if resource is not None:
@@ -377,7 +377,7 @@ _NO_ROUTE = Route("", "", _nothing)
 
 
 def _translated(request: web.Request, error: BaseException) -> BaseException:
-    """What a route raised that is no error of ours: as one, or as a cancellation where the client has left."""
+    """Convert an exception of a route that is no error of ours into one, or into a cancellation where the client has left."""
     if isinstance(error, asyncio.CancelledError):
         told = ended_by(error)
         return asyncio.CancelledError() if told is error or told is None else told
@@ -398,7 +398,7 @@ def _translated(request: web.Request, error: BaseException) -> BaseException:
 
 
 def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
-    """What aiohttp refused, as an error of ours."""
+    """Convert an error of aiohttp into one of ours."""
     path = request.path[:100]
     if isinstance(error, web.HTTPNotFound):
         return RouteNotFound(f"There is no {request.method} {path} here; see GET /docs.")
@@ -418,12 +418,12 @@ def _refused(what: str, text: str) -> str:
 
 
 def _has_left(request: web.BaseRequest) -> bool:
-    """Whether the client has closed its connection, or was let go."""
+    """Return True if the client has closed its connection, or the connection was closed here."""
     return request.transport is None or request.transport.is_closing()
 
 
 def _cors_headers(config: Config) -> dict[str, str]:
-    """What pages of allowed origins are told; the origin itself is the request's."""
+    """Make the CORS headers for pages of allowed origins, without the origin itself, which is the request's."""
     names = ("Authorization", "Content-Type", "X-API-Key", "api-key", *_SDK_HEADERS)
     headers = {
         "Access-Control-Allow-Methods": ", ".join(config.allowed_methods or _METHODS),

@@ -101,7 +101,7 @@ def home(
 
 
 def sign_in() -> str:
-    """What a browser shows where it was asked for a key and none was given."""
+    """Make the page that a browser shows after it has prompted for a key and got none."""
     return page(
         "<p>This is a unilect server, which requires an API key.</p><p>Load this page again, and enter the key as the "
         "password; the user name may be anything. Programs send it as <code>Authorization: Bearer KEY</code>.</p>"

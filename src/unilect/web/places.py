@@ -1,6 +1,4 @@
-"""
-Where the parts of a chat request stand in a body of another API: an error names what the client has sent.
-"""
+"""Locations of the parts of a chat request in a body of another API: an error names what the client has sent."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,12 +15,12 @@ _TOOL = re.compile(r"\btools\[(\d{1,6})\](\.function\.parameters)?")
 
 class Place(Struct, frozen=True):
     """
-    Where one message of a chat stands in the body.
+    The location of one message of a chat in the body.
 
     Attributes:
         message: The message itself, such as `input[3]`.
-        content: What it holds; of one with an image, the first.
-        parts: Each part of what it holds, if it does not hold one text.
+        content: Its content; of a message with an image, the first.
+        parts: Each part of its content, if that is not one text.
         calls: Each of its tool calls.
     """
 
@@ -34,14 +32,14 @@ class Place(Struct, frozen=True):
 
 class Places(Struct, frozen=True):
     """
-    Where the parts of a chat request stand in the body that it was made of.
+    The locations of the parts of a chat request in the body that it was translated from.
 
     Attributes:
-        names: What the chat's parameters are called there; empty for one that has no name.
-        image: What follows the place of a part for the image in it, such as `.source`.
-        schema: What follows the place of a tool for the schema of its parameters.
-        messages: The place of each message.
-        tools: The place of each tool.
+        names: The names of the chat's parameters there; empty for one that has no name.
+        image: The suffix of a part's location for the image in it, such as `.source`.
+        schema: The suffix of a tool's location for the schema of its parameters.
+        messages: The location of each message.
+        tools: The location of each tool.
     """
 
     names: Mapping[str, str]

@@ -14,18 +14,18 @@ from unilect.config.server import Config
 
 class CompatProfile(Struct, frozen=True, kw_only=True):
     """
-    How one listener answers.
+    The responses of one listener, where servers differ.
 
     Attributes:
         done: A stream ends with `[DONE]`.
         completion_chunk: `object` of a streamed plain completion.
-        string_messages: What `messages` as a text is: one turn of the user, or the prompt as the model reads it.
+        string_messages: The meaning of `messages` as a text: one turn of the user, or the prompt as the model reads it.
         unknown_model: A name that no model has is an error, or means the default model.
         tool_finish: The finish reason of an answer that calls tools.
         conversation_choices: A whole answer to `messages` as one text repeats it before its own choice, as one to messages with the
             key `message` does on every listener; who writes `content` speaks OpenAI's API, and gets its answers.
         wrong_key_status: The status for a key that is unknown; a missing one is always 401.
-        any_key_scheme: `Authorization` may hold the key after any word, not only after `Bearer`.
+        any_key_scheme: `Authorization` may have the key after any word, not only after `Bearer`.
         error_detail: Clients look for `detail` in errors, on routes of OpenAI's API too.
         error_status: The status of every other error, instead of its own.
         home: The text that programs get at `GET /`, instead of links.

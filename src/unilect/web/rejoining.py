@@ -234,7 +234,7 @@ class _Joined(_First):
         """Nothing is made for this request."""
 
     def cut(self) -> None:
-        """Where this request was ended by us, and not by its client, the answer is; what was sent of it must not look whole."""
+        """End the answer too, and abort a begun response, if the server has ended this request: a part must not look complete."""
         if (ended := self._context.ended) is not None:
             self.answer.context.end(ended)
             if self._begun and self._request.transport is not None:
@@ -283,7 +283,7 @@ class _Recorder:
         return False
 
     def get_write_buffer_size(self) -> int:
-        """What its reader has not taken."""
+        """Return the number of bytes that its reader has not taken."""
         return self._answer.unread
 
 
@@ -319,7 +319,7 @@ async def _make(request: web.Request, handler: Handler, answer: Answer) -> None:
 
 
 def _parts(request: web.Request, context: Context, place: str) -> list[str]:
-    """What tells a request from others, but for its body."""
+    """Collect what distinguishes a request from others, except its body."""
     headers = [value for name in IDENTITY for value in (name, *request.headers.getall(name, ()))]
     return [context.caller, place, request.path_qs, *headers]
 

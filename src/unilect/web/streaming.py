@@ -46,7 +46,7 @@ COMMENT = b": keep-alive\n\n"  # every reader of server-sent events skips it
 
 
 class Recorder(Protocol):
-    """What takes an answer instead of its request's connection, which the answer may outlive: it stands for the transport, and is its writer."""
+    """A transport and writer that takes an answer instead of its request's connection, which the answer may outlive."""
 
     @property
     def transport(self) -> "Recorder":
@@ -66,7 +66,7 @@ class Recorder(Protocol):
         """Never: who does not want the answer any more cancels the task that makes it."""
 
     def get_write_buffer_size(self) -> int:
-        """How much the client has not read yet; nothing where it has left."""
+        """Return the number of bytes that the client has not read yet; 0 where it has left."""
 
     async def drain(self) -> None:
         """Wait until it has."""
@@ -86,7 +86,11 @@ class Encoder(Protocol):
         """The frames for a batch; empty where it has nothing to say."""
 
     def keep_alive(self) -> bytes:
-        """What is sent in a silence, and changes nothing for the reader; empty where there is no such thing, or the answer's end is encoded."""
+        """
+        Return bytes to send in a silence that change nothing for the reader.
+
+        They are empty where the API has none, or the answer's end is encoded.
+        """
 
     def end(self) -> bytes:
         """The frames after the last batch."""
@@ -110,11 +114,11 @@ class Running(Protocol):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """What was ignored."""
+        """The names of ignored parameters."""
 
     @property
     def attempts(self) -> int:
-        """How many answers a backend gave before one was valid."""
+        """The number of answers that a backend generated until one was valid; 0 where unilect does not validate it."""
 
     def batches(self) -> Batches:
         """The events of the answer."""
@@ -244,7 +248,7 @@ def headers_of(
 
 
 def _of_queue(queued: Queued) -> dict[str, str]:
-    """What is told of a request that still waits when its head is sent."""
+    """Make the headers with the place of a request in the queue; none if it does not wait any more."""
     position, wait_s = queued.position, queued.wait_s
     if not position:  # its turn has come in this moment
         return {}
