@@ -49,7 +49,7 @@ class Scripted(Struct, frozen=True, kw_only=True):
 
 class Options(Struct, frozen=True, kw_only=True):
     """
-    What `[models.NAME.options]` may hold.
+    The settings in `[models.NAME.options]`.
 
     Attributes:
         text: What is said instead of what it was told.
