@@ -76,7 +76,7 @@ def _driver(address: str) -> Iterator[bool]:
 
 
 def _models() -> list[dict[str, Any]]:
-    """What Serve runs for gateways of unilect."""
+    """List the models that Serve runs for gateways of unilect."""
     try:
         controller = ray.get_actor(_CONTROLLER, namespace=_SERVE)
     except ValueError:  # no gateway has been there yet
@@ -116,7 +116,7 @@ def _replica(details: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(actor: str) -> int | None:
-    """How many requests a replica has in hand; None where it does not say."""
+    """Count the requests that a replica has in hand; None where it does not answer."""
     try:
         replica = ray.get_actor(actor, namespace=_SERVE)
         requests: Any = ray.get(replica.get_num_ongoing_requests.remote(), timeout=2.0)

@@ -204,7 +204,7 @@ class Middle:
 
 
 def _meaning(failure: Exception) -> UnilectError:
-    """What an error of ours, of Ray's or of gRPC's means to the gateway; a flaw is in the log, too."""
+    """Turn an error of ours, of Ray's or of gRPC's into one for the gateway. A bug is in the log, too."""
     match failure:
         case UnilectError():
             return failure

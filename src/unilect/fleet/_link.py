@@ -49,7 +49,7 @@ class Link:
         self._users: set[str] = set()
 
     def _patience_s(self) -> float:
-        """How long it may wait for a raylet: a wrong address is told at once, and one that has served comes back."""
+        """Return the seconds to wait for a raylet. A wrong address fails at once; one that has served may come back."""
         return _RECONNECT_S if self.child.starts else 0.0
 
     async def start(self, model: str) -> int:

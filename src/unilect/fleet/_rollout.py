@@ -59,10 +59,10 @@ _Result = TypeVar("_Result")
 
 class Told(NamedTuple):
     """
-    What Serve keeps to for a model.
+    The settings of a model that Serve has.
 
     Attributes:
-        version: Of the settings.
+        version: The version of the settings.
         body: The `wire.Deployment`, as msgpack.
     """
 
@@ -163,13 +163,13 @@ async def _is_there(made: wire.Deployment, app: str) -> None:
 
 
 async def _waits(app: str, version: str) -> bool:
-    """Whether the cluster still waits for room for these settings of a model, and for no other ones that were told since."""
+    """Return True if the cluster still waits for room for these settings of a model, and has got no others since."""
     told = await _asked(_told, app) if await _asked(state, app) in _WORKING else None
     return told is not None and told.version == version
 
 
 async def _asked(call: Callable[..., _Result], *given: Any) -> _Result:
-    """What Serve says, asked in a thread. Who leaves waits until it is said, so that nothing is told after what comes next."""
+    """Call Serve in a thread. A cancelled caller waits for the end of the call, so that it takes no effect after a later one."""
     task = asyncio.ensure_future(asyncio.to_thread(call, *given))
     try:
         return await asyncio.shield(task)
@@ -179,7 +179,7 @@ async def _asked(call: Callable[..., _Result], *given: Any) -> _Result:
 
 
 def _told(app: str) -> Told | None:
-    """What Serve keeps to for a model; None where it was told of it just now. No public function of Ray says it."""
+    """Return the settings of a model that Serve has; None where it does not have them yet. No public function of Ray returns them."""
     try:
         info, _ = _client().get_deployment_info(_NAME, app)
     except KeyError:
@@ -207,7 +207,7 @@ def _tell(made: wire.Deployment, told: Told) -> None:
 
 
 def _scale(made: wire.Deployment) -> dict[str, Any]:
-    """How many replicas, as Serve is told."""
+    """Make Serve's options for the number of replicas: fixed, or autoscaled."""
     if made.least == made.most:
         return {"num_replicas": made.least}
     scaling = AutoscalingConfig(
@@ -224,13 +224,17 @@ def _scale(made: wire.Deployment) -> dict[str, Any]:
 
 
 def state(app: str) -> str | None:
-    """What Serve says of an application; None where there is none."""
+    """Return Serve's status of an application; None where there is none."""
     found = serve.status().applications.get(app)
     return None if found is None else found.status.value
 
 
 def is_gone(model: str) -> bool:
-    """Whether a model was taken off the cluster, as far as that answers. Replicas may still finish what they answer; they take nothing new."""
+    """
+    Return True if a model was taken off the cluster; False where the cluster does not answer.
+
+    Replicas may still finish their requests; they take no new ones.
+    """
     try:
         return state(app_of(model)) in _GONE
     except (RuntimeError, RayError, RayServeException):
@@ -238,7 +242,7 @@ def is_gone(model: str) -> bool:
 
 
 def replicas_of(model: str) -> int:
-    """How many replicas of a model answer."""
+    """Count the running replicas of a model."""
     found = serve.status().applications.get(app_of(model))
     if found is None:
         return 0
@@ -258,7 +262,7 @@ def _why(app: str) -> str:
 
 
 def late(made: wire.Deployment) -> str:
-    """Why a model is not there in time."""
+    """Explain in one sentence why a model did not start in time."""
     what = lacking(made.resources)
     if what is None:
         return f"The model did not load within {made.start_timeout_s:.0f} s (`start_timeout_s`)."

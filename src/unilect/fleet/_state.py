@@ -1,5 +1,5 @@
 """
-What the head of a cluster knows, without a driver: its versions, its nodes, and that one of them is to be drained.
+The calls to a cluster's head that need no driver: compare versions, list the nodes, drain one.
 
 `ray._raylet.GcsClient` is what Ray's own commands use (`ray start`, `ray drain-node`). Ray has no public way that works for a machine
 which is not a node yet; one that is could not be refused in words of ours any more.

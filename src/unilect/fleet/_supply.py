@@ -26,10 +26,10 @@ _AT_ONCE = 8  # pieces for several nodes
 
 class Supplier:
     """
-    What a gateway gives away: these files, and no other.
+    The files that a gateway supplies, and no others.
 
     Args:
-        paths: By digest.
+        paths: The files' paths by digest.
     """
 
     def __init__(self, paths: dict[str, str]) -> None:

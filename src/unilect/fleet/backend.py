@@ -101,7 +101,7 @@ class RayBackend(Backend):
 
     @property
     def _is_up(self) -> bool:
-        """Whether this life of the connection has brought the model there."""
+        """True if the running process of the connection has brought the model to the cluster."""
         child = self._link.child
         return self._facts is not None and child.alive and self._life == child.starts
 
@@ -126,8 +126,8 @@ class RayBackend(Backend):
 
     def _of_all(self, one: Capabilities) -> Capabilities:
         """
-        What all replicas can do together: the rest of the requests waits here, where turns are fair. An engine without a limit of its own
-        has `parallel`.
+        Scale the capabilities of one replica to all: the rest of the requests waits here, where turns are fair. An engine without a limit
+        of its own has `parallel`.
         """
         most = self._deployment.most
         each = one.max_in_flight or (None if one.slots else self._deployment.parallel)
@@ -187,11 +187,11 @@ class RayBackend(Backend):
             await asyncio.sleep(_PAUSE_S)  # the end of the process is noticed meanwhile
 
     def describe(self) -> Description:
-        """What the model is; see `Backend`."""
+        """Describe the model; see `Backend`."""
         return Description() if self._facts is None else self._facts.description
 
     def native_facts(self) -> NativeFacts:
-        """What llama.cpp says of it; see `Backend`."""
+        """Return the facts of llama.cpp on the model; see `Backend`."""
         return NativeFacts() if self._facts is None else self._facts.native
 
     async def aclose(self) -> None:
@@ -238,7 +238,7 @@ class RayBackend(Backend):
         return text
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What token ids stand for; see `Backend`."""
+        """Return the bytes of token ids; see `Backend`."""
         pieces: list[bytes] = await self._call("pieces", tokens)
         return pieces
 
@@ -258,7 +258,7 @@ class RayBackend(Backend):
 
     @property
     def _taken_within_s(self) -> float:
-        """How long it may take until a replica takes a call: the first one must start, and then have a place."""
+        """The seconds within which a replica takes a call: the first one must start, and then have a place."""
         config = self._config
         return config.start_timeout_s + config.queue_timeout_s + _TOLD_WITHIN_S
 
@@ -272,7 +272,7 @@ class RayBackend(Backend):
 
 def _session(request: ChatRequest | CompletionRequest) -> str:
     """
-    What the turns of one conversation have in common: its caller, and all up to the first message of its user.
+    Hash the part that the turns of one conversation share: the caller, and all up to the first message of the user.
 
     So they come to the same replica, which has the conversation in its cache, through whichever gateway.
     """

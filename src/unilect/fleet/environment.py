@@ -1,5 +1,5 @@
 """
-What Ray's processes, and those that talk to them, are told by their environment.
+The environment variables of Ray's processes, and of those that talk to them.
 
 Ray replaces 127.0.0.1 by the machine's address, and has its ports listen on every interface, unless clusters of several machines are
 switched off, as they are by default on Windows and macOS; then the node stays at 127.0.0.1 and its ports on loopback.
@@ -34,7 +34,7 @@ _ALONE = ("", "127.0.0.1", "localhost", "::1", "[::1]")
 
 
 def is_alone(host: str) -> bool:
-    """Whether a head at this host (empty: one of this process's own) is for its machine only."""
+    """Return True if a head at this host (empty: one of this process's own) serves its machine only."""
     return host in _ALONE
 
 
@@ -62,5 +62,5 @@ def ray_environment(host: str, token: Path | None) -> dict[str, str]:
 
 
 def tls_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """How Ray finds the certificates of its cluster, of the variables of this process; they are files."""
+    """Select the variables that name the files of a cluster's certificates for Ray."""
     return {name: environment[name] for name in _TLS if name in environment}

@@ -46,10 +46,10 @@ class File(Struct, frozen=True):
 
 class Item(Struct, frozen=True):
     """
-    What one option names: a file, the files of a model in parts, or a folder.
+    The files that one option names: a file, the files of a model in parts, or a folder.
 
     Attributes:
-        path: Where the gateway has it.
+        path: Its path on the gateway.
         folder: It is a folder; else `path` is the first of its files.
     """
 
@@ -192,8 +192,8 @@ class Cache:
 
     def places(self, items: Sequence[Item], pieces: Pieces) -> dict[str, str]:
         """
-        Where each item is on this machine: at its path, where the same is there already, else in this cache, where it is in use from
-        now on. What is nowhere is fetched.
+        Find each item on this machine: at its own path if the same files are there, else in this cache, where it is in use from now on.
+        Fetch those that are missing.
 
         Returns:
             Paths by the paths of the items.
@@ -240,7 +240,10 @@ class Cache:
 
     @staticmethod
     def _is_alone(lock: IO[str]) -> bool:
-        """Whether an item is now this process's alone. If not, its shared lock is lost, so that one of two that ask gets it."""
+        """
+        Return True if an item is now locked for this process alone. If not, its shared lock is lost, so that one of two competitors
+        gets it.
+        """
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -248,7 +251,7 @@ class Cache:
         return True
 
     def _is_at(self, item: Item, path: Path) -> bool:
-        """Whether an item is at a path, with the same content."""
+        """Return True if an item is at a path, with the same content."""
         return self._is_in(item, item.base(path))
 
     def _is_in(self, item: Item, base: Path) -> bool:
@@ -340,7 +343,7 @@ class Cache:
         return shutil.disk_usage(self._items).free - _MARGIN_BYTES
 
     def _drop(self, key: str) -> bool:
-        """Whether nobody uses an item; then it is gone."""
+        """Delete an item that is not in use; return True if it is deleted."""
         with self._lock(key) as lock:
             if not self._is_alone(lock):
                 return False
@@ -350,7 +353,7 @@ class Cache:
 
 
 def key_of(item: Item) -> str:
-    """What an item is called in the cache: the same for the same files, whatever their folder."""
+    """Return the key of an item in the cache: the same for the same files, whatever their folder."""
     content = [(file.name, file.size, file.digest) for file in item.files]
     return hashlib.sha256(msgspec.msgpack.encode((item.folder, content))).hexdigest()
 

@@ -145,7 +145,7 @@ def _check_memory(settings: NodeSettings, found: Mistakes) -> None:
 
 
 def _can_listen(host: str, port: int) -> bool:
-    """Whether a port is free at an address of this machine (empty: at all of them)."""
+    """Return True if a port is free at an address of this machine (empty: at all of them)."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -40,7 +40,7 @@ class Running(Struct):
 
     @property
     def is_head(self) -> bool:
-        """Whether the cluster is its own."""
+        """True if the node is the head of its cluster."""
         return self.address.rpartition(":")[0] == self.host
 
 
@@ -99,7 +99,7 @@ def end(one: Running, timeout_s: float) -> bool:
 
 
 def started_at(pid: int) -> int | None:
-    """When a process was started, in ticks since the boot; None where there is none."""
+    """Return the start time of a process, in ticks since the boot; None where there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

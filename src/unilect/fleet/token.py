@@ -26,7 +26,7 @@ _HOW = "Write the text that the file on the machine of `unilect fleet start` hol
 
 
 def default_file(environment: Mapping[str, str]) -> Path | None:
-    """Where the token of this user's cluster is, which may not exist; None where there is no folder for a user's data."""
+    """Return the path of the token of this user's cluster, which may not exist; None where there is no folder for a user's data."""
     folder = data_folder(environment)
     return None if folder is None else folder / _FILE
 

@@ -1,5 +1,5 @@
 """
-What the gateway, the process that holds its connection to Ray, and the replicas say to each other, inside of `frames`.
+The messages between the gateway, the process that holds its connection to Ray, and the replicas, inside of `frames`.
 
 A call for a replica passes the process in the middle unread, as do its replies.
 """
@@ -32,7 +32,7 @@ GENERATES: dict[str, Any] = {"chat": ChatRequest, "completion": CompletionReques
 
 
 class Counted(Struct):
-    """Whose tokens are counted: one of the three."""
+    """The text to count the tokens of: one of the three."""
 
     chat: ChatRequest | None = None
     completion: CompletionRequest | None = None
@@ -54,11 +54,11 @@ METHODS: dict[str, tuple[Any, Any]] = {
 
 class Asked(Struct):
     """
-    What the process in the middle is asked.
+    A request to the process in the middle.
 
     Attributes:
         what: Bring a model to the cluster; hand a call to one of its replicas.
-        model: Which.
+        model: Its name.
         session: Calls with the same one go to the same replica where they can; empty for any.
         body: The Deployment, or the Call.
     """
@@ -109,7 +109,7 @@ class Deployment(Struct):
 
 
 class Facts(Struct):
-    """What a replica says of its engine: what it can do, and what its model is."""
+    """A replica's facts of its engine: the capabilities, and the model."""
 
     capabilities: Capabilities
     description: Description
@@ -148,20 +148,20 @@ def node_of(frame: bytes) -> str:
 
 def given(what: Any) -> Raw:
     """
-    What a call is given, inside of a frame: the raw fields of a request are JSON, which msgpack has as bytes.
+    Encode the arguments of a call for a frame. The raw fields of a request are JSON, which msgpack has as bytes.
 
     Raises:
-        InvalidRequest: It holds a number that no frame can hold.
+        InvalidRequest: They hold a number that no frame can hold.
     """
     return frames.raw(_with_fields(what, lambda json: Raw(msgspec.msgpack.encode(bytes(json)))))
 
 
 def taken(kind: Any, body: Raw) -> Any:
     """
-    What `given` put into a frame.
+    Decode the arguments that `given` has encoded.
 
     Raises:
-        msgspec.DecodeError: It is no such thing.
+        msgspec.DecodeError: The body is not of this kind.
     """
     return _with_fields(
         read(kind, body), lambda told: Raw(msgspec.msgpack.decode(told, type=bytes))

@@ -37,7 +37,7 @@ class ClosedEarly(ConnectionResetError):
 
 class Address:
     """
-    Where a server listens.
+    The address of a server.
 
     Args:
         host, port: The TCP address; unused for a unix socket.

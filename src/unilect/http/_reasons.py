@@ -23,7 +23,7 @@ _TRUST = "SSL_CERT_FILE names a file of trusted certificates"
 
 
 def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) -> str:
-    """Why the connection failed, as the end of a sentence."""
+    """Return the reason why the connection failed, as the end of a sentence."""
     where = f"{host}:{port}"
     match error:
         case TimeoutError():

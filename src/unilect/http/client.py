@@ -331,7 +331,13 @@ class Response:
         self._read_head(bytes(data[:end]))
 
     def _piece_of_head(self, begun: bool) -> bytes:
-        """What has arrived; only a request that was not answered by a single byte may be sent again."""
+        """
+        Take the bytes that have arrived.
+
+        Raises:
+            ClosedEarly: No byte of an answer came; only such a request may be sent again.
+            ProtocolError: The head is cut.
+        """
         try:
             piece = self._connection.take()
         except ConnectionError:

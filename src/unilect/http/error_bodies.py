@@ -136,7 +136,7 @@ _FAULTS = (
 
 def for_log(text: str) -> str:
     """
-    What the log tells of a server's text of any length: the faults that it names, and no word of its own.
+    Summarize a server's text of any length for the log: the faults that it names, without its own words.
 
     >>> for_log("CUDA error: my secret prompt")
     ' (it names: cuda error; its words may repeat the request, and are left out)'

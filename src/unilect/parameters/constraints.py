@@ -113,7 +113,7 @@ def becomes(name: str) -> list[str]:
 
 
 def support(capabilities: Capabilities) -> dict[str, Support]:
-    """What becomes of each constraint of another server's."""
+    """Return the support of each constraint that other servers have."""
     found = dict[str, Support]()
     for name in CONSTRAINTS:
         ours = becomes(name)
@@ -163,7 +163,7 @@ def _is_nothing(name: str, raw: Raw) -> bool:
 
 
 def _takes(capabilities: Capabilities, name: str, request: GenerationRequest) -> bool:
-    """Whether a backend is handed a constraint as it is."""
+    """Return True if a backend gets a constraint unchanged."""
     if name == "grammar":
         return True
     if name == "response_format":
@@ -284,7 +284,7 @@ _EITHER = {"structured_outputs": _structured}
 
 
 def _read(name: str, value: Any) -> _Schema | _Grammar:
-    """What a field says."""
+    """Parse the schema or the grammar of a field."""
     if (read := (_SCHEMAS | _GRAMMARS | _EITHER).get(name)) is None:
         raise refusal(name, "schemas between tags cannot be compiled")
     return read(name, value)

@@ -164,7 +164,7 @@ def resolve_parameters(
 
 
 def _of_template(request: Request) -> Mapping[str, Any]:
-    """What the chat template is told beside the conversation."""
+    """Return the fields that the chat template gets beside the conversation."""
     return getattr(request, "chat_template_kwargs", None) or {}
 
 
@@ -196,7 +196,7 @@ def _left(
 
 
 def honours(capabilities: Capabilities, name: str) -> bool:
-    """Whether a backend itself honours a parameter that every one may have."""
+    """Return True if a backend itself honours a parameter that any backend may have."""
     return capabilities.parameters.get(name, _unlisted(capabilities)) in _HONOURED
 
 
@@ -214,10 +214,10 @@ def _unlisted(capabilities: Capabilities) -> Support | None:
 
 def _support(request: Request, name: str, capabilities: Capabilities) -> Support | None:
     """
-    What becomes of a field; None where it is ignored.
+    Return the support of a field; None where it is ignored.
 
     Raises:
-        InvalidRequest: Its name is too long to be told.
+        InvalidRequest: Its name is too long.
     """
     if name == _NOT_KEPT:
         return None
@@ -438,7 +438,7 @@ def parameters_of(kind: type[Request]) -> frozenset[str]:
 
 @cache
 def _kept(kind: type[Request]) -> frozenset[str]:
-    """What every backend may leave to the server, or ignore."""
+    """Return the fields that every backend may leave to the server, or ignore."""
     return kind.gateway_fields | (ACCEPTED - {_NOT_KEPT})
 
 

@@ -1,5 +1,5 @@
 """
-What every backend promises, as a test that anybody can run: `check_backend`. It needs no test framework.
+The promises of every backend, as a test that anybody can run: `check_backend`. It needs no test framework.
 
 Each rule is a function of `RULES`; its docstring is the rule.
 """
@@ -114,7 +114,7 @@ async def ends_each_answer_once(backend: Backend) -> None:
 
 
 async def tells_what_is_used(backend: Backend) -> None:
-    """Where Progress is told, the prompt has as many tokens as the Usage says in the end, and the pieces no more than it says."""
+    """Count as many prompt tokens in each Progress as in the Usage, and in the pieces no more tokens than the Usage has."""
     for request in _requests(backend):
         events = await events_of(backend.generate(request.changed(stream=True)))
         used, made = fold([events]).usage, sum(event.tokens for event in events)
@@ -132,7 +132,7 @@ async def answers_side_by_side(backend: Backend) -> None:
 
 
 async def keeps_to_its_limit(backend: Backend) -> None:
-    """Where `max_tokens` is native, no more are generated, and an answer that is cut says `length`."""
+    """Generate at most `max_tokens` tokens where it is native, and finish an answer that is cut with `length`."""
     if backend.capabilities.parameters.get("max_tokens") != "native":
         return
     for request in _requests(backend):
@@ -143,7 +143,7 @@ async def keeps_to_its_limit(backend: Backend) -> None:
 
 
 async def stops_at_stop_words(backend: Backend) -> None:
-    """Where `stop` is native, an answer ends before the word, which is not told; Finish names it, or none."""
+    """End an answer before a stop word where `stop` is native, without the word in its text; Finish names the word, or none."""
     if backend.capabilities.parameters.get("stop") != "native":
         return
     for request in _requests(backend):
@@ -201,7 +201,7 @@ async def embeds_in_order(backend: Backend) -> None:
 
 
 async def ranks_in_order(backend: Backend) -> None:
-    """Where `rerank` is true, each document has a score from 0 to 1 in its place, and equal documents have equal ones."""
+    """Give each document a score from 0 to 1 in its place where `rerank` is true, and equal documents equal scores."""
     if not backend.capabilities.rerank:
         return
     documents = ["Paris", "a story of a dog", "Paris"]

@@ -49,16 +49,16 @@ class Scripted(Struct, frozen=True, kw_only=True):
 
 class Options(Struct, frozen=True, kw_only=True):
     """
-    What `[models.NAME.options]` may hold.
+    The settings in `[models.NAME.options]`.
 
     Attributes:
-        text: What is said instead of what it was told.
-        answers: What is said to what: the first that fits. Where none fits, it is as if there were none.
+        text: The answer, instead of a copy of the last message or prompt.
+        answers: Scripted answers, of which the first that fits is sent. Where none fits, it is as if there were none.
         context: The most tokens of prompt and answer together; None for no limit.
         load_s: Seconds that a start takes.
         tokens_per_s: The pace of an answer; None for as fast as it is read.
-        failing_starts: So many starts fail before one succeeds.
-        failing_answers: So many answers break off before one does not.
+        failing_starts: The number of starts that fail before one succeeds.
+        failing_answers: The number of answers that break off before one does not.
         breaks_after: Tokens that an answer says before it breaks off.
     """
 

@@ -81,7 +81,7 @@ class Admission:
         self._resolving = asyncio.Semaphore(MAX_RESOLVING)
 
     def is_trusted(self, request: web.Request) -> bool:
-        """Whether a call comes from an allowed network, or brings the token or a key."""
+        """Return True if a call comes from an allowed network, or carries the token or a key."""
         peer = _peer(request)
         return (peer is not None and self._is_near(request, peer)) or self._has_token(request)
 
@@ -125,7 +125,7 @@ class Admission:
         return is_public(address) and self._has_token(request)
 
     def _is_near(self, request: web.Request, address: IpAddress) -> bool:
-        """Whether an address is in an allowed network: as configured, else this machine's."""
+        """Return True if an address is in a configured network; without any, if it is this machine's."""
         if self._networks:
             return any(address in network for network in self._networks)
         return address.is_loopback or address == _address(request, "sockname")
@@ -156,7 +156,7 @@ class Admission:
 
 class Pace:
     """
-    How often each peer may call: a bucket of calls that fills up again.
+    The rate limit of each peer's calls: a token bucket.
 
     Args:
         burst: Calls at once.
@@ -191,7 +191,7 @@ def _peer(request: web.Request) -> IpAddress | None:
 
 
 def _address(request: web.Request, which: str) -> IpAddress | None:
-    """Where a call comes from (`peername`), or the address of this machine that it came to (`sockname`)."""
+    """Return the address of the caller (`peername`), or of this machine in the connection (`sockname`); None where it has none."""
     name = request.transport.get_extra_info(which) if request.transport is not None else None
     return _plain(ip_address(name[0].partition("%")[0])) if isinstance(name, tuple) else None
 

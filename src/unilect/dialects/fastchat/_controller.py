@@ -54,7 +54,7 @@ class Named(msgspec.Struct, frozen=True):
 
 class Own(msgspec.Struct, frozen=True):
     """
-    What this server is beside a controller: a worker for its own models.
+    The worker for this server's own models, beside a controller.
 
     Attributes:
         calls: The worker's calls by their paths.
@@ -71,17 +71,17 @@ class Own(msgspec.Struct, frozen=True):
         return self.names(multimodal) if self.is_open(request) else []
 
     def has(self, request: web.Request, model: str | None) -> bool:
-        """Whether we answer whoever asks for this model, or for none."""
+        """Return True if this server itself answers the caller for this model, or for none in particular."""
         return self.is_open(request) and (model is None or model in self.names(None))
 
 
 class Calls:
     """
-    What a controller answers: each method is the call of its name.
+    The calls that a controller answers; each method is the call of its name.
 
     Args:
-        workers: Who has registered.
-        admission: Who may register.
+        workers: The registered workers.
+        admission: The check of who may register.
         own: Our own models.
     """
 
@@ -193,10 +193,10 @@ def _relayed(path: str, workers: Workers, own: Own) -> Handler:
 
 def _relays(request: web.Request) -> str:
     """
-    How often a call has been handed on, with this time.
+    Return the relay header's next value: how often the call has been handed on, this time included.
 
     Raises:
-        BackendError: Too often: controllers are each other's workers, or one is its own.
+        BackendError: It is too often: controllers are each other's workers, or one is its own.
     """
     told = request.headers.get(_RELAYS, "0")
     count = int(told) if re.fullmatch(r"[0-9]{1,3}", told) else 0

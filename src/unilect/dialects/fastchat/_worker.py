@@ -87,11 +87,11 @@ class Named(msgspec.Struct, frozen=True):
 
 class WorkerState:
     """
-    What our worker has to do, as it tells the controller.
+    The state of our worker, as it reports it to the controller.
 
     Args:
-        service: Who answers.
-        limit: Requests that are answered at a time; None for as many as come.
+        service: Answers the requests.
+        limit: The most requests that are answered at a time; None for no limit.
 
     Attributes:
         address: The URL that the controller knows us by.
@@ -114,7 +114,7 @@ class WorkerState:
         ]
 
     def status(self) -> dict[str, Any]:
-        """What a controller asks for."""
+        """Return the status that a controller asks for, in FastChat's format."""
         return {"model_names": self.names_of(None), "speed": 1, "queue_length": self._waiting}
 
     @property
@@ -143,11 +143,11 @@ class WorkerState:
 
 class Calls:
     """
-    What a worker answers.
+    The calls that a worker answers.
 
     Args:
-        service: Who answers in truth.
-        work: What is to be done.
+        service: Answers the requests.
+        work: The worker's state.
     """
 
     def __init__(self, service: Service, work: WorkerState) -> None:

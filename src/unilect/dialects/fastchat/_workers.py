@@ -43,7 +43,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class Status(Struct, frozen=True):
-    """What a worker says of itself: its models, how fast it is, and how many requests it has."""
+    """A worker's report on itself: its models, its speed, and the number of its requests."""
 
     model_names: Annotated[list[ModelName], Meta(max_length=MAX_NAMES_EACH)] = []
     speed: Amount = 1
@@ -182,7 +182,7 @@ class Workers(Resident):
             self._refreshed_at = asyncio.get_running_loop().time()
 
     async def _ask(self, worker: Worker) -> Status | None:
-        """What a worker says of itself, asked once for all who want to know; None where it does not answer."""
+        """Return a worker's status; None where it does not answer. Concurrent callers share one request."""
         task = self._asking.get(worker.url)
         if task is None:
             server = _server(worker.url, worker.connect_to)
@@ -308,10 +308,10 @@ def _server(url: str, connect_to: str | None) -> HttpServer:
 
 async def _status(server: HttpServer) -> Status:
     """
-    What a worker says of itself, in time.
+    Ask a worker for its status.
 
     Raises:
-        UnilectError: It does not say it.
+        UnilectError: It does not answer in time, or not in FastChat's format.
     """
     try:
         async with asyncio.timeout(STATUS_TIMEOUT_S):

@@ -160,7 +160,7 @@ class NativeEncoder:
         return {path: value for path, value in found.items() if value is not _NOTHING}
 
     def _settings(self, told: dict[str, Any]) -> dict[str, Any]:
-        """What the answer was made with: as the server said, else what the request asked for."""
+        """Return the settings of the answer: those that the server reports, else those of the request."""
         if not told:
             asked = msgspec.structs.asdict(self._request)
             told = {
@@ -224,7 +224,7 @@ def _at(value: Any, path: list[str]) -> Any:
 
 
 def _stop(told: dict[str, Any], choice: Choice) -> dict[str, Any]:
-    """Why the answer ended, as a word and as three flags; of a stop that no one explains the end of the text is taken."""
+    """Return the reason why the answer ended, as a word and as three flags; an unexplained stop is the end of the text."""
     kind = told.get("stop_type")
     if kind is None:
         kind = "limit" if choice.finish_reason == "length" else "eos"

@@ -104,7 +104,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def _answers(service: Service) -> list[Route]:
-    """What a model writes."""
+    """Make the routes that generate text."""
 
     async def native_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text, in llama.cpp's words."""
@@ -142,7 +142,7 @@ def _answers(service: Service) -> list[Route]:
 
 
 def _embeddings(service: Service) -> list[Route]:
-    """What a model makes of texts."""
+    """Make the route that embeds texts."""
 
     async def native_embedding(request: web.Request) -> web.StreamResponse:
         """Embed a text, or several."""
@@ -162,7 +162,7 @@ def _embeddings(service: Service) -> list[Route]:
 
 
 def _states(service: Service) -> list[Route]:
-    """What the server is, and whether it is well."""
+    """Make the routes for the server's properties and its health."""
 
     async def native_props(request: web.Request) -> web.StreamResponse:
         """Describe the server."""

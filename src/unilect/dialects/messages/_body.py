@@ -45,7 +45,7 @@ Content: TypeAlias = Text | Annotated[list[Block], Meta(max_length=MAX_PARTS)]
 
 
 class Source(Struct, frozen=True):
-    """Where the data of an image or a document is; which fields it has depends on its type."""
+    """The data of an image or a document, or a reference to it; which fields there are depends on the type."""
 
     type: str
     media_type: str | None = None
@@ -81,7 +81,7 @@ class GivenChoice(Struct, frozen=True):
 
 
 class Thinking(Struct, frozen=True):
-    """Whether the model thinks before its answer, and what is told of that."""
+    """The switches for thinking before the answer, and for showing the thoughts."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Limit | None = None
@@ -96,7 +96,7 @@ class Format(Struct, frozen=True):
 
 
 class OutputConfig(Struct, frozen=True):
-    """How much work the answer is worth, and its form."""
+    """The effort that the answer is worth, and its form."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: Format | None = None

@@ -309,7 +309,7 @@ class _User:
             self.image = self.image or place
 
     def content(self) -> str | list[Part]:
-        """What a message holds: one text where there is nothing else."""
+        """Return the content of a message: one text where there is nothing else."""
         texts = [part for part in self.parts if isinstance(part, str)]
         if len(texts) == len(self.parts):
             return _BETWEEN.join(texts)
@@ -317,7 +317,7 @@ class _User:
 
 
 class _Assistant:
-    """What the assistant said in adjacent turns."""
+    """The adjacent turns of the assistant, which become one message."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -382,7 +382,7 @@ def _arguments(raw: Raw, where: str, compact: bool) -> str:
 
 
 def _thought(block: Block) -> str:
-    """What a thinking block says; of an omitted one what its signature holds, where it is ours."""
+    """Return the text of a thinking block; of an omitted one the text in its signature, where that is ours."""
     signature = block.signature or ""
     if block.thinking or not signature.startswith(MARK) or len(signature) > _MAX_SIGNATURE:
         return block.thinking or ""

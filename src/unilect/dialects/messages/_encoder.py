@@ -265,7 +265,10 @@ class MessageEncoder:
         frames.append(_event("content_block_stop", {"index": self._number}))
 
     def _is_complete(self) -> bool:
-        """Whether the open call's arguments are an object; looked at again when they are twice as long, so that all looks together are linear."""
+        """
+        Return True if the open call's arguments are an object. They are parsed again only at twice their length, so that all attempts
+        together are linear.
+        """
         if self._size < 2 * self._tried:
             return False
         try:

@@ -45,13 +45,13 @@ decode = BodyDecoder(MessagesRequest).decode
 
 class DecodedBody(Struct, frozen=True):
     """
-    What a body asks.
+    A decoded body.
 
     Attributes:
         request: The chat request.
-        left_out: What the client asked for and is left out.
+        left_out: The names of the fields that are left out.
         places: Where its parts stand in the body.
-        omits_thoughts: The text of thoughts is not told, and goes into their signature.
+        omits_thoughts: The text of thoughts is not shown, and goes into their signature.
     """
 
     request: ChatRequest
@@ -78,10 +78,10 @@ class DecodedBody(Struct, frozen=True):
 
 def read(given: MessagesRequest) -> DecodedBody:
     """
-    What a body asks.
+    Turn a request for a message into a chat request.
 
     Raises:
-        InvalidRequest: A field is wrong, or cannot be had; the message names it.
+        InvalidRequest: A field is wrong, or not supported; the message names it.
     """
     if given.metadata is not None:
         check_free_form("metadata", given.metadata)

@@ -42,7 +42,7 @@ Shape = Callable[..., dict[str, Any]]
 
 
 def chat_shape(text: str = "", thinking: str = "", calls: Any = None) -> dict[str, Any]:
-    """What a row of a chat holds."""
+    """Make the fields that only a row of a chat has."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if thinking:
         message["thinking"] = thinking
@@ -52,7 +52,7 @@ def chat_shape(text: str = "", thinking: str = "", calls: Any = None) -> dict[st
 
 
 def generate_shape(text: str = "", thinking: str = "", calls: Any = None) -> dict[str, Any]:
-    """What a row of a continued text holds."""
+    """Make the fields that only a row of a completion has."""
     body: dict[str, Any] = {"response": text}
     if thinking:
         body["thinking"] = thinking
@@ -80,10 +80,10 @@ def nanoseconds(seconds: float) -> int:
 
 def durations(began: float) -> dict[str, int]:
     """
-    How long the request in hand has taken so far, and how long its model was waited for.
+    Return the time of the request in hand so far, and its wait for the model, in nanoseconds.
 
     Args:
-        began: When the model was asked, by `time.perf_counter`.
+        began: The start of the call of the model, by `time.perf_counter`.
     """
     context = in_hand()
     ready = context.leased_at or began
@@ -209,7 +209,7 @@ class RowEncoder:
         return encode_json(row) + b"\n"
 
     def _last(self, text: str) -> dict[str, Any]:
-        """What only the last row says."""
+        """Make the fields that only the last row has: the reason, times in nanoseconds, counts of tokens, and `context`."""
         usage, context = self._usage, in_hand()
         end, ready = time.perf_counter(), context.leased_at or self._began
         first_s = context.meter.first_token_s if context.meter is not None else None

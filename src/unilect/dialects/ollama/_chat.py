@@ -59,7 +59,7 @@ _RequestT = TypeVar("_RequestT", ChatRequest, CompletionRequest)
 
 
 class OllamaRequest(Request, frozen=True, kw_only=True):
-    """What both kinds of requests have."""
+    """The fields that both kinds of requests have."""
 
     stream: bool | None = None
     format: Any = None
@@ -149,7 +149,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def _stays(asked: OllamaRequest) -> float | None:
-    """How many seconds the model shall stay loaded, if the request says it."""
+    """Return the seconds that the model stays loaded; None where the request does not set them."""
     return None if asked.keep_alive is None else options.seconds_of(asked.keep_alive)
 
 
@@ -162,13 +162,13 @@ def _fields(
     asked: OllamaRequest, model: Model, reported: WeakSet[Model]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
-    What a chat and a completion have in common, in OpenAI's words, and the names of what is left out.
+    Translate the fields that chats and completions share to OpenAI's. Return them, and the names of those that are left out.
 
     Args:
-        reported: The models of which the log tells already that clients ask for a larger context.
+        reported: The models for which the log says already that clients ask for a larger context.
 
     Raises:
-        InvalidRequest: Something is wrong.
+        InvalidRequest: A field is wrong.
     """
     can = model.capabilities
     fields, left_out = options.option_fields(asked.options or {}, can.context)
@@ -191,7 +191,7 @@ def _fields(
 
 
 def _chat_fields(asked: OllamaRequest, model: Model) -> dict[str, Any]:
-    """What only a chat has: thoughts, and log probabilities by a switch and a number."""
+    """Translate the fields that only a chat has: thoughts, and log probabilities by a switch and a number."""
     fields = options.think_fields(asked.think, model.capabilities, model.name)
     if asked.logprobs or asked.top_logprobs:
         fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs}
@@ -200,10 +200,10 @@ def _chat_fields(asked: OllamaRequest, model: Model) -> dict[str, Any]:
 
 def _is_raw(asked: OllamaGenerateRequest, model: Model) -> bool:
     """
-    Whether a text is continued as it stands: on request, around a gap, and by a model without a template.
+    Return True if a text is continued as it stands: on request, around a gap, and by a model without a template.
 
     Raises:
-        InvalidRequest: Beside it stands what only a template has a place for.
+        InvalidRequest: There is a field beside it that only a template has a place for.
     """
     can = model.capabilities
     plain = bool(asked.raw or asked.suffix)

@@ -29,7 +29,7 @@ def error_body(error: UnilectError) -> bytes:
 
 
 def told(error: UnilectError) -> str:
-    """What an error says to a client of Ollama."""
+    """Return the text of an error for a client of Ollama."""
     if isinstance(error, EngineOverloaded):
         return f"{_BUSY}: {error.message}"
     if isinstance(error, UnsupportedParameter) and (what := _LACKS.get(error.param or "")):

@@ -105,7 +105,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def _refused(service: Service) -> list[Route]:
-    """What changes models, which is the operator's to do."""
+    """Make the routes that would change models. They refuse all requests: models are changed by the operator."""
 
     async def refuse(request: web.Request, what: str, is_known: bool) -> web.StreamResponse:
         asked = await decoded(request, _model.decode)
@@ -159,7 +159,7 @@ def _post(path: str, handler: Handler, summary: str) -> Route:
 
 
 def _described(model: Model) -> Description:
-    """What the first backend of a model says of it."""
+    """Return the description that the first backend of a model has; an empty one without backends."""
     members = model.pool.members
     return members[0].backend.describe() if members else Description()
 
@@ -185,7 +185,7 @@ def _rounded(parameters: int | None) -> str:
 
 
 def _abilities(model: Model) -> list[str]:
-    """What a model is for, in Ollama's words; `embedding` where it makes nothing else."""
+    """Return the abilities of a model in Ollama's words; `embedding` only where it generates no text."""
     can = model.capabilities
     unlisted = "native" if can.passes_unknown else None
     writes = can.chat or can.completions
@@ -201,7 +201,7 @@ def _abilities(model: Model) -> list[str]:
 
 
 def _card(model: Model) -> dict[str, Any]:
-    """What is told of a model everywhere."""
+    """Make the fields that describe a model in every answer."""
     told, name = _described(model), tagged(model.name)
     details = _details(told)
     digest = hashlib.sha256(encode_json([name, details, told.size_bytes])).hexdigest()

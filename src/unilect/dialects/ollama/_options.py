@@ -1,5 +1,5 @@
 """
-What stands beside the text in a request of Ollama's: `options`, `format`, `think` and `keep_alive`, in OpenAI's words.
+The settings beside the text of a request of Ollama's: `options`, `format`, `think` and `keep_alive`, in OpenAI's words.
 
 A number without a fraction is an integer, however it was written: some clients send every number as a float. null asks for nothing.
 

@@ -111,7 +111,7 @@ def meta(model: Model) -> dict[str, Any]:
 
 
 def abilities(model: Model) -> dict[str, Any]:
-    """What a model can do; complete once its backend has been started."""
+    """Return the abilities of a model; complete once its backend has been started."""
     can = model.capabilities
     known: dict[str, str] = {**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}
     if can.chat:

@@ -84,11 +84,11 @@ def routes(site: Site) -> list[Route]:
 
 class DecodedRequest(Struct, frozen=True):
     """
-    What a body asks.
+    A decoded body.
 
     Attributes:
         request: The typed request; a plain completion where `messages` was a prompt as the model reads it.
-        legacy: It came with `functions`, so that the answer must speak of them.
+        legacy: It came with `functions`, so that the answer must use them.
         echoed: The conversation, where the answer repeats it.
     """
 
@@ -101,7 +101,7 @@ def decode(
     body: bytes, profile: CompatProfile = OPENAI, raw: RawFields | None = None
 ) -> DecodedRequest:
     """
-    What a body asks; the older `functions` become `tools`, and a text a turn of the user, or a prompt.
+    Decode a body. The older `functions` become `tools`; a text becomes a turn of the user, or a prompt.
 
     Raises:
         InvalidRequest: As `BodyDecoder.decode`; or two fields contradict each other.
@@ -224,7 +224,7 @@ def _check_tool_choice(request: ChatRequest) -> None:
 
 
 def _is_text(event: Event | None) -> TypeGuard[TextDelta]:
-    """Whether an event is a text of the first choice, and nothing else."""
+    """Return True if an event is a text of the first choice, without log probabilities and further fields."""
     return (
         type(event) is TextDelta
         and event.index == 0

@@ -24,13 +24,13 @@ _LASTING = ("system_fingerprint", "service_tier")
 
 class ChunkEncoder:
     """
-    What the encoders of chats and of plain completions have in common: the parts of a chunk that are the same all through one
-    answer are encoded once.
+    The base of the encoders of chats and of plain completions. The parts of a chunk that are the same in a whole answer are
+    encoded once.
 
     Attributes:
         head: Up to and including `"choices":[`.
         tail: From the end of the choices to the end of the frame; `"usage":null` where the client asked for usage.
-        usage: What was used, once it is known.
+        usage: The usage, once it is known.
         tells_progress: The client wants to know how far the prompt has been read.
     """
 
@@ -99,7 +99,7 @@ class ChunkEncoder:
         self._late |= extra
 
     def kept(self) -> dict[str, Any]:
-        """What was kept, where there will be no usage chunk for it: the last chunk of a choice tells it."""
+        """Return the fields of `keep` where no usage chunk follows: the last chunk of a choice carries them."""
         return {} if self._usage_wanted else self._late
 
     def _build(self) -> None:
@@ -107,7 +107,7 @@ class ChunkEncoder:
 
 
 def progress_object(event: Progress) -> dict[str, Any]:
-    """How far a prompt has been read, in llama.cpp's words."""
+    """Make the progress of reading a prompt, in llama.cpp's words."""
     told = {
         "total": event.total,
         "cache": event.cached,
@@ -159,7 +159,7 @@ def legacy_logprobs(tokens: list[TokenLogprob], offset: int) -> dict[str, Any]:
 
 
 def _characters(token: TokenLogprob) -> int:
-    """How many characters begin in a token."""
+    """Count the characters that begin in a token."""
     if token.bytes is None:
         return len(token.token)
     return sum(byte & 0xC0 != 0x80 for byte in token.bytes)
@@ -177,7 +177,7 @@ def _name(token: TokenLogprob) -> str:
 
 
 def ignored_object(ignored: tuple[str, ...]) -> dict[str, Any]:
-    """What unilect adds to a whole answer: the parameters that were ignored, where there are any."""
+    """Make unilect's field of a whole answer: the parameters that were ignored. It is empty where there are none."""
     return {"unilect": {"ignored": list(ignored)}} if ignored else {}
 
 

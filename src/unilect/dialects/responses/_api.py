@@ -157,7 +157,7 @@ class Responses:
         return json_answer(request, encode_json(body), run.ignored)
 
     async def _planned(self, asked: ResponseRequest, owner: str, id: str) -> Plan:
-        """What a request asks for, shortened where it may be and has to."""
+        """Make the plan of a request; its conversation is shortened where it may be and has to be."""
         before, items = await self._kept.before.items(asked, owner, id)
         if asked.truncation != "auto":
             return plan(asked, placed(asked, before, items), items)

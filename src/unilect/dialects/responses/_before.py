@@ -28,10 +28,10 @@ _ITEM_BYTES = 1024  # what an item costs beside its text
 
 class Before:
     """
-    What stands before requests.
+    The items of the conversation that stand before those of a request.
 
     Args:
-        answers: Where responses are stored; None where nothing is.
+        answers: The store of responses; None where nothing is stored.
     """
 
     def __init__(self, answers: Answers | None) -> None:
@@ -149,7 +149,7 @@ async def _resolved(
 
 def stored_in(answers: Answers | None) -> Answers:
     """
-    Where responses are stored.
+    Return the store of responses.
 
     Raises:
         NotStored: Nothing is stored here.

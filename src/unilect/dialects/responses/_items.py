@@ -83,7 +83,7 @@ def check_readable(items: Iterable[Any], named: str) -> None:
 
 
 def prefix_of(kind: str) -> str:
-    """What the id of an item begins with."""
+    """Return the prefix of the ids of a kind of items."""
     return _PLACES.get(kind, "item")
 
 
@@ -368,7 +368,7 @@ def _content(value: Any, place: str) -> str | list[Part]:
 
 
 def _part_places(content: str | list[Part], place: str) -> list[str]:
-    """Where the parts of a content stand."""
+    """Return the places of a content's parts, such as `PLACE[0]`; none for a text."""
     return [] if isinstance(content, str) else [f"{place}[{n}]" for n in range(len(content))]
 
 

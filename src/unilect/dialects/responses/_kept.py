@@ -1,10 +1,10 @@
 """
-What is kept of responses: stored ones, and the answers that are made without their client.
+The responses that are stored, and the answers that go on without their client.
 
 1. Whoever made a response sees it, and no one else. An id that is not theirs is one that is not there.
-2. A response is stored before its end is told, so that who has its end can go on from it.
+2. A response is stored before its end is sent, so that a client that has its end can go on from it.
 3. One that runs in the background belongs to the server: a client that leaves stops nothing, but it ends with its key. A server that ends leaves it `failed`; one that
-   was killed is found out by others, which see that it says nothing of itself any more.
+   was killed is detected by others, since its server's record is no longer refreshed.
 
 Source: https://platform.openai.com/docs/guides/conversation-state, https://platform.openai.com/docs/guides/background
 """
@@ -86,7 +86,7 @@ class KeptRun:
 
     @property
     def attempts(self) -> int:
-        """How many answers a backend gave before one was valid."""
+        """The number of answers that a backend gave until one was valid."""
         return self._run.attempts
 
     async def batches(self) -> Batches:
@@ -427,7 +427,7 @@ class Kept:
         )
 
     def store(self) -> Answers:
-        """Where responses are stored; errors as `stored_in`."""
+        """Return the store of responses; errors as `stored_in`."""
         return stored_in(self.answers)
 
 

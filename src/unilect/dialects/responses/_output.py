@@ -56,14 +56,14 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 class Telling(Struct, frozen=True):
     """
-    How an answer is told.
+    The form of an answer.
 
     Attributes:
-        fields: What the response object repeats of the request.
-        names: By the name of a function, what the client calls it.
-        summary: What the model thinks is told as a summary, too.
+        fields: The fields of the request that the response object repeats.
+        names: The client's names of functions, by ours.
+        summary: Thoughts are sent as a summary, too.
         encrypted: Reasoning items carry their text for clients that keep nothing else.
-        logprobs: Log probabilities are told.
+        logprobs: Log probabilities are sent.
         named: Makes an error name the parameters of the client.
     """
 
@@ -243,7 +243,7 @@ class ResponseEncoder:
         return [first, self.repeated(), b'"output":[%b],"usage":%b}' % (items, usage)]
 
     def repeated(self) -> bytes:
-        """What every event with the response repeats of the request; it is encoded once."""
+        """Encode the fields of the request that every event with the response repeats; done once."""
         if self._repeated is None:
             repeated = encode_json(self._telling.fields)[1:-1]
             self._repeated = repeated + b"," if repeated else b""

@@ -100,7 +100,7 @@ class MessageItem:
 
 
 class ReasoningItem:
-    """What the model thinks, while it is told; attributes as of a message."""
+    """The item of the model's thoughts, while they are streamed; attributes as of a message."""
 
     def __init__(self, response: str, index: int, summary: bool, encrypted: bool) -> None:
         self.index = index
@@ -173,7 +173,7 @@ class CallItem:
         self.head = b"" if self._custom else delta
 
     def goes_on(self, event: Event) -> bool:
-        """Whether an event is a piece of this call."""
+        """Return True if an event is a piece of this call."""
         return isinstance(event, ToolCallDelta) and event.call == self._call
 
     def opened(self, number: int) -> list[bytes]:

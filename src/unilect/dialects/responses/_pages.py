@@ -15,7 +15,7 @@ from unilect.store.answers import Item
 
 class Page(Struct, frozen=True):
     """
-    What a client wants to see of a list.
+    The part of a list that a client asks for.
 
     Attributes:
         after: The id of the last item of the page before.

@@ -59,7 +59,7 @@ OPTIONAL = {name: _NAMES[name] for name in AGENTS_SEND if name in _NAMES}
 
 
 class Reasoning(Struct, frozen=True):
-    """How the model is to think."""
+    """The settings of the model's thinking."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Short | None = None
@@ -69,7 +69,7 @@ class Reasoning(Struct, frozen=True):
 
 
 class TextOptions(Struct, frozen=True):
-    """What the answer's text is to be."""
+    """The form of the answer's text."""
 
     format: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -82,7 +82,7 @@ class ConversationRef(Struct, frozen=True):
 
 
 class PromptRequest(Request, frozen=True, kw_only=True):
-    """What makes a prompt: of a response, and of what only counts or shortens one."""
+    """The fields that make a prompt: of a response, and of requests that only count or shorten one."""
 
     input: Text | Annotated[list[Any], Meta(max_length=MAX_ITEMS)] | None = None
     instructions: Text | None = None
@@ -133,12 +133,12 @@ class CompactRequest(PromptRequest, frozen=True, kw_only=True):
 
 class Plan(Struct, frozen=True):
     """
-    What is to be done for a request.
+    A request that is ready for the model.
 
     Attributes:
-        chat: What the model is asked.
-        telling: How the answer is told.
-        left_out: What was left out of the request.
+        chat: The request to the model.
+        telling: The form of the answer.
+        left_out: The names of what was left out of the request.
         items: The request's own input, resolved.
     """
 
@@ -166,14 +166,14 @@ def placed(
 
 def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, Any]]) -> Plan:
     """
-    What a request asks the model.
+    Turn a request into one to the model.
 
     Args:
         talk: The items of the conversation.
         items: The request's own, without references.
 
     Raises:
-        InvalidRequest: A field is wrong, or asks for what cannot be had.
+        InvalidRequest: A field is wrong, or not supported.
     """
     if asked.prompt is not None:
         raise refusal("prompt", "there are no stored prompts here; send `input` and `instructions`")
@@ -380,7 +380,7 @@ _AS_SAID = _LEFT_UNSAID.keys() - {"conversation", "reasoning", "service_tier", "
 
 
 def echoed(asked: ResponseRequest) -> dict[str, Any]:
-    """What a response repeats of its request; its clients' types require all of it."""
+    """Return the fields that a response repeats of its request; its clients' types require all of them."""
     fields = _LEFT_UNSAID.copy()
     for name in asked.raw_fields:
         if name in _AS_SAID and (value := getattr(asked, name)) is not None:

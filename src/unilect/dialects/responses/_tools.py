@@ -33,10 +33,10 @@ _HOSTED = (
 
 class CalledAs(Struct, frozen=True):
     """
-    What the client knows a function by.
+    The client's name of a function.
 
     Attributes:
-        kind: Whether it is a function or a custom tool.
+        kind: A function or a custom tool.
         name: Its name.
         namespace: The namespace that it stands in; None where in none.
     """

@@ -63,7 +63,7 @@ def _without(
 
 
 def _beginnings(talk: Sequence[Placed]) -> list[int]:
-    """Where turns of the user begin."""
+    """Return the numbers of the items that begin a turn of the user."""
     return [
         number
         for number, (place, item) in enumerate(talk)

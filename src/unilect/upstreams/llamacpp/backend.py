@@ -171,7 +171,7 @@ class LlamaCppUpstream(Backend):
         return (await self._spelled(fields, "parse_special", Tokens)).tokens
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What token ids stand for; see `Backend`."""
+        """Return the bytes of token ids; see `Backend`."""
         fields = {"content": tokens, "with_pieces": True}
         try:
             return (await self._spelled(fields, "with_pieces", Pieces)).raw
@@ -179,7 +179,7 @@ class LlamaCppUpstream(Backend):
             raise unknown_token("prompt") from error
 
     async def _spelled(self, fields: dict[str, Any], what: str, kind: type[_T]) -> _T:
-        """What /tokenize answers; a server of 2023 knows none of its options."""
+        """Call /tokenize with an option; a server of 2023 knows none of them."""
         if self._of_2023:
             raise UnsupportedOperation(
                 f"The model's server does not support `{what}`. Remove it, or ask another model."
@@ -205,11 +205,11 @@ class LlamaCppUpstream(Backend):
         return await self._count(request)
 
     def describe(self) -> Description:
-        """What the model is, as its server says; see `Backend`."""
+        """Describe the model, as its server does; see `Backend`."""
         return Description(quantization=self._weights)
 
     def native_facts(self) -> NativeFacts:
-        """What the server says of its model; see `Backend`."""
+        """Return the server's own facts of its model; see `Backend`."""
         return self._facts
 
     async def check(self) -> None:

@@ -362,7 +362,7 @@ def _log(probability: float | None) -> float:
 
 
 def facts_of(props: bytes, meta: Mapping[str, Any]) -> NativeFacts:
-    """What a client may know of a server's answer to /props, and of its list of models; paths stay there."""
+    """Return the facts that a client may know of a server's answer to /props, without paths, and those of its list of models."""
     told = msgspec.json.decode(props, type=dict[str, Any])
     return NativeFacts({name: told[name] for name in _FACTS if name in told}, meta)
 

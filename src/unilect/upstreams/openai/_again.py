@@ -32,7 +32,7 @@ _OF_TEMPLATE = re.compile(r"\broles?\b|system|alternat|template|jinja|tool.calls
 
 class Forms:
     """
-    What a server's chat template takes, as far as refusals have told.
+    The form of conversations that a server's chat template takes, as learned from refusals.
 
     Attributes:
         first: The number of the form in which chats are sent.
@@ -122,7 +122,7 @@ class PatientServer:
         in_hand().lowered = name
 
     def _takes_another_form(self, error: InvalidRequest) -> bool:
-        """Whether there is another form of the conversation, which is then the one to be sent."""
+        """Move on to the next form that changes the conversation. False without one, and for an error that is not the template's."""
         if not _OF_TEMPLATE.search(error.message):
             return False
         self._refusal = self._refusal or error

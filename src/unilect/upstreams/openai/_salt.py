@@ -25,7 +25,7 @@ _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(?![0-9])")
 
 
 def takes_salt(version: object) -> bool:
-    """Whether vLLM of a version, as it tells it, keeps prompts with different salts apart and never refuses a salt."""
+    """Return True if this version of vLLM keeps prompts with different salts apart and never refuses a salt."""
     match = _VERSION.match(version) if isinstance(version, str) else None
     return match is not None and (int(match[1]), int(match[2])) >= _SINCE
 

@@ -310,7 +310,7 @@ def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
 
 
 def description(card: Mapping[str, Any]) -> Description:
-    """What a model is, as another unilect, or llama-server, lists it."""
+    """Read the description of a model from its entry in the list of another unilect, or of llama-server; empty if invalid."""
     own, meta = card.get("unilect"), card.get("meta")
     told = own.get("details") if isinstance(own, dict) else None
     if told is None and isinstance(meta, dict):
@@ -350,7 +350,7 @@ def _plain(value: Any) -> Any:
 
 
 def more_fields(kind: ServerKind, request: Request) -> dict[str, Any]:
-    """What a server of this kind is asked for beside a request's own fields."""
+    """Make the fields that a server of this kind needs beside the request's own."""
     if not isinstance(request, ChatRequest):
         return {}
     more: dict[str, Any] = {}

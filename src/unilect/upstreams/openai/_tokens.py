@@ -37,7 +37,7 @@ class _Text(Struct):
 
 class Tokens:
     """
-    What a server tells of tokens.
+    The calls of a server that count and convert tokens.
 
     Args:
         server: The server, by its base URL.
@@ -46,7 +46,7 @@ class Tokens:
         model: The model's name there.
 
     Raises:
-        UnsupportedOperation: Servers of this kind tell none.
+        UnsupportedOperation: Servers of this kind have no such calls.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Tokens:
 
     async def of_chat(self, fields: Mapping[str, Any]) -> int:
         """
-        How many tokens the prompt of a chat has.
+        Count the tokens of a chat's prompt.
 
         Args:
             fields: The chat's body.

@@ -67,13 +67,13 @@ class Choice(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class PromptDetails(Struct, forbid_unknown_fields=True, gc=False):
-    """What the prompt's tokens are."""
+    """The details of the prompt's tokens."""
 
     cached_tokens: Count | None = None
 
 
 class CompletionDetails(Struct, forbid_unknown_fields=True, gc=False):
-    """What the answer's tokens are."""
+    """The details of the answer's tokens."""
 
     reasoning_tokens: int | None = None
 
@@ -90,7 +90,7 @@ class UsageField(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ProgressField(Struct, gc=False):
-    """How far llama.cpp has read the prompt."""
+    """The progress of llama.cpp in reading the prompt, in tokens."""
 
     total: Count
     processed: Count

@@ -206,14 +206,14 @@ class OpenAIUpstream(Backend):
         return found
 
     async def _ranked(self, request: RerankRequest) -> Ranking:
-        """What the server says of documents, as it says it."""
+        """Ask the server for its ranking; the scores are as it gives them."""
         body = ranking.wire_body(request, self._theirs, self.kind)
         answer = await self._post("/rerank", body, "reranking")
         return ranking.decode_ranking(answer, len(request.documents))
 
     async def _post(self, path: str, body: bytes, what: str) -> bytes:
         """
-        What the server answers on a path that not every server has.
+        Post to a path that not every server has.
 
         Raises:
             UnsupportedOperation: The base URL is right, and there is no such path.
@@ -228,7 +228,7 @@ class OpenAIUpstream(Backend):
             ) from error
 
     def describe(self) -> Description:
-        """What the model is, as its server says; see `Backend`."""
+        """Describe the model, as its server does; see `Backend`."""
         return self._description
 
     async def check(self) -> None:
@@ -270,7 +270,7 @@ class OpenAIUpstream(Backend):
         return Tokens(self._server, self._root, self.kind, self._theirs)
 
     def _fields(self, request: GenerationRequest) -> dict[str, Any]:
-        """What of a request's body is the same for whole answers and streams."""
+        """Make the fields that the bodies of whole answers and streams share."""
         fields = request_fields(request, without=("model", "stream", "stream_options"))
         return wire_fields(self.kind, fields) | more_fields(self.kind, request)
 
@@ -338,7 +338,7 @@ class _End:
         self._at = 0.0
 
     def is_due(self, answer: Response, frames: list[bytes]) -> bool:
-        """Whether these frames are none, and the last ones came long ago: comments are no reason to wait."""
+        """Return True if there are no frames, and the last ones came too long ago. Comments do not prolong the wait."""
         answer.timeout_s = min(END_TIMEOUT_S, answer.timeout_s)
         now = asyncio.get_running_loop().time()
         if frames:

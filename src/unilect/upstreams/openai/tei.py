@@ -34,7 +34,7 @@ _Part = TypeVar("_Part")
 
 
 class Info(Struct, frozen=True):
-    """What /info says, as far as it is acted on."""
+    """The fields of /info that are used."""
 
     model_id: str
     model_type: dict[str, Any]
@@ -49,7 +49,7 @@ class _Scored(Struct):
 
 
 async def info_of(root: HttpServer) -> Info | None:
-    """What a server says of itself at /info; None where it is no TEI, or cannot be asked."""
+    """Ask a server for /info; None where it is not a TEI, or does not answer."""
     try:
         info = msgspec.json.decode(await root.get("/info"), type=Info)
     except (UnilectError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -58,7 +58,7 @@ async def info_of(root: HttpServer) -> Info | None:
 
 
 def capabilities(info: Info) -> Capabilities:
-    """What a TEI can do."""
+    """Derive the capabilities of a TEI from the type of its model."""
     embeds, ranks = ("embedding" in info.model_type), ("reranker" in info.model_type)
     does = "embeds texts" if embeds else "ranks documents" if ranks else "classifies texts"
     taken = _OF_EMBED if embeds else _OF_RERANK
@@ -76,7 +76,7 @@ def capabilities(info: Info) -> Capabilities:
 
 
 def description(info: Info) -> Description:
-    """What its model is."""
+    """Describe the model by its data type and its longest input, in tokens."""
     return Description(quantization=info.model_dtype, context=info.max_input_length)
 
 
@@ -136,7 +136,7 @@ class TextEmbeddings:
         self, items: Sequence[_Item], ask: Callable[[Sequence[_Item]], Awaitable[_Part]]
     ) -> list[_Part]:
         """
-        What is answered to some items, as many a call as the server takes.
+        Send items in parts, each as large as the server takes; return the answers in the items' order.
 
         Raises:
             UnilectError: As the first call that fails; the others are cancelled.
