@@ -27,7 +27,7 @@ _TOO_LONG = signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL
 
 
 class TrialError(ValueError):
-    """A failed trial: the code or file cannot be used, and the message says why."""
+    """A failed trial: what was tried cannot be used, and the message says why."""
 
 
 class TrialFailed(TrialError):

@@ -394,7 +394,7 @@ class Child:
 
 
 def meaning(error: Exception) -> UnilectError:
-    """Return the error that a failed call is answered with; one of unilect's own is logged, too."""
+    """Return the error that answers a failed call. Any exception but a UnilectError is logged, too."""
     if isinstance(error, UnilectError):
         return error
     traceback.print_exception(error)
