@@ -32,33 +32,33 @@ class Adapter(Struct, frozen=True):
 
 class Capabilities(Struct, frozen=True):
     """
-    What a backend can do.
+    The capabilities of a backend.
 
     Attributes:
-        parameters: For each request parameter how it is honoured: *native* by the backend, *emulated* by unilect, *accepted*
+        parameters: The support of each request parameter: *native* by the backend, *emulated* by unilect, *accepted*
             (it is about the caller and changes no answer), *refused*. One that is missing here is unknown.
         passes_unknown: Unknown fields are handed to the backend untouched; else they are reported as ignored.
         fans_out: The backend takes one prompt and makes one choice at a time; unilect runs the others beside it.
         fans_beams_out: With `num_beams` it makes all `n` choices of a prompt itself: the best of one search.
         max_in_flight: The most requests that the backend takes at a time; more wait.
-        slots: How many requests it answers side by side, where it says that; it takes more and lets them wait.
+        slots: The number of requests that it answers side by side, where it says that; it takes more and lets them wait.
         context: The most tokens of prompt and answer together, or None where the backend does not say.
         vision: Messages may hold images.
         image_urls: An image may be anything that a client sends; else it is always a `data:` URL.
         continues: A conversation may end with a turn of the assistant, which the answer goes on with.
-        resumes: How it goes on with an answer that was interrupted in the middle. *again*: the same request with the same seed is
-            answered with the same text. *text*: it goes on with a text that it is given, also another server's, in a plain completion, and in a
+        resumes: The way in which it continues an interrupted answer. *again*: the same request with the same seed is
+            answered with the same text. *text*: it continues a text, also another server's, in a plain completion, and in a
             chat where it `continues`. *both*: the same text where the request is greedy or has a seed, else it goes on. None: not at all.
-        thinking: The model's template has a place for what it thinks before it answers; None where that is not known.
+        thinking: The model's template has a place for thoughts before an answer; None where that is not known.
         template_names: The names that the model's chat template asks for, which `chat_template_kwargs` may hold; None where that is
             not known, and all are passed on.
         schema_keywords: The JSON Schema keywords that the backend enforces while it generates, as `constraints.schema.Use` names
-            them; finished answers are held against what they must satisfy then. None where it is not known.
+            them; finished answers are then validated against the rest. None where it is not known.
         tool_form: The form in which the model was trained to call tools, by its name in `families`, where the backend knows it; for
             tools that unilect writes into the prompt, since the backend takes none.
         adapters: Those whose scales a request may choose, in the order of their ids.
         chat, completions, embeddings, rerank: Whether the backend answers these at all.
-        why_not: Why it does not, in a clause for the client, by the name of what it does not answer.
+        why_not: The reason why it does not answer one of these, in a clause for the client, by its name.
         settled: What it cannot do is refused without starting it; false while `start` may find that it can do more.
     """
 
@@ -93,11 +93,11 @@ class Capabilities(Struct, frozen=True):
 
 class Description(Struct, frozen=True, omit_defaults=True):
     """
-    What a model is, as far as its backend knows.
+    The description of a model, as far as its backend knows it.
 
     Attributes:
         family: The kind of network, such as `llama`.
-        parameters: How many it has; about, where its files do not count them.
+        parameters: The number of its parameters; about, where its files do not count them.
         quantization: The type of most of its weights, such as `Q4_K_M` or `bfloat16`.
         context: The most tokens that it was made for.
         format: The form of its files, such as `gguf`.
@@ -116,7 +116,7 @@ class Description(Struct, frozen=True, omit_defaults=True):
 
 class NativeFacts(Struct, frozen=True):
     """
-    What llama.cpp's own server says of a model, as far as it is there to be asked.
+    The facts of a model that llama.cpp's own server publishes, as far as there are any.
 
     Attributes:
         props: As its /props has it: `default_generation_settings`, `chat_template`, `modalities` and the like.
@@ -132,7 +132,7 @@ class Generates(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do; final once `start` has returned, and before it what is not there is refused: see `settled`."""
+        """Its capabilities, final once `start` has returned; before that a missing one is refused: see `settled`."""
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """
@@ -151,15 +151,15 @@ class Life(Protocol):
 
     @property
     def starts(self) -> int:
-        """How often it has become ready."""
+        """The number of times that it became ready."""
 
     @property
     def deaths(self) -> int:
-        """How often it ended unasked."""
+        """The number of times that it ended unasked."""
 
     @property
     def hangs(self) -> int:
-        """How often it was killed because it answered nobody."""
+        """The number of times that it was killed because it answered nobody."""
 
     @property
     def processes(self) -> int:
@@ -167,11 +167,11 @@ class Life(Protocol):
 
     @property
     def comes_back(self) -> bool:
-        """Whether it has served, and serves or will serve again by itself."""
+        """True if it has served, and serves or will serve again by itself."""
 
     @property
     def resident_memory_bytes(self) -> int:
-        """What it has in memory while it serves, with the files that it maps; 0 where the system does not tell."""
+        """The bytes that it has in memory while it serves, with the files that it maps; 0 where the system does not say."""
 
     def forgive(self) -> None:
         """Forget how often it has died, so that it may be started at once."""
@@ -234,11 +234,11 @@ class Backend:
         return None
 
     def describe(self) -> Description:
-        """What the model is; an engine says it before its start, from its files, and an upstream after it."""
+        """Describe the model; an engine can before its start, from its files, and an upstream after it."""
         return Description()
 
     def native_facts(self) -> NativeFacts:
-        """What llama.cpp's server says of the model; nothing before it has been started, or where there is none."""
+        """Return llama.cpp's facts of the model; none before its first start, or where its server is not llama.cpp's."""
         return NativeFacts()
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
@@ -271,7 +271,7 @@ class Backend:
         raise _unsupported("support `parse_special`. Remove it, or ask another model")
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What each token id stands for; it may be a part of a character."""
+        """Return the bytes of each token id; they may be a part of a character."""
         raise _unsupported("support `with_pieces`. Remove it, or ask another model")
 
     async def render(self, request: ChatRequest) -> str:
@@ -327,7 +327,7 @@ class Report(Protocol):
 
 class BackendSpec(Struct, frozen=True):
     """
-    Where a backend is to be made.
+    The arguments of a backend's factory.
 
     Attributes:
         name: The model's name.
@@ -336,10 +336,10 @@ class BackendSpec(Struct, frozen=True):
         config: Its settings.
         options: Its `[models.NAME.options]`, as the `Options` beside the factory; None where the backend has none.
         threads: Processor threads for an engine.
-        progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
-        shared: What the backends of one configuration share, such as one base for several adapters.
+        progress: Called with the step (`loading`, `downloading`), the part of it that is done, and its size in bytes.
+        shared: Objects that the backends of one configuration share, such as one base for several adapters.
         checker: Compiles the grammars and schemas of clients; the server's only one.
-        engines: How many engines the server has.
+        engines: The number of the server's engines.
         several_callers: The server has a key, as far as is known before it starts: there may be several callers.
     """
 

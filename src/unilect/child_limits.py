@@ -1,5 +1,5 @@
 """
-What a process of ours does to itself when it starts: it ends with its parent, and its memory has a bound.
+The limits that a child process sets for itself when it starts: it ends with its parent, and its memory has a bound.
 
 A limit on data segments holds for what a process allocates, and not for files that it maps: the weights of a GGUF do not count.
 
@@ -34,13 +34,13 @@ def ignore_user_signals() -> None:
 
 
 def go_first() -> None:
-    """Where memory runs out all the same, the kernel ends this process before others."""
+    """Have the kernel end this process before others when memory runs out all the same."""
     with suppress(OSError):  # another system
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
 
 
 def data_bytes() -> int | None:
-    """What this process has allocated, touched or not; None where the system does not tell."""
+    """Return the bytes that this process has allocated, touched or not; None where the system does not say."""
     data = field_of(Path("/proc/self/status"), "VmData:")
     return None if data is None else data * 1024
 

@@ -20,17 +20,17 @@ from unilect.events import Usage
 
 class Measured(Protocol):
     """
-    What measures a request.
+    The meter of a request.
 
     Attributes:
-        finish_reason: Why the last choice that has ended did; empty before that.
+        finish_reason: The `finish_reason` of the last choice that has ended; empty before that.
     """
 
     finish_reason: str
 
     @property
     def usage(self) -> Usage:
-        """What the answer has used so far."""
+        """The tokens that the answer has used so far."""
 
     @property
     def first_token_s(self) -> float | None:
@@ -63,7 +63,7 @@ class Lease(Protocol):
 
 
 class Rates(Protocol):
-    """What a million tokens of a model cost, in any currency."""
+    """The price of a million tokens of a model, in any currency."""
 
     @property
     def prompt(self) -> float:
@@ -95,40 +95,40 @@ class Attempt(NamedTuple):
 
 class Context(Struct, eq=False, kw_only=True):
     """
-    What is known of one request.
+    The state of one request.
 
     Attributes:
         request_id: The request's id, as the client and the access log have it.
         address: The client's, without the port; empty where it has none.
         caller: The name of the caller's key; empty where it is not known.
         models: The names of the models that the caller may use; None for all.
-        owner: Whose key it is; empty for nobody's.
+        owner: The owner of the key; empty where it has none.
         limits: The limits of the caller's key, by name.
         has_budget: One of the limits that held for it when it came is a budget; None where they were not looked at.
         plan: The limits that hold for it, as `gateway/limits.py` keeps them; None where they were not looked at.
-        at: When it came, in seconds since 1970, as its row of the ledger has it; None where it has none.
-        endpoint: What was called, as metrics name it.
+        at: The time when it came, in seconds since 1970, as its row of the ledger has it; None where it has none.
+        endpoint: The endpoint that was called, as metrics name it.
         dialect: The API that was called.
         priority: `BATCH`, or less, for one that gives way to others that wait for a backend, for a time.
         body: Its large body's part of the memory for all of them; None where the body is not large. What outlives the request takes it over.
-        queued: Where it waits for its turn; None where it does not.
+        queued: Its place in the queue; None where it does not wait.
         deadline: The event loop's time after which the request is sent to no backend any more; None for never.
-        started: When the request came, by `time.perf_counter`.
-        model: The model that was asked for; empty until then.
+        started: The time when the request came, by `time.perf_counter`.
+        model: The requested model; empty until it is known.
         answering: The model that answers: its fallback, where that is another one.
-        source: Where the answering backend comes from.
-        price: What the model that was asked for costs, as it was then; None where it is free.
-        leased_at: When a started backend was ready for the request, by `time.perf_counter`; None before that.
-        meter: What measures the request.
-        task: What answers it; None where nobody may end it.
-        ended: Why it was ended by us; None where it was not.
-        failure: What its client was told instead of an answer, or of the rest of one; None where there was no such thing.
+        source: The source of the answering backend.
+        price: The price of the requested model at that time; None where it is free.
+        leased_at: The time when a started backend was ready for the request, by `time.perf_counter`; None before that.
+        meter: The request's meter.
+        task: The task that answers it; None where nobody may cancel it.
+        ended: The reason why unilect ended it; None where it did not.
+        failure: The error that its client got instead of an answer, or of the rest of one; None where it got none.
         attempts: The backends that have failed on it, in order.
         held: Its client has left, and its answer waits for the same request (`gateway/rejoin.py`), which takes it off the list.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
-        headers: What every answer to the request tells, such as what is left of the caller's limits.
-        trace: What traces the request; None where nothing does.
+        headers: Headers of every answer to the request, such as what is left of the caller's limits.
+        trace: The request's trace; None where there is none.
         trace_headers: The lines of W3C's trace context, for the head of a request to an upstream; empty where nothing is traced.
     """
 
@@ -213,8 +213,8 @@ class Context(Struct, eq=False, kw_only=True):
 
 def ended_by(error: BaseException | None) -> BaseException | None:
     """
-    How the request in hand ended: for a cancellation that `Context.end` has caused its reason, and the task may go on then; else the
-    error itself, such as where the client has left, or the server cancels it.
+    Return the reason why the request in hand ended: for a cancellation that `Context.end` has caused its reason, and the task may go on then; else
+    the error itself, such as where the client has left, or the server cancels it.
     """
     context = in_hand()
     if context.ended is None or not isinstance(error, asyncio.CancelledError):

@@ -59,7 +59,7 @@ from typing import Any, ClassVar, Self
 
 
 class _OfCaller:
-    """What errors have in common that are the caller's doing."""
+    """The base of errors that the caller causes."""
 
     type: ClassVar[str] = "invalid_request_error"
     number: ClassVar[int] = 40001
@@ -102,12 +102,12 @@ class UnilectError(Exception):
 
     @property
     def for_operator(self) -> str:
-        """What is said to whoever runs the server where no request is in hand: the reason where there is one, else the message."""
+        """The message for whoever runs the server where no request is in hand: the reason where there is one, else the message."""
         return self.reason or self.message
 
     @property
     def for_log(self) -> str:
-        """What the log tells of a request: nothing that a backend has said, as that may repeat the request."""
+        """The message for the log of a request: without any words of a backend, as they may repeat the request."""
         return self.logged or self.for_operator
 
     def reword(self, change: Callable[[str], str]) -> None:
@@ -334,7 +334,7 @@ class QuotaExceeded(RateLimited):
 
 
 class QuotaReserved(QuotaExceeded):
-    """What is left of the caller's quota is reserved for running requests, which may leave some of it."""
+    """The rest of the caller's quota is reserved for running requests, which may leave some of it."""
 
 
 class AnswerTooLong(QuotaExceeded):
@@ -483,7 +483,7 @@ def listed(names: Iterable[str], most: int = 20) -> str:
 
 
 def unreadable(error: OSError) -> str:
-    """What is said of a file that the system does not let us read."""
+    """Make the message for a file that the system does not let us read."""
     return f"{error.filename}: cannot be read ({error.strerror}). Check the path, and that the user of this process may read it."
 
 

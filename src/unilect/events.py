@@ -178,13 +178,13 @@ _OF_THE_SERVER = frozenset({"system_fingerprint", "service_tier", "id_slot"})
 
 
 def tells(batch: list[Event]) -> bool:
-    """Whether a batch holds a piece of the answer, and not only how far the prompt is, or who answers."""
+    """Return True if a batch has a piece of the answer, and not only the progress of the prompt or facts of the server."""
     # nearly always the first: a generator costs more than the rest of this
     return type(batch[0]) is TextDelta or not all(map(is_before, batch))
 
 
 def is_before(event: Event) -> bool:
-    """Whether an event may come before the answer has begun."""
+    """Return True if an event may come before the answer has begun."""
     if type(event) is not Opaque:
         return type(event) is Progress
     extra = event.extra
@@ -229,7 +229,7 @@ class Choice(Struct):
 
 
 class Answer(Struct):
-    """What a whole request was answered with."""
+    """The answer to a whole request."""
 
     choices: list[Choice]
     usage: Usage
@@ -238,12 +238,12 @@ class Answer(Struct):
 
 class Tally:
     """
-    What an answer has used: so far by its events, and in the end as its backend says it, if it does.
+    The tokens that an answer has used: so far by its events, and in the end by its backend's own count, if there is one.
 
     Attributes:
-        read: How far the prompt is.
+        read: The progress of the prompt.
         made: The tokens of the answer.
-        said: What the backend says.
+        said: The backend's own count; None where there is none.
     """
 
     __slots__ = ("made", "read", "said")

@@ -1,5 +1,5 @@
 """
-How an extra of unilect is installed: the one place that knows, for error messages.
+The command that installs an extra of unilect, for error messages. It is written here alone.
 
 Source: https://packaging.python.org/en/latest/specifications/direct-url/ (what an installer keeps of where a package came from)
 """

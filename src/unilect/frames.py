@@ -61,10 +61,7 @@ _ERRORS = {
 
 
 class Call(Struct):
-    """
-    What is asked: the name of an operation, what it is to be done with, the LoRA blend to apply, whose cached prompts to reuse, and which
-    request it is for.
-    """
+    """A call: the name of an operation, its body, the LoRA blend to apply, whose cached prompts to reuse, and the request's id."""
 
     operation: str
     body: Raw
@@ -201,7 +198,7 @@ def reply_in(frame: bytes) -> Reply:
 
 
 def _error_of(failed: ErrorReply) -> UnilectError:
-    """What a child says of a request, as an error."""
+    """Turn a child's error reply into an error."""
     kind = _ERRORS.get(failed.kind, BackendError)
     error = kind(
         failed.message,

@@ -78,7 +78,7 @@ def parts(file: str) -> list[str]:
 
 
 def is_here(location: str) -> bool:
-    """Whether the hub need not be asked for a location: it is there, or can be nothing of the hub's."""
+    """Return True if a location needs no call to the hub: it is there, or can be nothing of the hub's."""
     hub = _HUB_FILE.match(location) or _is_repo(location.partition(":")[0])
     return Path(location).expanduser().exists() or not hub
 
@@ -115,7 +115,7 @@ def local_copy(location: str, folder: bool = False) -> Path | None:
 
 
 def _is_repo(location: str) -> bool:
-    """Whether a location may be a repository of the hub; `folder/x.gguf` is a path."""
+    """Return True if a location may be a repository of the hub; `folder/x.gguf` is a path."""
     return REPO.match(location) is not None and not location.lower().endswith(".gguf")
 
 
@@ -275,7 +275,7 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
 
 
 def _contents(repo: str, missing: str) -> str:
-    """What a repository holds of the kind of a file that it has not, as a sentence."""
+    """List the files of a repository that are of the kind of a missing file, as a sentence."""
     try:
         files = list(_sizes(repo))
     except ConfigError as error:
@@ -289,7 +289,7 @@ def _contents(repo: str, missing: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Why the hub cannot be reached, and what can be done about it."""
+    """Return the reason why the hub cannot be reached, and what can be done about it."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if isinstance(error, OfflineModeIsEnabled):
@@ -302,7 +302,7 @@ def _why(error: Exception) -> str:
 
 
 def _cached(repo: str, file: str) -> Path | None:
-    """What the cache has of a file; the client's downloads ask the hub for other things even where they may read the cache only."""
+    """Find a file in the cache, without the client's download, which asks the hub for other things even where it may read the cache only."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(repo, file)
@@ -438,7 +438,7 @@ def _digest(path: Path, size: int, like: str) -> str:
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:
-    """What the hub, the way to it, and the client that will not go there raise."""
+    """Return the exceptions of the hub, of the connection to it, and of the client that is offline."""
     import httpx2
     from huggingface_hub.errors import OfflineModeIsEnabled
 

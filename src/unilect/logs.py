@@ -73,7 +73,7 @@ def escaped(text: str) -> str:
 
 
 class Line(Protocol):
-    """What becomes a line of the log when it is written: of few bytes, and of values that no longer change."""
+    """A line of the log that is formatted when it is written: of few bytes, and of values that no longer change."""
 
     def text(self) -> str:
         """The line, without time and level; without control characters."""
@@ -82,7 +82,7 @@ class Line(Protocol):
         """The message of the line as JSON."""
 
     def fields(self) -> Mapping[str, Any]:
-        """What stands beside the message of the line as JSON."""
+        """Return the fields beside the message of the line as JSON."""
 
 
 class LogSink:

@@ -72,10 +72,10 @@ def use_all(group: str, step: Callable[[Any], object]) -> tuple[list[str], list[
 
 def use(entry: EntryPoint, step: Callable[[Any], Any]) -> Any:
     """
-    What becomes of that which an entry point names.
+    Load an entry point, and return the result of `step`.
 
     Raises:
-        ConfigError: It is broken, or what it was given is wrong. A flaw of unilect's own is raised as it is.
+        ConfigError: It is broken, or its input is wrong. An exception of unilect's own entry points is raised as it is.
     """
     try:
         return step(entry.load())

@@ -70,5 +70,5 @@ def sigmoid(logit: float) -> float:
 
 
 def cut_name(place: int, field: str = "documents") -> str:
-    """How an answer names a document of which the end was not read."""
+    """Return the name of a document of which the end was not read, as an answer has it."""
     return f"{field}[{place}]:cut"

@@ -1,8 +1,8 @@
 """
-What must not be shown: credentials in URLs, and configured secrets in the words of a server.
+Redaction of secrets: credentials in URLs, and configured secrets in the words of a server.
 
-Every URL that is printed, logged or told goes through `redacted`. What a server says of its errors goes through `Secrets`, because
-some servers repeat the key that they were sent.
+Every URL that is printed, logged or sent goes through `redacted`. A server's error message goes through `Secrets`, because
+some servers repeat the key that they receive.
 """
 
 import base64

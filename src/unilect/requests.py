@@ -1,9 +1,9 @@
 """
-What a client asks for, typed. OpenAI's names are our names; a dialect with other names translates at its border.
+The typed requests of clients. OpenAI's names are our names; a dialect with other names translates at its border.
 
 The Structs are decoded straight from the body, so their annotations are the validation and the schema of /openapi.json.
-`raw_fields` keeps every top-level field of the body as it was written: what nobody here knows is passed on to an upstream that may
-know it, byte for byte. Whoever changes a field of a request does it with `changed`, which keeps both in step.
+`raw_fields` keeps every top-level field of the body as it was written: an unknown field is passed on to an upstream that may
+know it, byte for byte. `changed` changes a field, and keeps both in step.
 
 Sources: https://platform.openai.com/docs/api-reference (chat, completions, embeddings);
 the local sampling fields are llama.cpp's and vLLM's.
@@ -217,7 +217,7 @@ ResponseFormat: TypeAlias = (
 
 
 class StreamOptions(Struct, frozen=True, omit_defaults=True):
-    """How to stream."""
+    """The options of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -226,7 +226,7 @@ class StreamOptions(Struct, frozen=True, omit_defaults=True):
 
 class Request(Struct, frozen=True, kw_only=True):
     """
-    What every request has.
+    The fields that every request has.
 
     Attributes:
         model: The model's name as the client sent it; None means the default model.
@@ -263,7 +263,7 @@ class Call(Request, frozen=True, kw_only=True):
 
 
 class _CommonRequest(Request, frozen=True, kw_only=True):
-    """What chat and plain completions have in common, without llama.cpp's own."""
+    """The fields that chat and plain completions have in common, without llama.cpp's own."""
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -314,14 +314,14 @@ class _CommonRequest(Request, frozen=True, kw_only=True):
 
 
 class LoraScale(Struct, frozen=True):
-    """How much of an adapter a request gets; adapters that are left out count as 0."""
+    """The scale of an adapter for a request; adapters that are left out have 0."""
 
     id: Count
     scale: Annotated[float, Meta(ge=-MAX_LORA_SCALE, le=MAX_LORA_SCALE)]
 
 
 class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
-    """What chat and plain completions have in common; the fields here are llama.cpp's own, in its names."""
+    """The fields that chat and plain completions have in common; those here are llama.cpp's own, in its names."""
 
     n_probs: Annotated[int, Meta(ge=0, le=MAX_PROBS)] | None = None
     post_sampling_probs: bool | None = None

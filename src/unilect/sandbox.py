@@ -67,7 +67,7 @@ _meter = _Meter()
 
 @contextmanager
 def limited(time_s: float) -> Iterator[None]:
-    """What this thread renders may take so much of its processor time."""
+    """Limit the processor time of the templates that this thread renders to so many seconds."""
     before = _meter.end_s
     _meter.end_s = min(before, time.thread_time() + time_s)
     try:
@@ -103,7 +103,7 @@ def _check(size: int) -> None:
 
 
 class _Each:
-    """What a loop goes through, a step for each item."""
+    """The items of a loop, each of which takes a step."""
 
     __slots__ = ("_items",)
 

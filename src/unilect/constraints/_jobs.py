@@ -128,7 +128,7 @@ class Jobs:
             self._check(matcher)
 
     def matches(self, grammar: str, text: str) -> str | None:
-        """Why a text does not satisfy a grammar; None if it does."""
+        """Return the reason why a text does not satisfy a grammar; None if it does."""
         matcher = self._matcher(grammar)
         for place, token in enumerate(text.encode()):
             if matcher.is_stopped() or not matcher.consume_token(token):
@@ -143,7 +143,7 @@ class Jobs:
         return [(use.keyword, use.path) for use in uses]
 
     def validate(self, schema: str, text: str) -> str | None:
-        """Why a JSON text does not satisfy a schema; None if it does."""
+        """Return the reason why a JSON text does not satisfy a schema; None if it does."""
         try:
             value = json.loads(text, parse_constant=_no_number)
         except ValueError as error:

@@ -37,7 +37,7 @@ FORMATS = names(
 
 
 def can_be_validated(use: Use) -> bool:
-    """Whether a finished answer can be validated against a keyword: all except unknown formats."""
+    """Return True if a finished answer can be validated against a keyword: all except unknown formats."""
     keyword = use.keyword.removesuffix(":beside").removesuffix(":pattern")
     return not keyword.startswith("format:") or keyword.removeprefix("format:") in FORMATS
 

@@ -116,7 +116,7 @@ def _escape(code: int) -> str:
 
 
 class _Place(NamedTuple):
-    """Where a part of an expression stands: `first` and `last` in the whole text, where `^` and `$` say nothing, or in a JSON string."""
+    """The place of a part of an expression: `first` and `last` in the whole text, where `^` and `$` say nothing, or in a JSON string."""
 
     dotall: bool
     first: bool = True

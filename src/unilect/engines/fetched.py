@@ -77,7 +77,7 @@ class _Fetched(Backend):
         return engine
 
     async def _path(self) -> Path:
-        """Where the files are, once they are."""
+        """Fetch the files in a thread, and return their path."""
         loop = asyncio.get_running_loop()
         came: asyncio.Future[Path] = loop.create_future()
 

@@ -13,10 +13,10 @@ _Read = TypeVar("_Read")
 
 def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
     """
-    What a reader says of a file.
+    Read the file of a model with `read`.
 
     Raises:
-        ConfigError: There is no such file, or it is no sound file of a model.
+        ConfigError: There is no such file, or it is not a valid model file.
     """
     try:
         return read(path)

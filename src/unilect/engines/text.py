@@ -40,7 +40,7 @@ class Decoder:
         return self._take(last=False)
 
     def end(self) -> str:
-        """What was held back."""
+        """Return the text that was held back."""
         return self._take(last=True) if self._new else ""
 
     def _take(self, last: bool) -> str:
@@ -87,6 +87,6 @@ class StopWords:
         return text[: len(text) - held]
 
     def end(self) -> str:
-        """What was held back, once it is known that nothing follows."""
+        """Return the text that was held back, at the end of the answer."""
         held, self.held = self.held, ""
         return held

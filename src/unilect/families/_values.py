@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 class Tag(NamedTuple):
     """
-    How a form writes values without quotes.
+    The marks of a form that writes values without quotes.
 
     Attributes:
         end: Finds what a value ends with.
@@ -124,7 +124,7 @@ _decoder = json.JSONDecoder(strict=False)  # small models write line breaks raw
 
 
 class Ending:
-    """Whether a mark that a call may end with ends it, or stands in one of its values; asked of one mark after the other."""
+    """A check of marks that may end a call: each ends it, or stands in one of its values. Marks are checked one after the other."""
 
     def __init__(self) -> None:
         self.begin()
@@ -167,7 +167,7 @@ class Ending:
 
 
 def _begins_with_json(text: str) -> bool:
-    """Whether a call in JSON is whole, and only what follows it has a quote that does not close."""
+    """Return True if a call in JSON is whole, and only what follows it has a quote that does not close."""
     found = _JSON.match(text)
     with suppress(ValueError, RecursionError):
         _decoder.raw_decode(text, found.end() if found is not None else 0)

@@ -13,7 +13,7 @@ _RESULTS = frozenset({"tool", "function"})
 
 
 def has_calls(messages: Sequence[Message]) -> bool:
-    """Whether a conversation has calls or results of tools."""
+    """Return True if a conversation has tool calls or their results."""
     return any(
         message.role in _RESULTS or message.tool_calls or message.function_call is not None
         for message in messages
@@ -55,7 +55,7 @@ def written(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
 
 
 def _behind(said: list[Part], form: ToolFormat) -> list[Part]:
-    """What the user says behind results, in a turn of its own where they have theirs."""
+    """Return what the user says behind results, in a turn of its own where results have theirs."""
     if not said or not form.user_turn:
         return said
     words, other = _parted(Message(role="user", content=said))
@@ -63,7 +63,7 @@ def _behind(said: list[Part], form: ToolFormat) -> list[Part]:
 
 
 def _of_user(turn: list[Part], form: ToolFormat) -> Message:
-    """What the user says, and results; between turns of their own stands nothing."""
+    """Make the message of results and of what the user says; turns of their own are joined without a separator."""
     return Message(role="user", content=_content(turn, "" if form.user_turn else "\n"))
 
 

@@ -111,7 +111,7 @@ def takes_effort(template: str) -> bool:
 
 
 def template_flags(request: ChatRequest) -> dict[str, Any]:
-    """What a template is told beside the messages; of names that it does not ask for the request is rid by now."""
+    """Return the template's variables beside the messages; names that it does not use are already removed from the request."""
     flags = dict(request.chat_template_kwargs or {})
     if request.enable_thinking is not None:
         flags.setdefault("enable_thinking", request.enable_thinking)

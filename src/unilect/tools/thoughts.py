@@ -1,9 +1,9 @@
 """
-Where thoughts stand in a model's turn, as its chat template shows: what a prompt ends with that has begun them, what ends them, and whether a
-model marks its answer.
+The place of thoughts in a model's turn, as its chat template shows it: the end of a prompt that has begun them, the mark that ends them, and
+whether a model marks its answer.
 
-A template is shown three conversations, and what it makes of them is compared: so it holds for marks that no table knows. A template that
-leaves earlier thoughts out tells nothing; then a tag that is named after thinking begins them, at a prompt's end or in the template.
+The template renders three conversations, and the results are compared, so that marks in no table are found. A template that leaves
+earlier thoughts out shows nothing; then a tag that is named after thinking begins them, at a prompt's end or in the template.
 """
 
 import re

@@ -32,7 +32,7 @@ _TYPES = {
 
 
 class _Layout(Struct, frozen=True):
-    """Where one version of the head has its numbers: how many there are, and which are the vocabulary's size and the context."""
+    """The layout of one version of the head: how many numbers it has, and the indices of the vocabulary's size and the context."""
 
     numbers: int
     vocabulary: int
@@ -44,7 +44,7 @@ _V1, _V1_GROUPED, _V2 = _Layout(11, 1, 6), _Layout(12, 1, 6), _Layout(13, 1, 10)
 
 class ChatglmHead(Struct, frozen=True):
     """
-    What the head of a file says.
+    The fields of a file's head.
 
     Attributes:
         family: The generation of ChatGLM.

@@ -77,10 +77,10 @@ def prompt_of(
     request: ChatRequest | CompletionRequest | Prompt, family: Family, vocabulary: int
 ) -> Prompt | list[Turn]:
     """
-    What the model is to read: a text, token ids, or turns.
+    Return the prompt as the model reads it: a text, token ids, or turns.
 
     Raises:
-        InvalidRequest: It is not what the model can read.
+        InvalidRequest: The model cannot read it.
     """
     if isinstance(request, ChatRequest):
         return turns(request, family)

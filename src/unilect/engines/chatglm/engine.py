@@ -135,7 +135,7 @@ class ChatglmEngine(Backend):
         return len(await self._tokens("/tokenize", prompt))
 
     def describe(self) -> Description:
-        """What the model is, as its file says; see `Backend`."""
+        """Describe the model from its file; see `Backend`."""
         return Description(self._head.family, context=self._head.context, format="ggml")
 
     async def check(self) -> None:

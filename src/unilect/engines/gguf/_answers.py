@@ -61,7 +61,7 @@ _ODDS = {"temperature": 1, "samplers": ["temperature"], "post_sampling_probs": T
 
 
 def of_server(request: ChatRequest | CompletionRequest, build: str, slot: int) -> list[Event]:
-    """What an answer says of the server that makes it: the build, and to clients of llama.cpp's protocol the slot."""
+    """Make the events that name the server of an answer: its build, and for clients of llama.cpp's protocol the slot."""
     told: list[Event] = [Opaque(Extra({_BUILD: build}))]
     if isinstance(request, CompletionRequest):
         told.append(Opaque(Extra(native={"id_slot": slot}), 0))
@@ -125,7 +125,7 @@ async def echoed(
 
 
 async def _scored(server: HttpServer, asked: dict[str, Any], wanted: list[int]) -> list[Any]:
-    """What is told of tokens at their places behind a prompt."""
+    """Score the wanted tokens at their places behind a prompt; returns llama.cpp's entry of each."""
     grammar = "root ::= " + " ".join(f"<[{id}]>" for id in wanted)
     with suppress(InvalidRequest):  # how it is told that the grammar leaves nothing
         told = await _made(server, asked | {"grammar": grammar, "n_predict": len(wanted)})
@@ -141,9 +141,10 @@ async def _scored(server: HttpServer, asked: dict[str, Any], wanted: list[int]) 
 
 async def _aside(server: HttpServer, asked: dict[str, Any], wanted: int) -> Any:
     """
-    What is told of a token where a letter is made instead.
+    Score a token where a letter is sampled instead; returns its entry.
 
-    The two are made likelier than all others, and the letter that much more that it is made for sure: their odds tell the rest.
+    Both are biased above all other tokens, and the letter so far above the token that it is always sampled: their odds give the
+    probability.
     """
     [letter] = await _made(server, asked | {"grammar": "root ::= [ -~]"})
     bias = [[letter["id"], _BIAS], [wanted, _BIAS - _SURELY + letter["logprob"]]]
@@ -254,10 +255,10 @@ def _twice(event: Event, scanner: Scanner) -> list[Event]:
 
 class _Told:
     """
-    What of an answer has been told, so that its second making can go on from there.
+    The part of an answer that has been sent, so that its second generation can continue from there.
 
     Attributes:
-        calls: A tool call has been told.
+        calls: True once a tool call has been sent.
     """
 
     def __init__(self) -> None:
@@ -276,10 +277,10 @@ class _Told:
 
     def rest(self, batch: list[Event], lost: StrayAnswer) -> list[Event]:
         """
-        What of a batch of the second making is new.
+        Return the events of a batch of the second generation that are new.
 
         Raises:
-            StrayAnswer: It is another text than before.
+            StrayAnswer: Its text differs from the first.
         """
         events: list[Event] = []
         for event in batch:
@@ -358,7 +359,7 @@ def _bare(event: TextDelta) -> TextDelta:
 
 
 def _is_bound(request: ChatRequest) -> bool:
-    """Whether thoughts are ended by a sampler, which only the chat's parser sets up."""
+    """Return True if a sampler ends the thoughts, which only the chat's parser sets up."""
     budget = request.thinking_budget_tokens
     return budget is not None and budget >= 0
 

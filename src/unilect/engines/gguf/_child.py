@@ -113,10 +113,10 @@ def _converse(template: str, model: str, within: Path) -> None:
 
 def _check(settings: dict[str, Any], needs: Needs) -> str:
     """
-    What the operator should know of a model that is about to be loaded.
+    Check that a model fits before it is loaded; returns a warning for the operator, empty where there is none.
 
     Raises:
-        ValueError: It does not fit, or wants a GPU that is not there.
+        ValueError: It does not fit, or requires a GPU that is missing.
     """
     name, gpus, layers = settings["name"], _gpus(), settings["gpu_layers"]
     if layers and not gpus:

@@ -77,7 +77,7 @@ def fault(error: BackendError) -> UnilectError:
 
 
 def attribute_error(error: InvalidRequest, request: Any) -> InvalidRequest:
-    """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
+    """Return llama.cpp's error with the parameter at fault, where it can be only one."""
     if any(words in error.message for words in _OF_IMAGES):
         return InvalidRequest(BROKEN, param="messages")
     for words, names in _TOLD.items():

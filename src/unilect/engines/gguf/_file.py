@@ -48,7 +48,7 @@ _FILE_TYPES = names(
 
 class GgufHead(Struct, frozen=True):
     """
-    What the head of a GGUF file says.
+    The fields of a GGUF file's head.
 
     Attributes:
         fields: The metadata, without long arrays.
@@ -56,8 +56,8 @@ class GgufHead(Struct, frozen=True):
         size_bytes: The size of the file.
         marks: The ids of tokens by their texts, of those that may be fill-in-the-middle tokens.
         classifies: It has layers that make a score of a text.
-        vocabulary: How many tokens it has.
-        matrices: How many weights it has by type, of those that may be put into another order.
+        vocabulary: The number of its tokens.
+        matrices: The number of weights by type, of those that may be repacked.
     """
 
     fields: dict[str, Any]
@@ -81,7 +81,7 @@ class GgufHead(Struct, frozen=True):
 
     @property
     def description(self) -> Description:
-        """What the file says of its model."""
+        """The description of the model, from the metadata."""
         told = self.fields.get
         weights = dict(zip(map(str, range(99)), _FILE_TYPES, strict=False))
         context = told(f"{self.architecture}.context_length")
@@ -105,7 +105,7 @@ class GgufHead(Struct, frozen=True):
 
     @property
     def template(self) -> str:
-        """How a conversation becomes a prompt; empty where the file does not say."""
+        """The chat template; empty where the file has none."""
         return str(self.fields.get("tokenizer.chat_template") or "")
 
     @property
@@ -121,7 +121,7 @@ class GgufHead(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What the file holds: `model`, `adapter` or `mmproj`."""
+        """The kind of the file: `model`, `adapter` or `mmproj`."""
         if self.architecture == "clip":
             return "mmproj"
         return str(self.fields.get("general.type") or "model")
@@ -263,7 +263,7 @@ class _Damaged(Exception):
 
 
 def _likeness(begin: bytes) -> str:
-    """What a file that is no GGUF file looks like."""
+    """Name the kind of a file that is not a GGUF file, as a clause with what to do; empty where it is not known."""
     if begin.startswith(_LFS):
         return ", for it is a pointer of git LFS; run `git lfs pull` in its repository"
     if begin.lstrip()[:5].lower() in (b"<!doc", b"<html"):

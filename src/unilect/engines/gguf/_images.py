@@ -1,7 +1,7 @@
 """
-What is known of an image before it is decoded: how many pixels it says that it has.
+The number of pixels that an image claims to have, read before it is decoded.
 
-A file of some kilobytes may say that it has billions, and a decoder makes room for them.
+A file of some kilobytes may claim billions, and a decoder allocates memory for them.
 
 Source: https://www.w3.org/TR/png-3/#11IHDR, https://www.w3.org/Graphics/GIF/spec-gif89a.txt, https://www.w3.org/Graphics/JPEG/itu-t81.pdf
 """

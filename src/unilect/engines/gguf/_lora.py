@@ -57,10 +57,10 @@ class Adapters:
 
     def fields(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         """
-        What a body says of them: every one, since llama.cpp takes those that are left out from the slot.
+        Make the fields of a body for the adapters: it lists every one, since llama.cpp takes those that are left out from the slot.
 
         Raises:
-            InvalidRequest: There is no such adapter, or log probabilities of a prompt are wanted, which need what has been read.
+            InvalidRequest: There is no such adapter, or log probabilities of a prompt are requested, which need its cache.
         """
         scales = self._scales(request)
         fields: dict[str, Any] = {

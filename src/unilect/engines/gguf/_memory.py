@@ -132,12 +132,12 @@ def complaint(
     name: str, need: Needs, free: int | None, total: int | None, reserved: int = 0
 ) -> str:
     """
-    Why a model cannot be loaded, with what to change; empty where it can.
+    Return the reason why a model cannot be loaded, with what to change; empty where it can.
 
     Args:
-        free: Bytes that are free, of GPUs too; None where nobody knows.
-        total: Bytes that there are.
-        reserved: Bytes of those that are free which other models take that are being loaded.
+        free: Bytes that are free, of GPUs too; None where unknown.
+        total: Bytes of memory, free or not.
+        reserved: Free bytes that other models take which are being loaded.
     """
     tokens = need.context * need.parallel
     if tokens > MAX_CELLS:
@@ -161,7 +161,7 @@ def complaint(
 
 
 def doubt(name: str, need: Needs, free: int | None) -> str:
-    """What the operator should know of a model that can be loaded; empty where there is nothing."""
+    """Return a warning about a model that can be loaded but lacks memory; empty where there is none."""
     free = None if free is None else max(0, free)
     if free is None or need.own + need.weights <= free:
         return ""
@@ -190,10 +190,10 @@ def told_at_most(need: Needs) -> str:
 
 def where(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -> str:
     """
-    Where a model runs, in words.
+    Describe the device that a model runs on, in words.
 
     Args:
-        gpus: What llama.cpp has.
+        gpus: The names of llama.cpp's GPUs.
         layers: The option `gpu_layers`.
     """
     if not gpus or layers == 0:

@@ -1,4 +1,4 @@
-"""What the child says of its model once it is loaded: what it can do, and the values that it runs with."""
+"""The facts that the child's loaded model shows: its capabilities, and the values that it runs with."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ _WHY_NOT = dict.fromkeys(
 
 
 class Props(Struct):
-    """What /props of llama-server says, as far as unilect acts on it."""
+    """The fields of llama-server's /props that unilect acts on."""
 
     chat_template: str = ""
     modalities: dict[str, bool] = {}
@@ -46,11 +46,11 @@ _THINKS = "enable_thinking"  # a parameter, and what templates call it
 
 class Loaded(Struct):
     """
-    What is known of a loaded model.
+    The facts of a loaded model.
 
     Attributes:
-        props: What is acted on.
-        facts: What a client may know.
+        props: The fields that unilect acts on.
+        facts: The fields that a client may see.
         thoughts_end: An answer's thoughts can be ended after a number of tokens.
         takes_tools: The chat template writes a request's tools into the prompt.
     """
@@ -85,9 +85,9 @@ async def _takes_tools(server: HttpServer) -> bool:
 
 async def _is_one_mark(server: HttpServer) -> bool:
     """
-    Whether the mark of thoughts has the same tokens wherever it stands.
+    Return True if the thinking mark has the same tokens wherever it stands.
 
-    llama.cpp looks for the tokens that it has alone; with a blank before it, as SentencePiece has it, they would never be found.
+    llama.cpp looks for the tokens of the mark alone. Where SentencePiece puts a blank before it, they are never found.
     """
     alone = await ids_of(server, _MARK, special=False)
     behind = await ids_of(server, f"\n{_MARK}", special=False)
@@ -96,10 +96,10 @@ async def _is_one_mark(server: HttpServer) -> bool:
 
 def ranks(head: GgufHead, config: ModelConfig) -> bool:
     """
-    Whether a file is a reranker, and used as one.
+    Return True if a file is a reranker and is used as one.
 
     Raises:
-        ConfigError: It is to be used as one, and has no layer that makes a score.
+        ConfigError: `pooling` is `rank`, and the file has no layer that makes a score.
     """
     if config.pooling is None:
         return head.ranks
@@ -114,7 +114,7 @@ def ranks(head: GgufHead, config: ModelConfig) -> bool:
 def known(
     head: GgufHead, config: ModelConfig, template: str, context: int, adapters: tuple[Adapter, ...]
 ) -> Capabilities:
-    """What a model can do, as far as its file says."""
+    """Return the capabilities that a model's file shows before it is loaded."""
     missing = ["suffix", "input_extra"] if head.fill_in is None else []
     if not adapters or config.mmproj:  # no slot is erased beside a projector
         missing.append("lora")
@@ -153,10 +153,10 @@ def _with_thinking(parameters: Mapping[str, Support], template: str) -> dict[str
 
 def learned(can: Capabilities, found: Loaded, template: str, fault: str) -> Capabilities:
     """
-    What a model can do.
+    Return the capabilities of a loaded model.
 
     Args:
-        can: What was known before it was loaded.
+        can: The capabilities as they were known before.
         template: Its chat template.
         fault: Why its own chat template cannot be used; empty where it can.
     """

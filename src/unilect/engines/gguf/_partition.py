@@ -23,11 +23,11 @@ log = logging.getLogger("unilect")
 
 class Partition:
     """
-    Whether an engine's callers are kept apart.
+    The separation of an engine's callers.
 
     Args:
         name: The model's name, for logs.
-        slots: The engine's; told at each start of its child.
+        slots: The engine's; set at each start of its child.
         shares: The model's option `share_cache`: all callers count as one.
         several: There may be several callers: the server has a key.
     """
@@ -41,7 +41,7 @@ class Partition:
         self._changing = asyncio.Lock()
 
     def at_start(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """What differs in the settings of a child that is about to start."""
+        """Set the slots for a child that is about to start; returns the settings that differ."""
         self._slots.apart = self._several
         self._slots.kept = settings["cache_ram_mib"] != 0 and not self._several
         return {"cache_ram_mib": 0} if self._several else {}

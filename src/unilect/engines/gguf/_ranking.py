@@ -64,7 +64,7 @@ class Part(Struct, frozen=True):
 
 class Ranker:
     """
-    What one file's model makes of documents.
+    The reranker of one file's model.
 
     Args:
         head: Of its file.
@@ -119,10 +119,10 @@ class Ranker:
 
     async def _taken(self, query: str, server: HttpServer) -> int:
         """
-        How much of the context is not a document's.
+        Count the tokens of the context that no document can use.
 
         Raises:
-            ContextLengthExceeded: All of it.
+            ContextLengthExceeded: No tokens are left for a document.
         """
         around = self._template.replace("{query}", query).replace(_DOCUMENT, "")
         taken = _MARKS + len(await _ids(server, around if self._template else query))
@@ -131,7 +131,7 @@ class Ranker:
         return taken
 
     async def _ranked(self, part: Part, server: HttpServer) -> Ranking:
-        """What llama.cpp makes of documents, each as long as it may be."""
+        """Rank documents with llama.cpp, each as long as it may be."""
         texts, cut = list[str](), list[int]()
         for place, text in zip(part.places, part.texts, strict=True):
             short = await self._shortened(server, text, part.room)

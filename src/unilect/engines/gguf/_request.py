@@ -141,7 +141,7 @@ def wants_no_alternatives(request: ChatRequest | CompletionRequest) -> bool:
 
 
 def conversation(request: ChatRequest | CompletionRequest) -> bytes:
-    """What will be read, in the order in which templates write it; the next turn's begins with it."""
+    """Encode the content of a prompt in the order of templates; the next turn's encoding begins with it."""
     if isinstance(request, CompletionRequest):
         return msgspec.json.encode(request.prompts[0])
     return msgspec.json.encode([request.tools, request.messages])
@@ -159,10 +159,10 @@ def template_body(request: ChatRequest) -> dict[str, Any]:
 
 def _ending(request: ChatRequest) -> dict[str, Any]:
     """
-    Where the prompt of a chat ends: behind the opening of an answer, or within the last message.
+    Make the fields for the end of a chat's prompt: behind the opening of an answer, or within the last message.
 
     Raises:
-        InvalidRequest: The last message is none that can be continued so; llama.cpp would leave it out, or turn it into the model's.
+        InvalidRequest: The last message cannot be continued so; llama.cpp would leave it out, or turn it into the model's.
     """
     name, part = "continue_final_message", request.continue_final_message
     if not part:

@@ -1,5 +1,5 @@
 """
-What callers save of slots: files in a folder of the operator's, which llama.cpp writes and reads.
+The files of saved slots: they lie in a folder of the operator's, and llama.cpp writes and reads them.
 
 A file belongs to who saved it, and to the model whose state it holds: both are in its name, so that another caller, or another model, has no
 such file. llama.cpp checks little of what it reads, so nothing is read but what it has written itself.

@@ -31,7 +31,7 @@ def child_settings(
     engines: int,
     embedding: bool,
 ) -> dict[str, Any]:
-    """What a child is told, but for its socket and its key."""
+    """Make the settings of a child, without its socket and its key."""
     takes = needs(head, path, config, context, embedding)
     pooling = "rank" if head.ranks else None if head.pooling else "mean"
     return {

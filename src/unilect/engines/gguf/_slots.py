@@ -103,7 +103,7 @@ class Slots:
         return slot
 
     def fields(self, slot: int) -> dict[str, Any]:
-        """What the request that was given a slot says of it."""
+        """Make the fields of a body for the request that has a slot."""
         if self.apart and slot not in self._owners:
             return {"id_slot": slot, "cache_prompt": False}  # which empties it, checkpoints too
         return {"id_slot": slot}
@@ -189,7 +189,7 @@ class Slots:
                 self.tickets[slot.id].heard_at = time.monotonic()
 
     async def told(self, server: HttpServer) -> list[dict[str, Any]]:
-        """What the engine says of its slots: all of those whose last request was the caller's, of others whether they are busy."""
+        """Read the slots of the engine: all fields where the last request was the caller's, of others only whether they are busy."""
         mine = whose()
         found = msgspec.json.decode(await server.get("/slots"), type=list[dict[str, Any]])
         return [
@@ -276,7 +276,7 @@ def _blocks(prompt: bytes) -> list[int]:
 
 
 def _common(one: list[int], other: list[int]) -> int:
-    """How many blocks they begin with alike."""
+    """Count the blocks that both begin with."""
     count = 0
     for mine, its in zip(one, other, strict=False):
         if mine != its:

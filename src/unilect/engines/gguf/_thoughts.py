@@ -15,7 +15,7 @@ _BUDGET = "thinking_budget_tokens"
 
 
 class ThoughtsOfModel:
-    """Where thoughts stand in one model's turns. Its template is looked at once, for the first chat that is bound."""
+    """The place of thoughts in one model's turns. Its template is probed once, for the first chat that bounds them."""
 
     def __init__(self) -> None:
         self._shown: Thoughts | None = None

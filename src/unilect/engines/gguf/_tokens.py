@@ -43,7 +43,7 @@ async def text_of(server: HttpServer, tokens: list[int]) -> str:
 
 
 async def pieces_of(server: HttpServer, tokens: list[int]) -> list[bytes]:
-    """What each token id stands for."""
+    """Read the bytes of each token id."""
     body = msgspec.json.encode({"content": tokens, "with_pieces": True})
     return msgspec.json.decode(await server.post("/tokenize", body), type=Pieces).raw
 
@@ -54,7 +54,7 @@ async def rendered(server: HttpServer, request: ChatRequest, turns: Turns) -> st
 
 
 async def applied(server: HttpServer, body: dict[str, Any]) -> str:
-    """What the chat template makes of a body of `template_body`."""
+    """Apply the chat template to a body of `template_body`; returns the prompt."""
     answer = await server.post("/apply-template", msgspec.json.encode(body))
     return msgspec.json.decode(answer, type=Rendered).prompt
 

@@ -1,6 +1,7 @@
 """
-What conversations the child's chat template takes: the child is asked, since its own Jinja differs from others, and since a template out of a
-file that somebody else made is run there only.
+The conversations that the child's chat template takes.
+
+The child renders them, since its own Jinja differs from others, and since a template out of a stranger's file runs there only.
 """
 
 from collections.abc import Sequence
@@ -46,13 +47,13 @@ async def prompt_of(
     server: HttpServer, turns: Sequence[Turn], goes_on: bool = True, tools: Sequence[Any] = ()
 ) -> str | None:
     """
-    What the template makes of a conversation; None where it refuses.
+    Render a conversation with the child's template; None where it refuses.
 
     Args:
         goes_on: The model's turn is opened behind it.
 
     Raises:
-        UnilectError: The child cannot be asked.
+        UnilectError: The child does not answer.
     """
     body: dict[str, Any] = {"messages": turns, "add_generation_prompt": goes_on}
     body |= {"tools": tools} if tools else {}

@@ -237,7 +237,7 @@ class GgufEngine(Backend):
         return await self._of_ids(tokens, text_of)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What token ids stand for; see `Backend`."""
+        """Return the bytes of token ids; see `Backend`."""
         return await self._of_ids(tokens, pieces_of)
 
     async def render(self, request: ChatRequest) -> str:
@@ -257,7 +257,7 @@ class GgufEngine(Backend):
         return await self._call(request, ask)
 
     async def slots(self) -> list[dict[str, Any]]:
-        """What its slots do, as far as the caller may know; see `Backend`."""
+        """Read the state of its slots, as far as the caller may see it; see `Backend`."""
         return await self._call(None, self._slots.told)
 
     async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
@@ -272,11 +272,11 @@ class GgufEngine(Backend):
             )
 
     def describe(self) -> Description:
-        """What the model is, as its file says; see `Backend`."""
+        """Describe the model from its file; see `Backend`."""
         return self._head.description
 
     def native_facts(self) -> NativeFacts:
-        """What the child's server says of the model; see `Backend`."""
+        """Return the facts of the child's server; before it is loaded, the chat template alone. See `Backend`."""
         if self._loaded is not None:
             return self._loaded.facts
         return NativeFacts({"chat_template": self._chat_template})
@@ -336,7 +336,7 @@ class GgufEngine(Backend):
     async def _generated(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
-        """What the child is to make of a body, from its first event on."""
+        """Start the generation of a body in the child; returns its batches from the first event on."""
         server = await self._servers[self._generator].connect()
         batches = await self._asked(server, request, body)
         if wire.wants_no_alternatives(request):
@@ -376,7 +376,7 @@ class GgufEngine(Backend):
         return forced_call(server, request, prompt, sampling, self._style)
 
     def _learn(self, found: Loaded, fault: str) -> None:
-        """What only the loaded model knows."""
+        """Take over the facts that only the loaded model shows."""
         self._loaded = found
         self._chat_template = self._template or found.props.chat_template
         self._style = call_style(self._chat_template)
@@ -436,7 +436,7 @@ class GgufEngine(Backend):
 
     @property
     def _vocabulary(self) -> int | None:
-        """How many tokens the model has, once it is loaded."""
+        """The number of tokens in the vocabulary; None before the model is loaded."""
         return None if self._loaded is None else int(self._loaded.facts.meta["n_vocab"])
 
     @property
@@ -451,7 +451,7 @@ class GgufEngine(Backend):
     async def _call(
         self, request: Any, ask: Callable[[HttpServer], Coroutine[Any, Any, _Value]]
     ) -> _Value:
-        """What the main child says to a call of one answer."""
+        """Send a call of one answer to the main child."""
 
         async def function() -> _Value:
             return await ask(await self._servers[self._main].connect())
@@ -462,7 +462,7 @@ class GgufEngine(Backend):
         self, tokens: list[int], ask: Callable[[HttpServer, list[int]], Coroutine[Any, Any, _Value]]
     ) -> _Value:
         """
-        What the main child says of token ids.
+        Send a call with token ids to the main child.
 
         Raises:
             InvalidRequest: There are too many, or one that the model does not have.

@@ -1,8 +1,8 @@
 """
-Why a child ended, from its stderr, for the operator: without texts of clients and without a debugger's lines.
+The reason why a child ended, from its stderr, for the operator: without texts of clients and without a debugger's lines.
 
 While a model loads no client's text is in the process, so the first line that speaks of an error is the reason. Later a library
-may repeat a client's grammar or a piece of an answer: of these lines only known forms are told, which hold none of it.
+may repeat a client's grammar or a piece of an answer: of these lines only known forms are shown, which have none of it.
 """
 
 import re
@@ -60,13 +60,13 @@ class LastWords:
         return text
 
     def of_load(self, status: int | None) -> str:
-        """Why a child ended while it loaded."""
+        """Return the reason why a child ended while it loaded."""
         lines = [_PREFIX.sub("", line) for line in self._lines if not _DEBUGGER.match(line)]
         telling = [line for line in lines if _TELLING.search(line)]
         return (telling or lines[-1:] or [_status(status)])[0][:_MOST_CHARACTERS]
 
     def of_death(self, status: int | None) -> str:
-        """Why a child ended that served."""
+        """Return the reason why a child ended that served."""
         told = next(iter(self._told()), "")
         return f"{told} ({_status(status)})" if told else _status(status)
 

@@ -141,7 +141,7 @@ class Suspects:
         self._culprits[ticket.digest] = self._clock() + REMEMBERED_S
 
     def is_culprit(self, ticket: Ticket) -> bool:
-        """Whether the engine has died of this request."""
+        """Return True while a request is refused because the engine died of it."""
         return bool(self._culprits) and self._rest_s(ticket.digest) > 0
 
     def times_suspected(self, ticket: Ticket) -> int:
@@ -214,7 +214,7 @@ class Suspects:
         return 1 + solved
 
     def _rest_s(self, name: bytes) -> float:
-        """How long a request is refused yet."""
+        """Return the seconds for which a request is still refused; 0 or less where it is not."""
         rest_s = self._culprits.get(name, 0.0) - self._clock()
         if rest_s <= 0:
             self._culprits.pop(name, None)

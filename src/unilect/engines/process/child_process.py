@@ -139,17 +139,17 @@ class ChildProcess:
 
     @property
     def resident_memory_bytes(self) -> int:
-        """What the child has in memory while it serves."""
+        """The bytes that the child has in memory; 0 while it does not run."""
         return 0 if (pid := self.pid) is None else resident_bytes(pid)
 
     @property
     def comes_back(self) -> bool:
-        """Whether it has been ready, and serves or will serve again by itself."""
+        """True if it has been ready, and serves or will serve again by itself."""
         return self.starts > 0 and self.state in ("ready", "died", "loading")
 
     @property
     def ended_from_outside(self) -> bool:
-        """Whether somebody else ended the child that served: by SIGKILL, as the kernel does for want of memory, or in order."""
+        """True if the child that served was ended by somebody else: by SIGKILL, as the kernel does for want of memory, or in order."""
         process = self._process
         return process is not None and process.returncode in (-signal.SIGKILL, -signal.SIGTERM, 0)
 
@@ -165,7 +165,7 @@ class ChildProcess:
 
     @property
     def socket_path(self) -> str:
-        """Where the child listens; another path after every start."""
+        """The path of the child's socket, which changes at every start; empty where there is none."""
         return str(self._folder / _SOCKET) if self._folder is not None else ""
 
     async def start(self) -> dict[str, Any]:
@@ -425,7 +425,7 @@ class ChildProcess:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether a process is on its way out, or gone; false where the system does not tell."""
+    """Return True if a process is exiting or gone; False where the system does not say."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

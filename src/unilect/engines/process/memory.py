@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """What can be taken without anything being pushed out; None where the system does not tell."""
+    """Return the bytes that can be allocated without evicting anything, within the limits of cgroups; None where the system does not say."""
     free = field_of(root / "proc" / "meminfo", "MemAvailable:")
     if free is None:
         return None
@@ -28,7 +28,7 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def total_bytes(root: Path = Path("/")) -> int | None:
-    """What there is, free or not; None where the system does not tell."""
+    """Return the bytes of memory, free or not, within the limits of cgroups; None where the system does not say."""
     total = field_of(root / "proc" / "meminfo", "MemTotal:")
     if total is None:
         return None
@@ -37,7 +37,7 @@ def total_bytes(root: Path = Path("/")) -> int | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory, with the files that it maps; 0 where nobody tells."""
+    """Return the bytes that a process has in memory, with the files that it maps; 0 where the system does not say."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):

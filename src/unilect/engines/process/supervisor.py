@@ -119,7 +119,7 @@ class Supervisor:
 
     async def _judge(self, error: UnilectError, ticket: Ticket) -> NoReturn:
         """
-        What it means that an answer broke.
+        Raise the error that explains why an answer broke.
 
         Raises:
             UnilectError: The error itself where the child lives; BackendUnavailable where it was stopped; EngineDied.

@@ -27,7 +27,7 @@ _TOO_LONG = signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL
 
 
 class TrialError(ValueError):
-    """What was tried cannot be used; the message says why."""
+    """A failed trial: what was tried cannot be used, and the message says why."""
 
 
 class TrialFailed(TrialError):

@@ -20,12 +20,12 @@ from unilect.engines.transformers._prefixes import shared
 
 class Move(NamedTuple):
     """
-    How one beam goes on.
+    The next step of one beam.
 
     Attributes:
         source: The beam that it continues.
         token: Its next token.
-        shared: How many tokens of their answers it and that beam have in common.
+        shared: The number of tokens that their answers have in common.
     """
 
     source: int

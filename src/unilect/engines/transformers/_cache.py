@@ -45,11 +45,11 @@ class BatchKVCache(Cache):
         return min(self.starts, default=self.end)
 
     def length(self, row: int) -> int:
-        """How many tokens a row holds."""
+        """Count the tokens of a row."""
         return self.end - self.starts[row]
 
     def mask(self, device: torch.device) -> Tensor:
-        """What each row may look at when the next token is read: (n_rows, n_columns) int64."""
+        """Make the attention mask for the next token: (n_rows, n_columns) int64."""
         columns = torch.arange(self.first, self.end + 1, device=device)
         starts = torch.tensor(self.starts, device=device)[:, None]
         return (columns[None] >= starts).long()
@@ -224,7 +224,7 @@ def side_by_side(rows: list[RowStates | None]) -> tuple[DynamicCache, list[int]]
 
 
 def states_of(cache: DynamicCache, row: int, pieces: list[slice]) -> RowStates:
-    """What a row of a cache holds in these columns, put together."""
+    """Concatenate the states of a row in these columns."""
 
     def gathered(tensor: Tensor) -> Tensor:
         return torch.cat([tensor[row, :, piece] for piece in pieces], dim=1)

@@ -173,7 +173,7 @@ class Child:
             )
 
     async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What a function of texts returns, run where it stops nobody."""
+        """Run a function of texts in a thread that blocks nobody; returns its result."""
         return await self._loop.run_in_executor(self._preparers, function, *args)
 
     async def _generate(self, call: frames.Call, writer: asyncio.StreamWriter) -> None:
@@ -395,7 +395,7 @@ class Child:
 
 
 def meaning(error: Exception) -> UnilectError:
-    """What a failed call is told; a flaw of ours is in the log, too."""
+    """Return the error that answers a failed call. Any exception but a UnilectError is logged, too."""
     if isinstance(error, UnilectError):
         return error
     traceback.print_exception(error)

@@ -60,7 +60,7 @@ class Grammars:
 
 
 class Grammar:
-    """What may come next; see `Constraint`."""
+    """The tokens that a grammar allows next; see `Constraint`."""
 
     def __init__(self, matcher: LLMatcher, size: int) -> None:
         self._matcher = matcher

@@ -42,7 +42,7 @@ def named(name: str, weight_bytes: float = 0.0) -> list[torch.device]:
 
 
 def placement(devices: Sequence[torch.device]) -> dict[str, Any]:
-    """How `from_pretrained` is told."""
+    """Make the arguments of `from_pretrained` that place a model on its devices."""
     if devices[0].type == "cpu":
         return {}
     if len(devices) == 1:

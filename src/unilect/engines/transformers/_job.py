@@ -15,13 +15,13 @@ COLDEST = 1e-5  # below it a temperature is 0
 
 class Sampling(Struct, frozen=True, kw_only=True):
     """
-    How the next token is chosen. The filters work in the order of transformers: temperature, top_k, top_p, min_p, typical_p.
+    The parameters that choose the next token. The filters work in the order of transformers: temperature, top_k, top_p, min_p, typical_p.
 
     Attributes:
         temperature: 0 takes the likeliest.
         top_k: 0 for all.
         repetition_penalty: Over the prompt and the answer; the other two over the answer alone.
-        repeat_last_n: How many of the last tokens the penalties see; None for all.
+        repeat_last_n: The number of last tokens that the penalties see; None for all.
         mirostat: 0 for none; it takes the place of the filters.
         num_beams: Above 1, beam search, which samples nothing.
     """
@@ -58,7 +58,7 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
 
 class Constraint(Protocol):
-    """What may come next, as a grammar says."""
+    """The tokens that a grammar allows next."""
 
     def mask(self, logits: Any) -> None:
         """Forbid what the grammar forbids in one row of logits: (n_vocab,)."""
@@ -126,7 +126,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def failure(error: BaseException) -> Failed:
-    """What went wrong in the model, for whoever asked: most often there was too little memory."""
+    """Turn an exception of the model into the reply for its client; most often memory is short."""
     if lacks_memory(error):
         return Failed(
             "Out of memory during the answer. Send a shorter request, or lower the model's `parallel` or `context`.",

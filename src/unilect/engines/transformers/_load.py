@@ -268,7 +268,7 @@ class LoadedModel:
             )
 
     def remembered_tokens(self) -> int:
-        """How many tokens of prompts are remembered: as many as `cache_ram_mib` holds, else two contexts and a part of what is free."""
+        """Count the tokens of prompts to cache: as many as `cache_ram_mib` holds, else at most two contexts and a part of what is free."""
         given, usual = self._settings["cache_ram_mib"], 2 * self._settings["context"]
         token_bytes = self._settings["cache_values"] * self._dtype.itemsize
         if given == 0 or not token_bytes:
@@ -281,10 +281,10 @@ class LoadedModel:
 
     def grows_bytes(self, remembered: int) -> int:
         """
-        What the process may take beside its weights: keys and values, twice since they move when they grow, and what is computed of them.
+        Estimate the bytes that a process takes beside its weights: keys and values, twice since they move when they grow, and intermediates.
 
         Args:
-            remembered: Tokens of prompts.
+            remembered: Tokens of cached prompts.
         """
         if self.device.type != "cpu":
             return _GPU_GROWS_BYTES
@@ -312,7 +312,7 @@ class LoadedModel:
 
     def _check_memory(self) -> str:
         """
-        What cannot happen at the same time, as far as is known.
+        Check that the weights and one answer fit; returns a warning of what cannot run at the same time.
 
         Raises:
             ValueError: The weights, or they and one answer, are larger than the free memory.
@@ -344,7 +344,7 @@ class LoadedModel:
         return ""
 
     def _stops(self) -> frozenset[int]:
-        """What its settings and its tokenizer name; but for ids beyond its vocabulary, which some folders name."""
+        """Return the ids in the vocabulary that end an answer, by settings and tokenizer; some folders name others, too."""
         ids: set[Any] = set()
         config = getattr(self._model, "generation_config", None)
         for given in (getattr(config, "eos_token_id", None), self.tokenizer.eos_token_id):
@@ -397,7 +397,7 @@ class LoadedModel:
 
 
 def _weights(pooling: str, mask: Tensor, begin: int, ends: Tensor) -> Tensor:
-    """What the states of these columns count for in a pooled vector: (n_rows, n_columns)."""
+    """Return the weight of the state of each column in a pooled vector: (n_rows, n_columns)."""
     if pooling == "mean":
         return mask.float()
     columns = torch.arange(begin, begin + mask.shape[1], device=mask.device)[None]
@@ -406,7 +406,7 @@ def _weights(pooling: str, mask: Tensor, begin: int, ends: Tensor) -> Tensor:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """What goes wrong with a folder that somebody else made, as one sentence; transformers raises anything."""
+    """Turn any exception into a ValueError of one sentence; transformers raises anything for a broken folder."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -174,7 +174,7 @@ class BatchLoop:
         return bool(asked) or any(job.cancelled or not job.backpressured for job in parked)
 
     def _is_complete(self) -> bool:
-        """Whether there is nothing to be gained by waiting for more prompts."""
+        """Return True if nothing is gained by waiting for more prompts."""
         full = not self._waiting or len(self._waiting) >= self._free
         return full or not self._coming or bool(self._calls) or self._stopping
 
@@ -249,7 +249,7 @@ class BatchLoop:
 
     @property
     def _free(self) -> int:
-        """How many rows more may run."""
+        """The number of rows that may be added."""
         taken = sum(_width(job) for job in self._being_read()) + len(self._rows)
         return max(0, self._parallel - taken)
 
@@ -471,7 +471,7 @@ class BatchLoop:
 
 
 def _is_single(job: Job) -> bool:
-    """Whether a job makes one answer, token by token."""
+    """Return True if a job makes one answer, token by token."""
     return job.max_tokens > 0 and job.sampling.num_beams <= 1
 
 

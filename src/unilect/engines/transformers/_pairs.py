@@ -24,12 +24,12 @@ _AFTER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 class Pair(Struct):
     """
-    What a model reads of a query and a document.
+    The tokens of a query and a document.
 
     Attributes:
         ids: Tokens of both, and of what stands around them.
-        types: Which of the two a token belongs to; empty where the model does not want to know.
-        is_cut: The end of the document is left out, since the context is full.
+        types: The one of the two that a token belongs to; empty where the model has no types.
+        is_cut: True where the end of the document is left out, since the context is full.
     """
 
     ids: list[int]

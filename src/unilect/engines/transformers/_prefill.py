@@ -27,7 +27,7 @@ Forward = Callable[..., Tensor]
 
 
 class Model(Protocol):
-    """What the batch needs of a model."""
+    """The part of a model that the batch uses."""
 
     device: torch.device
     stop_ids: frozenset[int]
@@ -97,11 +97,11 @@ class Prefill:
         return all(job.cancelled for job in self.jobs)
 
     def cached(self, row: int) -> int:
-        """How many tokens of a prompt were known."""
+        """Count the tokens of a prompt that came from the cache."""
         return self._known[row]
 
     def processed(self, row: int) -> int:
-        """How many tokens of a prompt have been read, or were known."""
+        """Count the tokens of a prompt that have been read, or came from the cache."""
         return self._known[row] + max(0, self._read - (self._width - self._rest[row]))
 
     def step(self, forward: Forward, budget: int) -> Tensor | None:
@@ -134,7 +134,7 @@ class Prefill:
         return logits[:, -1].float() if self._read == self._width else None
 
     def _note_logprobs(self, logits: Tensor, chunk: slice) -> None:
-        """What was thought of each token of the prompt; its first has nothing before it."""
+        """Note the log probability of each token of the prompt; its first has nothing before it."""
         job = self.jobs[0]
         following = job.prompt[chunk.start + 1 : chunk.stop + 1]
         if following:
@@ -142,7 +142,7 @@ class Prefill:
             self.prompt_logprobs += logprobs(logits[: len(following)], wanted, following)
 
     def states(self, row: int) -> RowStates:
-        """What the model remembers of a prompt that has been read."""
+        """Return the keys and values of a prompt that has been read."""
         end = self._prefix + self._width
         known = slice(self._prefix - self._known[row], self._prefix)
         return states_of(self._cache, row, [known, slice(end - self._rest[row], end)])
@@ -178,7 +178,7 @@ def _may_share(one: Found, others: Sequence[Found]) -> bool:
 
 
 def _rest(one: Found) -> int:
-    """How much of a prompt is to be read."""
+    """Count the tokens of a prompt that are to be read."""
     job, known = one
     return len(job.prompt) - (known[0][0].shape[1] if known is not None else 0)
 

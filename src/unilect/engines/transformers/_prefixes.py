@@ -25,10 +25,10 @@ class _Known(NamedTuple):
 
 class Prefixes:
     """
-    What is remembered.
+    The cached prompts.
 
     Args:
-        max_tokens: Of all prompts together; 0 remembers nothing.
+        max_tokens: Of all prompts together; 0 caches nothing.
 
     Attributes:
         max_tokens: As given.
@@ -83,7 +83,7 @@ class Prefixes:
 
 
 def shared(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """How many tokens two texts share from their beginning."""
+    """Count the tokens that two texts share from their beginning."""
     count = min(len(one), len(other))
     differ = np.flatnonzero(one[:count] != other[:count])
     return int(differ[0]) if len(differ) else count

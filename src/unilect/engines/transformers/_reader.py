@@ -63,7 +63,7 @@ def _converse(template: str) -> None:
 
 class Reader:
     """
-    What turns texts into tokens for one model.
+    A tokenizer with a chat template, which turns requests into tokens for one model.
 
     Args:
         tokenizer: Of transformers.
@@ -73,7 +73,7 @@ class Reader:
         size: Rows of the model's output; 0 for as many as the tokenizer has.
         stops: Words that end an answer in this template's format.
         stop_token_ids: The same as token ids.
-        foreign: The template is not the model's own: the token that begins a text is none of its business.
+        foreign: The template is not the model's own, and does not write the token that begins a text.
 
     Attributes:
         template_fault: Why the template cannot be used; empty where it can, or where there is none.
@@ -265,7 +265,7 @@ class Reader:
 
     @cached_property
     def _thoughts(self) -> Thoughts:
-        """Where thoughts stand in the template's turns."""
+        """The place of thoughts in the template's turns."""
         made = [
             self._made(turns, add_generation_prompt=goes_on) for turns, goes_on in thoughts_probes()
         ]
@@ -282,14 +282,14 @@ class Reader:
 
     @cached_property
     def _takes(self) -> Takes:
-        """What conversations the template takes."""
+        """The conversations that the template takes."""
         chat = self._chat
         assert chat is not None
         return takes(lambda turns: chat.render_turns(turns, **self._names))
 
     @property
     def _names(self) -> dict[str, Any]:
-        """What a template is told where a request does not say: the names of special tokens, and what llama.cpp tells it, too."""
+        """The default variables of a template: the names of special tokens, and those that llama.cpp sets, too."""
         first, last = self._tokenizer.bos_token, self._tokenizer.eos_token
         told = {"enable_thinking": True, "date_string": strftime("%d %b %Y")}
         return {"bos_token": first or "", "eos_token": last or "", **told, **self._no_tools}

@@ -58,13 +58,13 @@ Compile = Callable[[str, str | None], Any]
 
 def sampling(request: GenerationRequest, tokens: int | None = None) -> Sampling:
     """
-    How a request wants its tokens chosen.
+    Make the sampling parameters of a request.
 
     Args:
-        tokens: How many the model has, where that is known.
+        tokens: The size of the model's vocabulary, where it is known.
 
     Raises:
-        InvalidRequest: A parameter that the model's engine cannot follow.
+        InvalidRequest: The engine does not support a parameter.
     """
     beams = request.num_beams or 1
     if beams > 1:
@@ -421,7 +421,7 @@ def _token(text: bytes, value: float) -> TokenLogprob:
 
 
 def _blamed(request: GenerationRequest, forced: bool) -> str:
-    """What is told to be wrong where nothing can come next."""
+    """Name the parameter at fault where no token can come next."""
     if forced:
         return "tools"
     if request.grammar is not None:
@@ -450,4 +450,4 @@ def _or(value: float | None, default: float) -> float:
 
 
 def _nobody(job: Job, output: Output) -> None:
-    """Who gets the words is known when the job is handed over."""
+    """Drop an output. The receiver is set when the job is handed over."""

@@ -17,7 +17,7 @@ _REPLACED = ("default", "linear", "dynamic", "yarn")
 
 
 def parameters(config: dict[str, Any]) -> dict[str, Any]:
-    """What a `config.json` says of its positions, in the words of today; empty where it says nothing."""
+    """Return the parameters of positions in a `config.json`, by their current names; empty where it has none."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(given, dict):
         return {}
@@ -90,7 +90,7 @@ def stretch(config: Any, scaling: RopeScaling, context: int) -> None:
 
 
 def dynamic_alpha(factor: float, length: int, trained: int) -> float:
-    """How far dynamic scaling stretches the base for a text of this length; 1 for what the model was trained for."""
+    """Return the factor by which dynamic scaling stretches the base for a text of this length; 1 up to the length of the training."""
     return max(1.0, factor * length / trained - (factor - 1))
 
 
@@ -104,6 +104,6 @@ def _ntk(config: Any, rope: dict[str, Any], alpha: float) -> dict[str, Any]:
 
 
 def _trained(scaling: RopeScaling, rope: dict[str, Any], positions: int) -> int:
-    """What the model was trained for."""
+    """Return the context that the model was trained for, in tokens."""
     own = rope.get("original_max_position_embeddings")
     return scaling.original_max_position_embeddings or (own if isinstance(own, int) else positions)

@@ -27,7 +27,7 @@ _FLATTEST = 1e-9  # of Zipf's exponents
 
 class RowSampler:
     """
-    What one row knows for choosing: its rules, its random numbers, its tokens.
+    The sampler of one row: its rules, its random numbers, its tokens.
 
     Args:
         prompt: The tokens before the answer.
@@ -116,7 +116,7 @@ class RowSampler:
 
 
 class _Tally:
-    """How often each token has come. Kept as columns, since a long prompt cannot be gone through at every step."""
+    """A count of each token. Kept as columns, since a long prompt is too long to go through at every step."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
@@ -130,7 +130,7 @@ class _Tally:
 
     @property
     def counts(self) -> Tensor:
-        """How often each of them has come."""
+        """The count of each of `ids`."""
         return self._counts[: len(self._places)]
 
     def add(self, tokens: Sequence[int]) -> None:
@@ -147,7 +147,7 @@ class _Tally:
 
 
 def _mirostat_k(probabilities: Tensor, mu: float) -> int:
-    """How many tokens mirostat 1 keeps, from Zipf's exponent of the likeliest hundred."""
+    """Compute the number of tokens that mirostat 1 keeps, from Zipf's exponent of the likeliest hundred."""
     n = min(100, len(probabilities) - 1)
     if n < 1:
         return 1

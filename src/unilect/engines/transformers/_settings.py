@@ -24,14 +24,14 @@ def child_settings(
     engines: int,
 ) -> dict[str, Any]:
     """
-    What the child is told.
+    Make the settings of the child.
 
     Args:
         template: The chat template that is configured.
         text: The chat template's text, as far as it is known before the tokenizer is loaded.
 
     Raises:
-        ConfigError: A setting does not go with this folder, or with this engine.
+        ConfigError: A setting does not fit this folder, or this engine.
     """
     longest = _longest(folder, config)
     _check(folder, config, longest)
@@ -69,10 +69,10 @@ def child_settings(
 
 def _ranks(folder: Folder, config: ModelConfig) -> str:
     """
-    How the model reads the pairs that it ranks; empty where it does not rank.
+    Return the form in which the model reads the pairs that it ranks; empty where it does not rank.
 
     Raises:
-        ConfigError: It is to rank, and has not learnt how.
+        ConfigError: `pooling` is `rank`, and the model is not a reranker.
     """
     if config.pooling is None:
         return folder.ranks

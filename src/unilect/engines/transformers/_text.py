@@ -48,11 +48,11 @@ class Detokenizer:
         return self._grown(new) if self._halves >= _MAX_BYTES else ""
 
     def end(self) -> str:
-        """What was held back."""
+        """Return the text that was held back."""
         return self._grown(self._decode(self._tokens)) if len(self._tokens) > self._told else ""
 
     def _grown(self, new: str) -> str:
-        """What is new of a text. Of its tokens whole pieces are forgotten: half a character would spoil what follows."""
+        """Return the new part of a text. Its tokens are dropped in whole pieces: half a character would spoil what follows."""
         begin = self._begin(new)
         self._pieces.append(len(self._tokens) - self._told)
         self._old, self._halves = new, 0
@@ -64,7 +64,7 @@ class Detokenizer:
         return new[begin:]
 
     def _begin(self, new: str) -> int:
-        """Where a text begins to differ from what was told."""
+        """Find the index where a text begins to differ from what was sent."""
         begin = len(self._old)
         if self._old.endswith(_HALF):
             pairs = enumerate(zip(self._old, new, strict=False))

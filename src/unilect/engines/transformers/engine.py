@@ -330,7 +330,7 @@ class HfEngine(Backend):
             await self._checker.llguidance(grammar, param)
 
     async def _replies(self, operation: str, request: Asked) -> Replies:
-        """What the child replies."""
+        """Send a request to the child, and yield its replies."""
         bounds.check_request(request, self._context)
         body = msgspec.structs.replace(request, raw_fields={})
         async with self._server.supervisor.watch(request) as ticket:
@@ -388,7 +388,7 @@ class HfEngine(Backend):
         return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
-        """What token ids stand for; see `Backend`."""
+        """Return the bytes of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
         return msgspec.msgpack.decode(await self._value("pieces", tokens), type=list[bytes])
 
@@ -407,7 +407,7 @@ class HfEngine(Backend):
         return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
 
     def describe(self) -> Description:
-        """What the model is, as its folder says; see `Backend`."""
+        """Describe the model from its folder; see `Backend`."""
         told, folder = self._folder.text_config, self._folder
         family, weights = told.get("model_type"), told.get("dtype") or told.get("torch_dtype")
         parameters = folder.size_bytes // folder.stored_bytes

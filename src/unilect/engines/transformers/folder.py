@@ -47,7 +47,7 @@ _POOLING = {
 
 
 class _Tensor(Struct):
-    """What safetensors says of one."""
+    """The entry of one tensor in a safetensors header."""
 
     dtype: str = ""
     data_offsets: tuple[int, int] = (0, 0)
@@ -141,7 +141,11 @@ def read_folder(path: Path) -> Folder:
 def _ranks(
     path: Path, config: dict[str, Any], names: Sequence[str]
 ) -> Literal["", "pair", "qwen3"]:
-    """How a model reads the pairs that it ranks; Qwen3-Reranker is told by its model card, for its configuration is that of any Qwen 3."""
+    """
+    Return the form in which a model reads the pairs that it ranks; empty where it does not rank.
+
+    Qwen3-Reranker is recognised by its model card, for its configuration is that of any Qwen 3.
+    """
     card = path / "README.md"
     if config.get("model_type") == "qwen3" and card.is_file():
         with card.open(errors="replace") as text:
@@ -175,7 +179,7 @@ def check_folder(path: Path, tokenizers: Sequence[Path] = ()) -> None:
 
 
 def _what_it_holds(path: Path) -> str:
-    """What is in a folder without a config.json, and what can be done, as sentences."""
+    """Describe the contents of a folder without a config.json, and what can be done, as sentences."""
     files = sorted(file.name for file in path.iterdir())
     models = ggufs(files)
     if not files:
@@ -276,7 +280,7 @@ def cache_values(config: dict[str, Any]) -> int:
 
 
 def _number(config: dict[str, Any], *names: str) -> int:
-    """What a configuration says by one of these names; 0 where it does not."""
+    """Return the number that a configuration has under one of these names; 0 where it has none."""
     return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
 
 
