@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
+from unilect.config.admin import AdminConfig
+from unilect.config.fleet import FleetConfig
+from unilect.config.limits import LimitsConfig
 from unilect.config.load import load, read
+from unilect.config.option import Table
+from unilect.config.otel import OtelConfig
 from unilect.config.server import (
     Config,
     ListenerConfig,
@@ -15,6 +19,7 @@ from unilect.config.server import (
     each_listener,
     is_loopback,
 )
+from unilect.config.store import StoreConfig
 from unilect.errors import ConfigError
 
 
@@ -258,13 +263,14 @@ def test_beyond_loopback(host: str) -> None:
     check(Config(host=host, insecure_no_auth=True))
 
 
-@pytest.mark.parametrize("kind", [Config, ModelConfig])
-def test_fields_are_described(kind: type[msgspec.Struct]) -> None:
-    """Every field has a description that ends as a sentence."""
-    schema = next(iter(msgspec.json.schema_components([kind])[1].values()))
-    for name, field in schema["properties"].items():
-        description = field.get("description", "")
-        assert description.endswith("."), name
+@pytest.mark.parametrize(
+    "table", [Config, StoreConfig, LimitsConfig, AdminConfig, OtelConfig, FleetConfig, ModelConfig]
+)
+def test_options_are_described(table: type[Table]) -> None:
+    """Every field is an option with a description that ends as a sentence."""
+    assert [*table.declared] == [*table.__struct_fields__]
+    for name, option in table.declared.items():
+        assert option.description.endswith("."), name
 
 
 def test_frozen() -> None:

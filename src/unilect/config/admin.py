@@ -6,12 +6,10 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, TypeAlias
-
-from msgspec import Struct
+from typing import TypeAlias
 
 from unilect.config.digests import check_secrets, hashed
-from unilect.config.model import described
+from unilect.config.option import Table, option
 from unilect.config.store import data_folder
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
@@ -23,25 +21,21 @@ _LONGEST_NAME = "65535-4194304.sock"  # a port and a process's id
 OFF = "off"
 
 
-class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AdminConfig(Table, frozen=True, kw_only=True):
     """The admin API: the table `[admin]`."""
 
-    listen: Annotated[
-        str | None,
-        described(
-            "Where the admin API listens: `HOST:PORT`, or the path of a unix socket, which has a slash in it and which only the "
-            "server's user may connect to (mode 0600); `off`: nowhere. Default: the unix socket `unilect/run/PORT.sock` in "
-            "`$XDG_DATA_HOME` or `~/.local/share`; where that cannot be made, `unilect/PORT.sock` in `$XDG_RUNTIME_DIR`, or "
-            "`unilect-UID/PORT.sock` in `$TMPDIR` or `/tmp`. `unilect ps` and the like find it there."
-        ),
-    ] = None
-    api_keys: Annotated[
-        list[str],
-        described(
-            "Keys of the admin API, none of which may be in the server's `api_keys`. Required with `HOST:PORT`; a unix socket needs "
-            "none. `$NAME` takes a key from the environment."
-        ),
-    ] = []
+    listen: str | None = option(
+        None,
+        "Where the admin API listens: `HOST:PORT`, or the path of a unix socket, which has a slash in it and which only the "
+        "server's user may connect to (mode 0600); `off`: nowhere. Default: the unix socket `unilect/run/PORT.sock` in "
+        "`$XDG_DATA_HOME` or `~/.local/share`; where that cannot be made, `unilect/PORT.sock` in `$XDG_RUNTIME_DIR`, or "
+        "`unilect-UID/PORT.sock` in `$TMPDIR` or `/tmp`. `unilect ps` and the like find it there.",
+    )
+    api_keys: list[str] = option(
+        [],
+        "Keys of the admin API, none of which may be in the server's `api_keys`. Required with `HOST:PORT`; a unix socket needs "
+        "none. `$NAME` takes a key from the environment.",
+    )
 
     @property
     def is_off(self) -> bool:

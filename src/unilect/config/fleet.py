@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta
 
-from unilect.config.model import ModelConfig, described
+from unilect.config.model import ModelConfig
+from unilect.config.option import Table, option
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
@@ -21,31 +22,23 @@ _UNITS = {unit: 1000**at for at, unit in enumerate(("KB", "MB", "GB", "TB"), 1)}
 _UNITS |= {unit: 1024**at for at, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)}
 
 
-class FleetConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FleetConfig(Table, frozen=True, kw_only=True):
     """The Ray cluster of models with `replicas`: the table `[fleet]`."""
 
-    address: Annotated[
-        str,
-        described(
-            "The cluster that models with `replicas` run on: `HOST:PORT` of its head, where this machine has joined it. Empty: a cluster "
-            "of this machine alone, which starts and ends with the server."
-        ),
-    ] = ""
-    token_file: Annotated[
-        str | None,
-        described(
-            "File with the token that the nodes of the cluster know. Default: the one that `unilect fleet start` or `join` has written."
-        ),
-    ] = None
-    file_cache_gib: Annotated[
-        float,
-        described(
-            "How much each node keeps of the model files that were sent to it, in GiB: the least recently used go first. Files in use "
-            "stay, also beyond this.",
-            ge=0,
-            le=1_000_000,
-        ),
-    ] = 100.0
+    address: str = option(
+        "",
+        "The cluster that models with `replicas` run on: `HOST:PORT` of its head, where this machine has joined it. Empty: a cluster "
+        "of this machine alone, which starts and ends with the server.",
+    )
+    token_file: str | None = option(
+        None,
+        "File with the token that the nodes of the cluster know. Default: the one that `unilect fleet start` or `join` has written.",
+    )
+    file_cache_gib: Annotated[float, Meta(ge=0, le=1_000_000)] = option(
+        100.0,
+        "How much each node keeps of the model files that were sent to it, in GiB: the least recently used go first. Files in use "
+        "stay, also beyond this.",
+    )
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from unilect import extras
+from unilect.config.option import Table, option
 from unilect.config.values import OptionPath, convert, dotted, nearest
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
@@ -23,34 +24,20 @@ _Money = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 _URL = re.compile(r"rediss?://\S+|unix://\S+")
 
 
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Limits(Table, frozen=True, kw_only=True):
     """Limits of one key, one owner or one model; None is none."""
 
-    requests_per_minute: Annotated[
-        _Minute | None,
-        Meta(description="Requests per minute. A minute's requests may come at once."),
-    ] = None
-    tokens_per_minute: Annotated[
-        _Minute | None,
-        Meta(description="Tokens per minute, of prompts and answers."),
-    ] = None
-    parallel: Annotated[
-        _Parallel | None,
-        Meta(description="Concurrent requests."),
-    ] = None
-    tokens_per_day: Annotated[
-        _Number | None, Meta(description="Tokens per day (UTC), of prompts and answers.")
-    ] = None
-    tokens_per_month: Annotated[
-        _Number | None, Meta(description="Tokens per calendar month (UTC).")
-    ] = None
-    money_per_day: Annotated[
-        _Money | None,
-        Meta(description="Cost per day (UTC), in the currency of the models' `price`."),
-    ] = None
-    money_per_month: Annotated[
-        _Money | None, Meta(description="Cost per calendar month (UTC).")
-    ] = None
+    requests_per_minute: _Minute | None = option(
+        None, "Requests per minute. A minute's requests may come at once."
+    )
+    tokens_per_minute: _Minute | None = option(None, "Tokens per minute, of prompts and answers.")
+    parallel: _Parallel | None = option(None, "Concurrent requests.")
+    tokens_per_day: _Number | None = option(None, "Tokens per day (UTC), of prompts and answers.")
+    tokens_per_month: _Number | None = option(None, "Tokens per calendar month (UTC).")
+    money_per_day: _Money | None = option(
+        None, "Cost per day (UTC), in the currency of the models' `price`."
+    )
+    money_per_month: _Money | None = option(None, "Cost per calendar month (UTC).")
 
 
 class LimitChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,16 +52,14 @@ class LimitChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     money_per_month: _Money | UnsetType | None = UNSET
 
 
-class LimitsConfig(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitsConfig(Limits, frozen=True, kw_only=True):
     """The table `[limits]`: what holds for every key that has no such limit of its own, and where is counted."""
 
-    url: Annotated[
-        str | None,
-        Meta(
-            description="Redis server where several unilect servers count together: `redis://:PASSWORD@HOST:6379/0`, or `rediss://` with "
-            "TLS (requires the extra *redis*). `$NAME` takes it from the environment. Default: each server counts by itself, in memory."
-        ),
-    ] = None
+    url: str | None = option(
+        None,
+        "Redis server where several unilect servers count together: `redis://:PASSWORD@HOST:6379/0`, or `rediss://` with "
+        "TLS (requires the extra *redis*). `$NAME` takes it from the environment. Default: each server counts by itself, in memory.",
+    )
 
 
 NAMES = Limits.__struct_fields__

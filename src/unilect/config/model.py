@@ -1,8 +1,4 @@
-"""
-The settings of one model: the table `[models.NAME]` of a configuration.
-
-A field's description is its documentation, as in `config`.
-"""
+"""The settings of one model: the table `[models.NAME]` of a configuration."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -11,6 +7,7 @@ from unicodedata import normalize
 from msgspec import Meta, Struct
 
 from unilect.config.limits import Limits
+from unilect.config.option import Table, option
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
 _CHARACTERS = r"\w.:/@+\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\u1780-\u17d3-"
@@ -44,11 +41,6 @@ def name_from(text: str) -> str:
     return name.strip("-")[:128] or "model"
 
 
-def described(description: str, **limits: Any) -> Meta:
-    """A field's documentation, and its bounds."""
-    return Meta(description=description, **limits)
-
-
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     """How rotary positions are stretched, in the words of transformers' `config.json`."""
 
@@ -57,7 +49,7 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     original_max_position_embeddings: Annotated[int, Meta(ge=16)] | None = None
 
 
-class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Price(Table, frozen=True, kw_only=True):
     """
     What a model costs, in any currency for a million tokens.
 
@@ -72,326 +64,237 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     completion: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
-class Replicas(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Replicas(Table, frozen=True, kw_only=True):
     """How many replicas a model has: the number follows the requests in flight."""
 
-    min: Annotated[int, described("The fewest; 0 for none while nobody asks.", ge=0, le=1000)] = 1
-    max: Annotated[int, described("The most.", ge=1, le=1000)] = 1
-    up_after_s: Annotated[
-        float,
-        described(
-            "So long there must be too many requests before a replica is added.", ge=0, le=86400
-        ),
-    ] = 2.0
-    down_after_s: Annotated[
-        float,
-        described("So long there must be too few before one is stopped.", ge=0, le=86400),
-    ] = 60.0
+    min: Annotated[int, Meta(ge=0, le=1000)] = option(
+        1, "The fewest; 0 for none while nobody asks."
+    )
+    max: Annotated[int, Meta(ge=1, le=1000)] = option(1, "The most.")
+    up_after_s: Annotated[float, Meta(ge=0, le=86400)] = option(
+        2.0, "So long there must be too many requests before a replica is added."
+    )
+    down_after_s: Annotated[float, Meta(ge=0, le=86400)] = option(
+        60.0, "So long there must be too few before one is stopped."
+    )
 
 
-class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelConfig(Table, frozen=True, kw_only=True):
     """One model: the table `[models.NAME]`."""
 
-    source: Annotated[
-        str | Annotated[list[str], Meta(min_length=1)],
-        described(
-            "Where the model is: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a transformers folder, `hf:org/name`, "
-            "`chatglm:model.bin`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model."
-        ),
-    ] = "demo:"
-    fallback: Annotated[
-        str | None,
-        described(
-            "Model that answers if all backends of this one fail. The header `X-Unilect-Fallback` then names it."
-        ),
-    ] = None
-    aliases: Annotated[list[str], described("Additional names of the model.")] = []
-    load: Annotated[
-        Literal["start", "demand"],
-        described("Load the model at server start, or on demand (first request)."),
-    ] = "start"
-    idle_stop_s: Annotated[
-        Annotated[float, Meta(gt=0)] | None,
-        described(
-            "Stop the engine after this long without a request. The next request starts it again."
-        ),
-    ] = None
-    unsupported: Annotated[
-        Literal["refuse", "report"],
-        described(
-            "How unsupported parameters are handled: *refuse* the request with 400, or ignore the parameter and *report* it in the "
-            "header `X-Unilect-Ignored`. Unsupported constraints (schemas, grammars) are always refused."
-        ),
-    ] = "refuse"
-    limits: Annotated[
-        Limits | None,
-        described("Limits of all requests to this model together, with the limits of `[limits]`."),
-    ] = None
-    drop_billing_header: Annotated[
-        bool,
-        described(
-            "Drop Claude Code's billing header (`x-anthropic-billing-header: ...`) from system messages, in every API. It changes with "
-            "each request, and no prompt cache would find what follows it. Nothing else of a prompt is dropped or moved for a cache."
-        ),
-    ] = True
-    defaults: Annotated[
-        dict[str, Any],
-        described("Default values of request parameters, such as `temperature`."),
-    ] = {}
-    completion_defaults: Annotated[
-        dict[str, Any],
-        described("Like `defaults`, for plain completions only. Overrides `defaults`."),
-    ] = {}
-    price: Annotated[
-        Price | None,
-        described(
-            "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
-            "`completion`; what is left out is free. The ledger records the cost of each request. Default: free."
-        ),
-    ] = None
+    source: str | Annotated[list[str], Meta(min_length=1)] = option(
+        "demo:",
+        "Where the model is: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a transformers folder, `hf:org/name`, "
+        "`chatglm:model.bin`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model.",
+    )
+    fallback: str | None = option(
+        None,
+        "Model that answers if all backends of this one fail. The header `X-Unilect-Fallback` then names it.",
+    )
+    aliases: list[str] = option([], "Additional names of the model.")
+    load: Literal["start", "demand"] = option(
+        "start", "Load the model at server start, or on demand (first request)."
+    )
+    idle_stop_s: Annotated[float, Meta(gt=0)] | None = option(
+        None, "Stop the engine after this long without a request. The next request starts it again."
+    )
+    unsupported: Literal["refuse", "report"] = option(
+        "refuse",
+        "How unsupported parameters are handled: *refuse* the request with 400, or ignore the parameter and *report* it in the "
+        "header `X-Unilect-Ignored`. Unsupported constraints (schemas, grammars) are always refused.",
+    )
+    limits: Limits | None = option(
+        None, "Limits of all requests to this model together, with the limits of `[limits]`."
+    )
+    drop_billing_header: bool = option(
+        True,
+        "Drop Claude Code's billing header (`x-anthropic-billing-header: ...`) from system messages, in every API. It changes with "
+        "each request, and no prompt cache would find what follows it. Nothing else of a prompt is dropped or moved for a cache.",
+    )
+    defaults: dict[str, Any] = option(
+        {}, "Default values of request parameters, such as `temperature`."
+    )
+    completion_defaults: dict[str, Any] = option(
+        {}, "Like `defaults`, for plain completions only. Overrides `defaults`."
+    )
+    price: Price | None = option(
+        None,
+        "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
+        "`completion`; what is left out is free. The ledger records the cost of each request. Default: free.",
+    )
     # engines
-    context: Annotated[
-        Annotated[int, Meta(ge=16, le=10_000_000)] | None,
-        described(
-            "Context size in tokens for each request (prompt and answer); llama.cpp rounds up to a multiple of 256. Default: the "
-            "model's own, at most 8192."
-        ),
-    ] = None
-    parallel: Annotated[
-        int,
-        described(
-            "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`.",
-            ge=1,
-            le=256,
-        ),
-    ] = 4
-    replicas: Annotated[
-        Annotated[int, Meta(ge=1, le=1000)] | Replicas | None,
-        described(
-            "Run so many copies of the model on a Ray cluster; see docs/fleet.md. `{ min = 0, max = 8 }` follows the load."
-        ),
-    ] = None
-    resources: Annotated[
-        dict[str, float | str],
-        described(
-            "What the cluster keeps for each replica: `cpu` (default: `threads`, else 1), `gpu`, `memory` such as `24GiB`, and names of "
-            "the operator's own."
-        ),
-    ] = {}
-    accelerator: Annotated[
-        str | None,
-        described("The kind of accelerator that a replica needs, as Ray names it, such as `H200`."),
-    ] = None
-    max_in_flight: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000)] | None,
-        described(
-            "Maximum number of concurrent requests to each backend; further requests are queued. Default: the slots of a llama.cpp "
-            "server, else unlimited. Engines have `parallel`."
-        ),
-    ] = None
-    max_queue: Annotated[
-        int,
-        described(
-            "Maximum number of requests that wait for each backend. Beyond it a request is refused: 429 if the caller's own requests fill "
-            "the caller's share of the queue, else 503. See docs/queue.md.",
-            ge=0,
-            le=100_000,
-        ),
-    ] = 512
-    queue_timeout_s: Annotated[
-        float,
-        described(
-            "Longest time that a request waits for its turn; then 503. The default is the timeout of OpenAI's clients: agents on a slow "
-            "machine wait for minutes, and whoever waits longer has left.",
-            gt=0,
-        ),
-    ] = 600.0
-    threads: Annotated[
-        Annotated[int, Meta(ge=1, le=1024)] | None,
-        described(
-            "CPU threads. Default: one less than the number of cores, divided among the engines of this server: with a thread on "
-            "every core, any other load makes the engine very slow."
-        ),
-    ] = None
-    gpu_layers: Annotated[
-        Annotated[int, Meta(ge=-1, le=10_000)] | None,
-        described(
-            "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
-            "docs/backends/gguf.md says how to install a build for your GPU."
-        ),
-    ] = None
-    batch: Annotated[
-        Annotated[int, Meta(ge=1, le=65536)] | None,
-        described(
-            "Prompt-processing batch size in tokens. Default: 64 on a CPU, so that a prompt can be cancelled midway; 2048 on a GPU."
-        ),
-    ] = None
-    lora: Annotated[
-        list[str],
-        described(
-            "LoRA adapters (GGUF files or PEFT folders); all are applied. `path=0.5` sets the scale. Models with the same folder "
-            "and different adapters share one base model."
-        ),
-    ] = []
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        described(
-            "Data type of a transformers model's weights; *auto* is float32 on a CPU and bfloat16 on a GPU."
-        ),
-    ] = "auto"
+    context: Annotated[int, Meta(ge=16, le=10_000_000)] | None = option(
+        None,
+        "Context size in tokens for each request (prompt and answer); llama.cpp rounds up to a multiple of 256. Default: the "
+        "model's own, at most 8192.",
+    )
+    parallel: Annotated[int, Meta(ge=1, le=256)] = option(
+        4,
+        "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`.",
+    )
+    replicas: Annotated[int, Meta(ge=1, le=1000)] | Replicas | None = option(
+        None,
+        "Run so many copies of the model on a Ray cluster; see docs/fleet.md. `{ min = 0, max = 8 }` follows the load.",
+    )
+    resources: dict[str, float | str] = option(
+        {},
+        "What the cluster keeps for each replica: `cpu` (default: `threads`, else 1), `gpu`, `memory` such as `24GiB`, and names of "
+        "the operator's own.",
+    )
+    accelerator: str | None = option(
+        None, "The kind of accelerator that a replica needs, as Ray names it, such as `H200`."
+    )
+    max_in_flight: Annotated[int, Meta(ge=1, le=100_000)] | None = option(
+        None,
+        "Maximum number of concurrent requests to each backend; further requests are queued. Default: the slots of a llama.cpp "
+        "server, else unlimited. Engines have `parallel`.",
+    )
+    max_queue: Annotated[int, Meta(ge=0, le=100_000)] = option(
+        512,
+        "Maximum number of requests that wait for each backend. Beyond it a request is refused: 429 if the caller's own requests fill "
+        "the caller's share of the queue, else 503. See docs/queue.md.",
+    )
+    queue_timeout_s: Annotated[float, Meta(gt=0)] = option(
+        600.0,
+        "Longest time that a request waits for its turn; then 503. The default is the timeout of OpenAI's clients: agents on a slow "
+        "machine wait for minutes, and whoever waits longer has left.",
+    )
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = option(
+        None,
+        "CPU threads. Default: one less than the number of cores, divided among the engines of this server: with a thread on "
+        "every core, any other load makes the engine very slow.",
+    )
+    gpu_layers: Annotated[int, Meta(ge=-1, le=10_000)] | None = option(
+        None,
+        "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
+        "docs/backends/gguf.md says how to install a build for your GPU.",
+    )
+    batch: Annotated[int, Meta(ge=1, le=65536)] | None = option(
+        None,
+        "Prompt-processing batch size in tokens. Default: 64 on a CPU, so that a prompt can be cancelled midway; 2048 on a GPU.",
+    )
+    lora: list[str] = option(
+        [],
+        "LoRA adapters (GGUF files or PEFT folders); all are applied. `path=0.5` sets the scale. Models with the same folder "
+        "and different adapters share one base model.",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto",
+        "Data type of a transformers model's weights; *auto* is float32 on a CPU and bfloat16 on a GPU.",
+    )
     device: Annotated[
         str,
-        described(
-            "Device of a transformers model: `cpu`, `cuda:0`, `cuda:0,1` (layers split across GPUs); `auto` uses as many GPUs as "
-            "needed.",
+        Meta(
             examples=["auto", "cpu", "cuda:0", "cuda:0,1"],
             pattern=r"^(auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?)$",
         ),
-    ] = "auto"
-    quantize: Annotated[
-        Literal["8bit", "4bit"] | None,
-        described(
-            "Weight quantization of a transformers model; all but 8 bits on a CPU requires bitsandbytes."
-        ),
-    ] = None
-    trust_remote_code: Annotated[
-        bool, described("Run the Python code in a transformers model's repository.")
-    ] = False
-    allow_pickle: Annotated[
-        bool,
-        described("Load pickled weights if there are no others. A pickle can run code."),
-    ] = False
-    rope_scaling: Annotated[
-        RopeScaling | None,
-        described(
-            "RoPE scaling of a transformers model: `rope_type` (`linear`, `yarn`, `dynamic`, or `ntk`, whose `factor` is also known "
-            "as alpha), `factor`, and `original_max_position_embeddings` if it is less than the model's configuration says. "
-            "`context` may then be `factor` times as long."
-        ),
-    ] = None
-    tokenizer: Annotated[
-        str | None,
-        described(
-            "Folder with the tokenizer and chat template of a transformers model. Default: those of a merged adapter, else the "
-            "model's own."
-        ),
-    ] = None
-    mmproj: Annotated[str | None, described("Multimodal projector (GGUF) of a vision model.")] = (
-        None
+    ] = option(
+        "auto",
+        "Device of a transformers model: `cpu`, `cuda:0`, `cuda:0,1` (layers split across GPUs); `auto` uses as many GPUs as "
+        "needed.",
     )
-    chat_template: Annotated[
-        str | None,
-        described(
-            "Chat template: the name of a format such as `vicuna_v1.1` (listed in docs/templates.md), a Jinja template, or the path "
-            "of one. Default: the model's own."
-        ),
-    ] = None
-    completion_template: Annotated[
-        str | None,
-        described(
-            "Template for plain completions, as in `chat_template`; the prompt becomes a single user message. Default: prompts are "
-            "passed unchanged."
-        ),
-    ] = None
-    stop: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=256)]],
-        described("Stop sequences, in addition to those of the request."),
-    ] = []
-    cache_ram_mib: Annotated[
-        Annotated[int, Meta(ge=0, le=2**24)] | None,
-        described(
-            "Prompt-cache size in MiB (KV state of idle conversations). 0 disables it. Default: an eighth of the memory free at "
-            "start, divided among the engines of this server, at most 8192 for GGUF models and 64 for the bundled one; for "
-            "transformers models two full contexts. A GGUF model has none on a server with an API key, unless `share_cache` is set."
-        ),
-    ] = None
-    share_cache: Annotated[
-        bool,
-        described(
-            "Share the prompt cache among all callers (API keys). By default a caller's prompts are reused for that caller only, so that "
-            "no other caller learns from the time to the first token whether a prompt was sent before. Set it where all callers may "
-            "know of each other's prompts, such as one team with a long common system prompt."
-        ),
-    ] = False
-    cache_type_k: Annotated[
-        Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
-        described(
-            "KV cache data type for K. With `f32` for K and V attention is computed in 32 bits, too, without flash attention: the "
-            "log probabilities are then those of the transformers engine, to 3 decimals."
-        ),
-    ] = "f16"
-    cache_type_v: Annotated[
-        Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
-        described("KV cache data type for V."),
-    ] = "f16"
-    slot_save_path: Annotated[
-        str | None,
-        described(
-            "Folder for what clients save of slots (`POST /slots/{id}?action=save`): the KV cache of a prompt, to be restored later, also "
-            "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved."
-        ),
-    ] = None
-    pooling: Annotated[
-        Literal["mean", "cls", "last", "rank"] | None,
-        described(
-            "Pooling of embeddings. *rank* serves the model as a reranker, whose files may not say that it is one; the others serve a "
-            "reranker as an embedding model. Default: the model's own, else the mean."
-        ),
-    ] = None
-    start_timeout_s: Annotated[float, described("Timeout for loading the model.", gt=0)] = 600.0
-    hang_timeout_s: Annotated[
-        float,
-        described(
-            "Restart the engine if it is unresponsive for this long while requests are running, or if a GGUF engine does not begin with "
-            "a request for this long, as where its chat template does not end.",
-            gt=0,
-        ),
-    ] = 60.0
+    quantize: Literal["8bit", "4bit"] | None = option(
+        None,
+        "Weight quantization of a transformers model; all but 8 bits on a CPU requires bitsandbytes.",
+    )
+    trust_remote_code: bool = option(
+        False, "Run the Python code in a transformers model's repository."
+    )
+    allow_pickle: bool = option(
+        False, "Load pickled weights if there are no others. A pickle can run code."
+    )
+    rope_scaling: RopeScaling | None = option(
+        None,
+        "RoPE scaling of a transformers model: `rope_type` (`linear`, `yarn`, `dynamic`, or `ntk`, whose `factor` is also known "
+        "as alpha), `factor`, and `original_max_position_embeddings` if it is less than the model's configuration says. "
+        "`context` may then be `factor` times as long.",
+    )
+    tokenizer: str | None = option(
+        None,
+        "Folder with the tokenizer and chat template of a transformers model. Default: those of a merged adapter, else the "
+        "model's own.",
+    )
+    mmproj: str | None = option(None, "Multimodal projector (GGUF) of a vision model.")
+    chat_template: str | None = option(
+        None,
+        "Chat template: the name of a format such as `vicuna_v1.1` (listed in docs/templates.md), a Jinja template, or the path "
+        "of one. Default: the model's own.",
+    )
+    completion_template: str | None = option(
+        None,
+        "Template for plain completions, as in `chat_template`; the prompt becomes a single user message. Default: prompts are "
+        "passed unchanged.",
+    )
+    stop: list[Annotated[str, Meta(min_length=1, max_length=256)]] = option(
+        [], "Stop sequences, in addition to those of the request."
+    )
+    cache_ram_mib: Annotated[int, Meta(ge=0, le=2**24)] | None = option(
+        None,
+        "Prompt-cache size in MiB (KV state of idle conversations). 0 disables it. Default: an eighth of the memory free at "
+        "start, divided among the engines of this server, at most 8192 for GGUF models and 64 for the bundled one; for "
+        "transformers models two full contexts. A GGUF model has none on a server with an API key, unless `share_cache` is set.",
+    )
+    share_cache: bool = option(
+        False,
+        "Share the prompt cache among all callers (API keys). By default a caller's prompts are reused for that caller only, so that "
+        "no other caller learns from the time to the first token whether a prompt was sent before. Set it where all callers may "
+        "know of each other's prompts, such as one team with a long common system prompt.",
+    )
+    cache_type_k: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
+        "f16",
+        "KV cache data type for K. With `f32` for K and V attention is computed in 32 bits, too, without flash attention: the "
+        "log probabilities are then those of the transformers engine, to 3 decimals.",
+    )
+    cache_type_v: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
+        "f16", "KV cache data type for V."
+    )
+    slot_save_path: str | None = option(
+        None,
+        "Folder for what clients save of slots (`POST /slots/{id}?action=save`): the KV cache of a prompt, to be restored later, also "
+        "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved.",
+    )
+    pooling: Literal["mean", "cls", "last", "rank"] | None = option(
+        None,
+        "Pooling of embeddings. *rank* serves the model as a reranker, whose files may not say that it is one; the others serve a "
+        "reranker as an embedding model. Default: the model's own, else the mean.",
+    )
+    start_timeout_s: Annotated[float, Meta(gt=0)] = option(600.0, "Timeout for loading the model.")
+    hang_timeout_s: Annotated[float, Meta(gt=0)] = option(
+        60.0,
+        "Restart the engine if it is unresponsive for this long while requests are running, or if a GGUF engine does not begin with "
+        "a request for this long, as where its chat template does not end.",
+    )
     # upstreams
-    model: Annotated[
-        str | None,
-        described(
-            "Model name on the upstream. Default: this table's name if the upstream has it, else its only model. `*` serves every "
-            "model of the upstream under its own name, including models added later."
-        ),
-    ] = None
-    api_key: Annotated[
-        str | None,
-        described("API key for the upstream; `$NAME` takes it from the environment."),
-    ] = None
-    api_key_header: Annotated[
-        str, described("Header that carries `api_key`; in `Authorization` it follows `Bearer`.")
-    ] = "Authorization"
-    timeout_s: Annotated[
-        float,
-        described(
-            "Read timeout of the upstream: for the whole head of an answer, then between any two pieces of it.",
-            gt=0,
-        ),
-    ] = 300.0
-    reuse_connections: Annotated[
-        bool,
-        described(
-            "Reuse upstream connections. Off by default: if an upstream sends a surplus response, the next request would receive "
-            "it."
-        ),
-    ] = False
-    embedding_batch: Annotated[
-        int,
-        described("Batch size of embedding requests to a FastChat worker.", ge=1, le=2048),
-    ] = 32
-    whole_answers: Annotated[
-        Literal["auto", "stream", "whole"],
-        described(
-            "How non-streaming requests are sent upstream: *stream* (cancellable everywhere) or *whole* (cheaper, but many servers "
-            "do not stop generating on a disconnect). *auto* is whole for vLLM and unilect, which stop, and stream for others."
-        ),
-    ] = "auto"
+    model: str | None = option(
+        None,
+        "Model name on the upstream. Default: this table's name if the upstream has it, else its only model. `*` serves every "
+        "model of the upstream under its own name, including models added later.",
+    )
+    api_key: str | None = option(
+        None, "API key for the upstream; `$NAME` takes it from the environment."
+    )
+    api_key_header: str = option(
+        "Authorization", "Header that carries `api_key`; in `Authorization` it follows `Bearer`."
+    )
+    timeout_s: Annotated[float, Meta(gt=0)] = option(
+        300.0,
+        "Read timeout of the upstream: for the whole head of an answer, then between any two pieces of it.",
+    )
+    reuse_connections: bool = option(
+        False,
+        "Reuse upstream connections. Off by default: if an upstream sends a surplus response, the next request would receive "
+        "it.",
+    )
+    embedding_batch: Annotated[int, Meta(ge=1, le=2048)] = option(
+        32, "Batch size of embedding requests to a FastChat worker."
+    )
+    whole_answers: Literal["auto", "stream", "whole"] = option(
+        "auto",
+        "How non-streaming requests are sent upstream: *stream* (cancellable everywhere) or *whole* (cheaper, but many servers "
+        "do not stop generating on a disconnect). *auto* is whole for vLLM and unilect, which stop, and stream for others.",
+    )
     # backends of other packages
-    options: Annotated[
-        dict[str, Any],
-        described("Options of a plugin's backend; see its documentation."),
-    ] = {}
+    options: dict[str, Any] = option({}, "Options of a plugin's backend; see its documentation.")
 
     @property
     def sources(self) -> list[str]:

@@ -6,13 +6,10 @@ Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-v
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Annotated
 from urllib.parse import urlsplit
 
-from msgspec import Struct
-
 from unilect import extras
-from unilect.config.model import described
+from unilect.config.option import Table, option
 from unilect.errors import ConfigError
 from unilect.redact import redacted
 
@@ -22,17 +19,15 @@ TRACES_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-class OtelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OtelConfig(Table, frozen=True, kw_only=True):
     """Where spans are sent to: the table `[otel]`."""
 
-    endpoint: Annotated[
-        str | None,
-        described(
-            "Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP, such as `http://collector:4318` "
-            "(requires the extra *otel*). Spans hold no prompts and no answers. Default: the address in "
-            "`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`; without one nothing is traced."
-        ),
-    ] = None
+    endpoint: str | None = option(
+        None,
+        "Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP, such as `http://collector:4318` "
+        "(requires the extra *otel*). Spans hold no prompts and no answers. Default: the address in "
+        "`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`; without one nothing is traced.",
+    )
 
 
 def endpoint_of(config: OtelConfig, environment: Mapping[str, str]) -> str | None:

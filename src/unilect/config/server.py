@@ -1,8 +1,7 @@
 """
 The settings of the server, and what they must not contradict.
 
-Everything is a frozen Struct. A field's description is its documentation: docs/configuration.md, `--help` and
-unilect.example.toml are made from it or compared with it. The only reader of the environment; `load` makes settings of it.
+The only reader of the environment; `load` makes settings of it.
 """
 
 import os
@@ -12,7 +11,7 @@ from ipaddress import IPv6Address
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.cors import check_cors
@@ -21,8 +20,9 @@ from unilect.config.fastchat import check_fastchat
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
-from unilect.config.model import NAME, ModelConfig, described
+from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
+from unilect.config.option import Table, option
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_store, may_have_keys
 from unilect.config.values import OptionPath, dotted, shown
@@ -35,7 +35,7 @@ TABLES = ("models", "listeners", "store", "limits", "owners", "admin", "otel", "
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
 
-class ListenerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ListenerConfig(Table, frozen=True, kw_only=True):
     """A further address, a table of `[[listeners]]`; what it leaves out is as in `Config`."""
 
     port: Annotated[int, Meta(ge=0, le=65535)]
@@ -45,242 +45,177 @@ class ListenerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on_unknown_model: Literal["error", "default"] | None = None
 
 
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Table, frozen=True, kw_only=True):
     """The whole server."""
 
-    host: Annotated[str, described("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, described("Port to listen on; 0 picks a free port.", ge=0, le=65535)] = (
-        8000
+    host: str = option("127.0.0.1", "Address to listen on.")
+    port: Annotated[int, Meta(ge=0, le=65535)] = option(
+        8000, "Port to listen on; 0 picks a free port."
     )
-    api_keys: Annotated[
-        list[str],
-        described(
-            "API keys. Clients send one as `Authorization: Bearer KEY`. Required on every address that is not loopback. `$NAME` "
-            "takes a key from the environment; `sha256:DIGITS` stands for a key that the file does not hold (`unilect keys digest` "
-            "prints it). `unilect chat` and `unilect models` read `UNILECT_API_KEY` too."
-        ),
-    ] = []
-    metrics_keys: Annotated[
-        list[str],
-        described(
-            "Keys that may read `/metrics`, and nothing else, written as those of `api_keys`; none may be in `api_keys` or `[admin]`. "
-            "Where clients need a key, `/metrics` needs one of these or of the admin API; clients' keys cannot read it."
-        ),
-    ] = []
-    insecure_no_auth: Annotated[
-        bool,
-        described(
-            "Listen on addresses that are not loopback without API keys: everyone who can reach the port can use the server."
-        ),
-    ] = False
-    allowed_hosts: Annotated[
-        list[str],
-        described(
-            "Values of the `Host` header to accept, in addition to the addresses listened on, with any port; `*` accepts any. This "
-            "check prevents DNS rebinding. A server that listens on all interfaces accepts any host if API keys are set; without keys it accepts "
-            "IP addresses, its own host name, and names without a dot or in `.local`, `.lan`, `.internal` or `.home.arpa`."
-        ),
-    ] = []
-    image_hosts: Annotated[
-        list[
-            Annotated[str, Meta(pattern=r"^(\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
-        ],
-        described(
-            "Hosts from which images are fetched that a message names by an http(s) URL, for GGUF models, llama.cpp's native protocol "
-            "and FastChat's workers; servers with OpenAI's API get the URL. `*.example.org` allows all names below it, `name:8080` "
-            "another port. Addresses that are not public are never connected to. Default: none are fetched."
-        ),
-    ] = []
-    allowed_origins: Annotated[
-        list[str],
-        described(
-            "CORS: origins whose pages may call this server, such as `https://chat.example.org`; `*` allows any, without credentials."
-        ),
-    ] = []
-    allow_credentials: Annotated[
-        bool,
-        described(
-            "CORS: allow cookies and other credentials from `allowed_origins`. Not allowed with `*`."
-        ),
-    ] = False
-    allowed_methods: Annotated[
-        list[str],
-        described("CORS: allowed methods. Default: GET, HEAD, POST, DELETE and OPTIONS."),
-    ] = []
-    allowed_headers: Annotated[
-        list[str],
-        described(
-            "CORS: allowed request headers, in addition to those of OpenAI's and Anthropic's clients; `*` allows any."
-        ),
-    ] = []
-    max_body_bytes: Annotated[
-        int, described("Maximum size of a request body.", ge=1024, le=2**31)
-    ] = 16 * 1024 * 1024
-    max_connections: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        described(
-            "Maximum number of connections. At the limit, a new connection closes the one that has been idle longest, never one "
-            "with a running request. Default: from the open-file limit of the process (`ulimit -Hn`)."
-        ),
-    ] = None
-    max_connections_per_address: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        described(
-            "Maximum number of connections per client address; loopback is exempt. Default: unlimited, because many clients may "
-            "share a proxy."
-        ),
-    ] = None
-    max_total_body_bytes: Annotated[
-        int,
-        described(
-            "Maximum size of all large request bodies together (of each what is beyond 64 KiB) while they are read, wait or are answered; "
-            "one API key has at most half of it. Beyond it a request is refused: 429 or 503. The memory that they take is about "
-            "twice as much. Two bodies of `max_body_bytes` always fit. See docs/queue.md.",
-            ge=0,
-        ),
-    ] = 256 * 1024 * 1024
-    shutdown_grace_s: Annotated[
-        float, described("Grace period for running requests after SIGTERM.", ge=0)
-    ] = 30.0
-    rejoin_s: Annotated[
-        float,
-        described(
-            "Seconds for which an answer goes on after its client has disconnected: the same request of the same API key gets it. "
-            "Default: off, a disconnect stops generation at once. See docs/rejoin.md.",
-            ge=0,
-            le=600,
-        ),
-    ] = 0.0
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        described("Log level. *info* logs one line per request, without prompts and answers."),
-    ] = "info"
-    watch: Annotated[
-        bool,
-        described(
-            "Reload the configuration file when it changes; it is looked at every second. A file that cannot be used changes "
-            "nothing, and the log says why. See docs/operation.md."
-        ),
-    ] = False
-    log_format: Annotated[
-        Literal["console", "json"],
-        described(
-            "Format of the log on stderr: text, or one JSON object a line (docs/monitoring.md has its fields)."
-        ),
-    ] = "console"
-    metrics_per_key: Annotated[
-        bool,
-        described(
-            "Count requests and tokens for each API key in /metrics, of up to 1,000 keys; the others are counted as *other*."
-        ),
-    ] = False
-    dialect: Annotated[
-        Dialect,
-        described(
-            "Compatibility profile, for clients of different servers that expect conflicting behaviour, such as the status of an "
-            "error. Every profile serves every protocol. See docs/migrating.md."
-        ),
-    ] = "openai"
-    fastchat_controller: Annotated[
-        bool,
-        described(
-            "Act as a FastChat controller: workers register with this server, which serves their models too. FastChat's protocol "
-            "has no keys: everyone who can reach these routes can use the workers. For trusted networks only."
-        ),
-    ] = False
-    fastchat_workers_from: Annotated[
-        list[str],
-        described(
-            "Networks from which workers may register, and in which their addresses must be, such as `10.0.0.0/8`. Default: this "
-            "machine (loopback and the address listened on)."
-        ),
-    ] = []
-    fastchat_token: Annotated[
-        str | None,
-        described(
-            "Token for workers outside `fastchat_workers_from`. A worker sends it in its controller address: "
-            "`http://worker:TOKEN@host:port`. `$NAME` takes it from the environment."
-        ),
-    ] = None
-    fastchat_dispatch: Annotated[
-        Literal["shortest_queue", "lottery"],
-        described(
-            "How the controller selects a worker: by the shortest queue, or at random, weighted by speed (*lottery*)."
-        ),
-    ] = "shortest_queue"
-    fastchat_register: Annotated[
-        str | None,
-        described(
-            "Register with the FastChat controller at this URL, as a worker for all models. The worker's routes need no key either."
-        ),
-    ] = None
-    fastchat_worker_address: Annotated[
-        str | None,
-        described(
-            "URL at which the controller reaches this worker. Default: the address listened on."
-        ),
-    ] = None
-    fastchat_worker_concurrency: Annotated[
-        Annotated[int, Meta(ge=1, le=65536)] | None,
-        described(
-            "Maximum number of concurrent requests to the worker; further requests are queued. Default: unlimited."
-        ),
-    ] = None
-    on_unknown_model: Annotated[
-        Literal["error", "default"] | None,
-        described(
-            "How requests for an unknown model are answered: with a 404 *error*, or by the *default* model. Default: set by the "
-            "dialect."
-        ),
-    ] = None
-    done: Annotated[
-        bool | None,
-        described(
-            "End streams with `[DONE]`; false for clients that parse every line as JSON. Default: set by the dialect."
-        ),
-    ] = None
-    listeners: Annotated[
-        list[ListenerConfig],
-        described(
-            "Additional addresses for the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`."
-        ),
-    ] = []
-    tls_cert: Annotated[
-        str | None,
-        described("TLS certificate chain (a PEM file). Every address then serves HTTPS only."),
-    ] = None
-    tls_key: Annotated[
-        str | None,
-        described("TLS private key (a PEM file). Default: the key in `tls_cert`."),
-    ] = None
-    store: Annotated[
-        StoreConfig, described("What is kept beyond a request: the table `[store]`, see below.")
-    ] = StoreConfig()
-    limits: Annotated[
-        LimitsConfig,
-        described(
-            "Limits of every API key that has no such limit of its own, and where is counted: the table `[limits]`, see below."
-        ),
-    ] = LimitsConfig()
-    owners: Annotated[
-        dict[Annotated[str, Meta(min_length=1, max_length=100)], Limits],
-        described(
-            "Limits of all keys of an owner together, by the owner's name: the tables `[owners.NAME]`, with the limits of `[limits]`."
-        ),
-    ] = {}
-    admin: Annotated[
-        AdminConfig, described("The admin API, on its own address: the table `[admin]`, see below.")
-    ] = AdminConfig()
-    otel: Annotated[
-        OtelConfig, described("Traces for OpenTelemetry: the table `[otel]`, see below.")
-    ] = OtelConfig()
-    fleet: Annotated[
-        FleetConfig, described("The cluster of models with `replicas`: the table `[fleet]`.")
-    ] = FleetConfig()
-    models: Annotated[
-        dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
-        described("Models by name. The first is the default model."),
-    ] = {}
+    api_keys: list[str] = option(
+        [],
+        "API keys. Clients send one as `Authorization: Bearer KEY`. Required on every address that is not loopback. `$NAME` "
+        "takes a key from the environment; `sha256:DIGITS` stands for a key that the file does not hold (`unilect keys digest` "
+        "prints it). `unilect chat` and `unilect models` read `UNILECT_API_KEY` too.",
+    )
+    metrics_keys: list[str] = option(
+        [],
+        "Keys that may read `/metrics`, and nothing else, written as those of `api_keys`; none may be in `api_keys` or `[admin]`. "
+        "Where clients need a key, `/metrics` needs one of these or of the admin API; clients' keys cannot read it.",
+    )
+    insecure_no_auth: bool = option(
+        False,
+        "Listen on addresses that are not loopback without API keys: everyone who can reach the port can use the server.",
+    )
+    allowed_hosts: list[str] = option(
+        [],
+        "Values of the `Host` header to accept, in addition to the addresses listened on, with any port; `*` accepts any. This "
+        "check prevents DNS rebinding. A server that listens on all interfaces accepts any host if API keys are set; without keys it accepts "
+        "IP addresses, its own host name, and names without a dot or in `.local`, `.lan`, `.internal` or `.home.arpa`.",
+    )
+    image_hosts: list[
+        Annotated[str, Meta(pattern=r"^(\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
+    ] = option(
+        [],
+        "Hosts from which images are fetched that a message names by an http(s) URL, for GGUF models, llama.cpp's native protocol "
+        "and FastChat's workers; servers with OpenAI's API get the URL. `*.example.org` allows all names below it, `name:8080` "
+        "another port. Addresses that are not public are never connected to. Default: none are fetched.",
+    )
+    allowed_origins: list[str] = option(
+        [],
+        "CORS: origins whose pages may call this server, such as `https://chat.example.org`; `*` allows any, without credentials.",
+    )
+    allow_credentials: bool = option(
+        False,
+        "CORS: allow cookies and other credentials from `allowed_origins`. Not allowed with `*`.",
+    )
+    allowed_methods: list[str] = option(
+        [], "CORS: allowed methods. Default: GET, HEAD, POST, DELETE and OPTIONS."
+    )
+    allowed_headers: list[str] = option(
+        [],
+        "CORS: allowed request headers, in addition to those of OpenAI's and Anthropic's clients; `*` allows any.",
+    )
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=2**31)] = option(
+        16 * 1024 * 1024, "Maximum size of a request body."
+    )
+    max_connections: Annotated[int, Meta(ge=1)] | None = option(
+        None,
+        "Maximum number of connections. At the limit, a new connection closes the one that has been idle longest, never one "
+        "with a running request. Default: from the open-file limit of the process (`ulimit -Hn`).",
+    )
+    max_connections_per_address: Annotated[int, Meta(ge=1)] | None = option(
+        None,
+        "Maximum number of connections per client address; loopback is exempt. Default: unlimited, because many clients may "
+        "share a proxy.",
+    )
+    max_total_body_bytes: Annotated[int, Meta(ge=0)] = option(
+        256 * 1024 * 1024,
+        "Maximum size of all large request bodies together (of each what is beyond 64 KiB) while they are read, wait or are answered; "
+        "one API key has at most half of it. Beyond it a request is refused: 429 or 503. The memory that they take is about "
+        "twice as much. Two bodies of `max_body_bytes` always fit. See docs/queue.md.",
+    )
+    shutdown_grace_s: Annotated[float, Meta(ge=0)] = option(
+        30.0, "Grace period for running requests after SIGTERM."
+    )
+    rejoin_s: Annotated[float, Meta(ge=0, le=600)] = option(
+        0.0,
+        "Seconds for which an answer goes on after its client has disconnected: the same request of the same API key gets it. "
+        "Default: off, a disconnect stops generation at once. See docs/rejoin.md.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "info", "Log level. *info* logs one line per request, without prompts and answers."
+    )
+    watch: bool = option(
+        False,
+        "Reload the configuration file when it changes; it is looked at every second. A file that cannot be used changes "
+        "nothing, and the log says why. See docs/operation.md.",
+    )
+    log_format: Literal["console", "json"] = option(
+        "console",
+        "Format of the log on stderr: text, or one JSON object a line (docs/monitoring.md has its fields).",
+    )
+    metrics_per_key: bool = option(
+        False,
+        "Count requests and tokens for each API key in /metrics, of up to 1,000 keys; the others are counted as *other*.",
+    )
+    dialect: Dialect = option(
+        "openai",
+        "Compatibility profile, for clients of different servers that expect conflicting behaviour, such as the status of an "
+        "error. Every profile serves every protocol. See docs/migrating.md.",
+    )
+    fastchat_controller: bool = option(
+        False,
+        "Act as a FastChat controller: workers register with this server, which serves their models too. FastChat's protocol "
+        "has no keys: everyone who can reach these routes can use the workers. For trusted networks only.",
+    )
+    fastchat_workers_from: list[str] = option(
+        [],
+        "Networks from which workers may register, and in which their addresses must be, such as `10.0.0.0/8`. Default: this "
+        "machine (loopback and the address listened on).",
+    )
+    fastchat_token: str | None = option(
+        None,
+        "Token for workers outside `fastchat_workers_from`. A worker sends it in its controller address: "
+        "`http://worker:TOKEN@host:port`. `$NAME` takes it from the environment.",
+    )
+    fastchat_dispatch: Literal["shortest_queue", "lottery"] = option(
+        "shortest_queue",
+        "How the controller selects a worker: by the shortest queue, or at random, weighted by speed (*lottery*).",
+    )
+    fastchat_register: str | None = option(
+        None,
+        "Register with the FastChat controller at this URL, as a worker for all models. The worker's routes need no key either.",
+    )
+    fastchat_worker_address: str | None = option(
+        None, "URL at which the controller reaches this worker. Default: the address listened on."
+    )
+    fastchat_worker_concurrency: Annotated[int, Meta(ge=1, le=65536)] | None = option(
+        None,
+        "Maximum number of concurrent requests to the worker; further requests are queued. Default: unlimited.",
+    )
+    on_unknown_model: Literal["error", "default"] | None = option(
+        None,
+        "How requests for an unknown model are answered: with a 404 *error*, or by the *default* model. Default: set by the "
+        "dialect.",
+    )
+    done: bool | None = option(
+        None,
+        "End streams with `[DONE]`; false for clients that parse every line as JSON. Default: set by the dialect.",
+    )
+    listeners: list[ListenerConfig] = option(
+        [],
+        "Additional addresses for the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`.",
+    )
+    tls_cert: str | None = option(
+        None, "TLS certificate chain (a PEM file). Every address then serves HTTPS only."
+    )
+    tls_key: str | None = option(
+        None, "TLS private key (a PEM file). Default: the key in `tls_cert`."
+    )
+    store: StoreConfig = option(
+        StoreConfig(), "What is kept beyond a request: the table `[store]`, see below."
+    )
+    limits: LimitsConfig = option(
+        LimitsConfig(),
+        "Limits of every API key that has no such limit of its own, and where is counted: the table `[limits]`, see below.",
+    )
+    owners: dict[Annotated[str, Meta(min_length=1, max_length=100)], Limits] = option(
+        {},
+        "Limits of all keys of an owner together, by the owner's name: the tables `[owners.NAME]`, with the limits of `[limits]`.",
+    )
+    admin: AdminConfig = option(
+        AdminConfig(), "The admin API, on its own address: the table `[admin]`, see below."
+    )
+    otel: OtelConfig = option(
+        OtelConfig(), "Traces for OpenTelemetry: the table `[otel]`, see below."
+    )
+    fleet: FleetConfig = option(
+        FleetConfig(), "The cluster of models with `replicas`: the table `[fleet]`."
+    )
+    models: dict[Annotated[str, Meta(pattern=NAME)], ModelConfig] = option(
+        {}, "Models by name. The first is the default model."
+    )
 
 
 #: Options that do something only where another is set.
@@ -337,11 +272,11 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         found.add("tls_key: requires a certificate; set tls_cert too.", ("tls_key",))
     with found:
         check_cors(msgspec.structs.asdict(config))
-    for option, needed in _NEEDS.items():
-        if _is_set(config, option) and not _is_set(config, needed) and needed not in broken:
+    for name, needed in _NEEDS.items():
+        if _is_set(config, name) and not _is_set(config, needed) and needed not in broken:
             found.add(
-                f"{option}: has no effect without {needed}; set {needed} too, or leave this out.",
-                (option,),
+                f"{name}: has no effect without {needed}; set {needed} too, or leave this out.",
+                (name,),
             )
     with found:
         check_fastchat(config.fastchat_workers_from, config.fastchat_token)

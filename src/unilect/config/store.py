@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Meta
 
 from unilect import extras
-from unilect.config.model import described
+from unilect.config.option import Table, option
 from unilect.errors import ConfigError
 from unilect.redact import redacted
 
@@ -22,71 +22,47 @@ MEMORY = "memory"
 _POSTGRESQL = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://[^\s/]*(/\S*)?")
 
 
-class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreConfig(Table, frozen=True, kw_only=True):
     """What is kept, and where: the table `[store]`."""
 
-    url: Annotated[
-        str | None,
-        described(
-            "Database: `sqlite:///FILE`, `sqlite://` (in memory), or `postgresql://USER:PASSWORD@HOST/NAME` (requires the extra "
-            "*postgresql*). `$NAME` takes it from the environment. A relative FILE is relative to the folder of the "
-            "configuration file; `sqlite:////srv/unilect.db` is an absolute one. Default: `unilect/unilect.db` in "
-            "`$XDG_DATA_HOME` or `~/.local/share`, readable for its user only; in memory where there is no such folder."
-        ),
-    ] = None
-    responses: Annotated[
-        bool,
-        described(
-            "Store responses and conversations of the Responses API. With `false` nothing is stored, whatever a request says."
-        ),
-    ] = True
-    keys: Annotated[
-        bool,
-        described(
-            "Accept the API keys that `unilect keys create` made, and require a key where the store has any when the server starts "
-            "(docs/keys.md). With `false` the keys of the store let nobody in, and those of `api_keys` alone decide."
-        ),
-    ] = True
-    ledger: Annotated[
-        Literal["required", "best_effort", "off"] | None,
-        described(
-            "Record each request in the ledger (docs/usage.md), before its answer ends. *required*: a request that cannot be recorded is "
-            "refused with 503. *best_effort*: it is answered, and recorded later. *off*: nothing is recorded. Default: *required* for "
-            "requests that count against a budget, *best_effort* for others where the store has keys, *off* where it has none."
-        ),
-    ] = None
-    ledger_days: Annotated[
-        float,
-        described(
-            "Delete a row of the ledger this long after its request. At least 32: the budgets of a month are made up from it.",
-            ge=32,
-            le=36_500,
-        ),
-    ] = 400.0
-    max_age_days: Annotated[
-        float,
-        described(
-            "Delete a response this long after it was made or last continued (a continued one up to an hour later), and a conversation after its last change.",
-            gt=0,
-            le=36_500,
-        ),
-    ] = 30.0
-    max_size_mib: Annotated[
-        int,
-        described(
-            "Maximum size of all stored responses and conversations, in MiB; beyond it whoever has the most loses the oldest. The file is somewhat larger.",
-            ge=1,
-            le=16_777_216,
-        ),
-    ] = 1024
-    max_count: Annotated[
-        int,
-        described(
-            "Maximum number of stored responses and conversations; beyond it whoever has the most loses the oldest.",
-            ge=1,
-            le=100_000_000,
-        ),
-    ] = 100_000
+    url: str | None = option(
+        None,
+        "Database: `sqlite:///FILE`, `sqlite://` (in memory), or `postgresql://USER:PASSWORD@HOST/NAME` (requires the extra "
+        "*postgresql*). `$NAME` takes it from the environment. A relative FILE is relative to the folder of the "
+        "configuration file; `sqlite:////srv/unilect.db` is an absolute one. Default: `unilect/unilect.db` in "
+        "`$XDG_DATA_HOME` or `~/.local/share`, readable for its user only; in memory where there is no such folder.",
+    )
+    responses: bool = option(
+        True,
+        "Store responses and conversations of the Responses API. With `false` nothing is stored, whatever a request says.",
+    )
+    keys: bool = option(
+        True,
+        "Accept the API keys that `unilect keys create` made, and require a key where the store has any when the server starts "
+        "(docs/keys.md). With `false` the keys of the store let nobody in, and those of `api_keys` alone decide.",
+    )
+    ledger: Literal["required", "best_effort", "off"] | None = option(
+        None,
+        "Record each request in the ledger (docs/usage.md), before its answer ends. *required*: a request that cannot be recorded is "
+        "refused with 503. *best_effort*: it is answered, and recorded later. *off*: nothing is recorded. Default: *required* for "
+        "requests that count against a budget, *best_effort* for others where the store has keys, *off* where it has none.",
+    )
+    ledger_days: Annotated[float, Meta(ge=32, le=36_500)] = option(
+        400.0,
+        "Delete a row of the ledger this long after its request. At least 32: the budgets of a month are made up from it.",
+    )
+    max_age_days: Annotated[float, Meta(gt=0, le=36_500)] = option(
+        30.0,
+        "Delete a response this long after it was made or last continued (a continued one up to an hour later), and a conversation after its last change.",
+    )
+    max_size_mib: Annotated[int, Meta(ge=1, le=16_777_216)] = option(
+        1024,
+        "Maximum size of all stored responses and conversations, in MiB; beyond it whoever has the most loses the oldest. The file is somewhat larger.",
+    )
+    max_count: Annotated[int, Meta(ge=1, le=100_000_000)] = option(
+        100_000,
+        "Maximum number of stored responses and conversations; beyond it whoever has the most loses the oldest.",
+    )
 
 
 def default_url(environment: Mapping[str, str]) -> str | None:
