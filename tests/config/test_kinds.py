@@ -4,13 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import unilect
 from engine import needs_transformers
-from unilect.config.kinds import ENGINES, KIND_OF, KINDS, OPTIONS, UPSTREAMS, check_options
-from unilect.config.model import ModelConfig
+from unilect.config.kinds import ENGINES, KIND_OF, KINDS, UPSTREAMS
+from unilect.config.model import ModelConfig, check_options
 from unilect.config.server import Config
 from unilect.demo import FOLDER, MODEL
 from unilect.errors import ConfigError
@@ -24,25 +23,7 @@ SOURCES = {
     "llamacpp": "llamacpp+http://127.0.0.1:9",
     "fastchat": "fastchat+http://127.0.0.1:9",
 }
-#: What every model has, whatever answers for it.
-OF_ALL = {
-    "source",
-    "fallback",
-    "aliases",
-    "load",
-    "price",
-    "limits",
-    "idle_stop_s",
-    "unsupported",
-    "drop_billing_header",
-    "defaults",
-    "completion_defaults",
-    "completion_template",
-    "stop",
-    "timeout_s",
-    "max_queue",
-    "queue_timeout_s",
-}
+DECLARED = ModelConfig.declared
 #: A function that reads options for its backend.
 OF_THE_QUEUE = {"max_in_flight"}  # is read where requests wait for a backend
 OF_THE_FLEET = {"replicas", "resources", "accelerator"}  # are read in fleet/
@@ -130,14 +111,10 @@ def test_backends_from_outside() -> None:
     check_options("m", ModelConfig(dtype="float32", gpu_layers=3), {"mine:x": "mine"})
 
 
-def test_the_table_is_complete() -> None:
-    """Every option is for some kinds or for all, and every kind is one of a scheme."""
-    options = {field.name for field in msgspec.structs.fields(ModelConfig)}
-
-    assert options == OPTIONS.keys() | OF_ALL
-    assert not OPTIONS.keys() & OF_ALL
+def test_kinds() -> None:
+    """Every kind is one of a scheme and has options of its own, and every option is for kinds that there are."""
     assert KINDS.keys() == set(KIND_OF.values())
-    assert KINDS.keys() == {kind for kinds in OPTIONS.values() for kind in kinds}
+    assert KINDS.keys() == {kind for option in DECLARED.values() for kind in option.kinds}
 
 
 @pytest.mark.parametrize("kind", [*ENGINES, *UPSTREAMS])
@@ -149,11 +126,13 @@ def test_the_table_is_true(kind: str) -> None:
     code = "".join(file.read_text() for file in files if file.exists())
     for call, reads in READ_BY.items():
         code = code.replace(call, reads)
-    read = set(re.findall(r"(?<!unilect\.)config\.(\w+)", code)) & OPTIONS.keys()
+    read = set(re.findall(r"(?<!unilect\.)config\.(\w+)", code)) & {
+        name for name, option in DECLARED.items() if option.kinds
+    }
 
     assert (
         read
-        == {option for option, kinds in OPTIONS.items() if kind in kinds}
+        == {name for name, option in DECLARED.items() if kind in option.kinds}
         - OF_THE_QUEUE
         - OF_THE_FLEET
     )

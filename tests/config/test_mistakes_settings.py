@@ -110,7 +110,7 @@ MISTAKES = [
     Mistake("no such certificate", "No such file", ":1: tls_cert:", "Name a file in PEM", 'tls_cert = "nosuch.pem"\n'),
     Mistake("no such key of a certificate", "No such file", ":2: tls_key:", "Name a file in PEM", 'tls_cert = "unilect.toml"\ntls_key = "nosuch.pem"\n'),
     Mistake("no certificate", "holds no certificate", ":1: tls_cert:", "PEM", 'tls_cert = "unilect.toml"\n'),
-    Mistake("a key without certificate", "requires a certificate", ":1: tls_key:", "set tls_cert", 'tls_key = "k.pem"\n'),
+    Mistake("a key without certificate", "has no effect without tls_cert", ":1: tls_key:", "set tls_cert", 'tls_key = "k.pem"\n'),
     # models that contradict each other, or do nothing
     Mistake("an alias twice", "`b` is already used by models.a", ":4: models.c:", "Rename one", '[models.a]\naliases = ["b"]\n[models.c]\naliases = ["b"]\n'),
     Mistake("no such fallback", "unknown model `spar`", ":2: models.a.fallback:", "`spare`", '[models.a]\nfallback = "spar"\n[models.spare]\n'),

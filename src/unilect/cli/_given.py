@@ -9,7 +9,7 @@ from msgspec import structs
 from unilect.config import load as config_load
 from unilect.config import paths as config_paths
 from unilect.config.file import Origin
-from unilect.config.kinds import ENGINES, OPTIONS, has, in_words
+from unilect.config.kinds import ENGINES, in_words
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
 from unilect.config.server import Config
@@ -158,17 +158,22 @@ def _with_flags(
     except ConfigError:  # told with its model, where that is made
         return dict(tables)
     for option, value in flags.items():
-        flag, of_flag = flag_of(option), Mistakes()
+        flag, of_flag, declared = flag_of(option), Mistakes(), ModelConfig.declared[option]
         convert(fields[option].type, value, (option,), of_flag)
         for error in of_flag.errors:
             found.add(str(error).replace(option, flag, 1))
-        if not any(has(option, of_model.values()) for of_model in kinds.values()):
-            found.add(f"{flag}: applies to {in_words(OPTIONS[option])}; no model here is one. Leave it out.")  # fmt: skip
+        if not any(declared.applies_to(of_model.values()) for of_model in kinds.values()):
+            found.add(f"{flag}: applies to {in_words(declared.kinds)}; no model here is one. Leave it out.")  # fmt: skip
     found.raise_all()
     placed = config_paths.placed(flags, None)
     return {
         name: structs.replace(
-            table, **{o: v for o, v in placed.items() if has(o, kinds[name].values())}
+            table,
+            **{
+                option: value
+                for option, value in placed.items()
+                if ModelConfig.declared[option].applies_to(kinds[name].values())
+            },
         )
         for name, table in tables.items()
     }

@@ -35,6 +35,7 @@ class AdminConfig(Table, frozen=True, kw_only=True):
         [],
         "Keys of the admin API, none of which may be in the server's `api_keys`. Required with `HOST:PORT`; a unix socket needs "
         "none. `$NAME` takes a key from the environment.",
+        live=True,
     )
 
     @property

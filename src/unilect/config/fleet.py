@@ -69,20 +69,13 @@ def head_of(config: FleetConfig) -> str:
 
 def check_replicas(name: str, config: ModelConfig) -> None:
     """
-    What a model with `replicas` cannot be, and what no other model has.
+    Check what a model with `replicas` cannot be.
 
     Raises:
         ConfigError: All are told.
     """
     found, path = Mistakes(), ("models", name)
     if config.replicas is None:
-        for option in ("resources", "accelerator"):
-            if getattr(config, option):
-                found.add(
-                    f"models.{name}: {option}: has no effect without replicas; set replicas too, or leave this out.",
-                    (*path, option),
-                )
-        found.raise_all()
         return
     if len(config.sources) > 1:
         found.add(

@@ -28,16 +28,20 @@ class Limits(Table, frozen=True, kw_only=True):
     """Limits of one key, one owner or one model; None is none."""
 
     requests_per_minute: _Minute | None = option(
-        None, "Requests per minute. A minute's requests may come at once."
+        None, "Requests per minute. A minute's requests may come at once.", live=True
     )
-    tokens_per_minute: _Minute | None = option(None, "Tokens per minute, of prompts and answers.")
-    parallel: _Parallel | None = option(None, "Concurrent requests.")
-    tokens_per_day: _Number | None = option(None, "Tokens per day (UTC), of prompts and answers.")
-    tokens_per_month: _Number | None = option(None, "Tokens per calendar month (UTC).")
+    tokens_per_minute: _Minute | None = option(
+        None, "Tokens per minute, of prompts and answers.", live=True
+    )
+    parallel: _Parallel | None = option(None, "Concurrent requests.", live=True)
+    tokens_per_day: _Number | None = option(
+        None, "Tokens per day (UTC), of prompts and answers.", live=True
+    )
+    tokens_per_month: _Number | None = option(None, "Tokens per calendar month (UTC).", live=True)
     money_per_day: _Money | None = option(
-        None, "Cost per day (UTC), in the currency of the models' `price`."
+        None, "Cost per day (UTC), in the currency of the models' `price`.", live=True
     )
-    money_per_month: _Money | None = option(None, "Cost per calendar month (UTC).")
+    money_per_month: _Money | None = option(None, "Cost per calendar month (UTC).", live=True)
 
 
 class LimitChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,13 +1,17 @@
 """The settings of one model: the table `[models.NAME]` of a configuration."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from unicodedata import normalize
 
 from msgspec import Meta, Struct
 
+from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, in_words
 from unilect.config.limits import Limits
-from unilect.config.option import Table, option
+from unilect.config.option import Table, check_needs, option
+from unilect.mistakes import Mistakes
+from unilect.redact import redacted
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
 _CHARACTERS = r"\w.:/@+\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\u1780-\u17d3-"
@@ -90,64 +94,82 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     fallback: str | None = option(
         None,
         "Model that answers if all backends of this one fail. The header `X-Unilect-Fallback` then names it.",
+        live=True,
     )
-    aliases: list[str] = option([], "Additional names of the model.")
+    aliases: list[str] = option([], "Additional names of the model.", live=True)
     load: Literal["start", "demand"] = option(
-        "start", "Load the model at server start, or on demand (first request)."
+        "start", "Load the model at server start, or on demand (first request).", live=True
     )
     idle_stop_s: Annotated[float, Meta(gt=0)] | None = option(
-        None, "Stop the engine after this long without a request. The next request starts it again."
+        None,
+        "Stop the engine after this long without a request. The next request starts it again.",
+        live=True,
     )
     unsupported: Literal["refuse", "report"] = option(
         "refuse",
         "How unsupported parameters are handled: *refuse* the request with 400, or ignore the parameter and *report* it in the "
         "header `X-Unilect-Ignored`. Unsupported constraints (schemas, grammars) are always refused.",
+        live=True,
     )
     limits: Limits | None = option(
-        None, "Limits of all requests to this model together, with the limits of `[limits]`."
+        None,
+        "Limits of all requests to this model together, with the limits of `[limits]`.",
+        live=True,
     )
     drop_billing_header: bool = option(
         True,
         "Drop Claude Code's billing header (`x-anthropic-billing-header: ...`) from system messages, in every API. It changes with "
         "each request, and no prompt cache would find what follows it. Nothing else of a prompt is dropped or moved for a cache.",
+        live=True,
     )
     defaults: dict[str, Any] = option(
-        {}, "Default values of request parameters, such as `temperature`."
+        {}, "Default values of request parameters, such as `temperature`.", live=True
     )
     completion_defaults: dict[str, Any] = option(
-        {}, "Like `defaults`, for plain completions only. Overrides `defaults`."
+        {}, "Like `defaults`, for plain completions only. Overrides `defaults`.", live=True
     )
     price: Price | None = option(
         None,
         "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
         "`completion`; what is left out is free. The ledger records the cost of each request. Default: free.",
+        live=True,
     )
     # engines
     context: Annotated[int, Meta(ge=16, le=10_000_000)] | None = option(
         None,
         "Context size in tokens for each request (prompt and answer); llama.cpp rounds up to a multiple of 256. Default: the "
         "model's own, at most 8192.",
+        kinds=ENGINES,
     )
     parallel: Annotated[int, Meta(ge=1, le=256)] = option(
         4,
         "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`.",
+        kinds=BATCHED,
+        of_replicas=True,
     )
     replicas: Annotated[int, Meta(ge=1, le=1000)] | Replicas | None = option(
         None,
         "Run so many copies of the model on a Ray cluster; see docs/fleet.md. `{ min = 0, max = 8 }` follows the load.",
+        kinds=(*ENGINES, "echo"),
     )
     resources: dict[str, float | str] = option(
         {},
         "What the cluster keeps for each replica: `cpu` (default: `threads`, else 1), `gpu`, `memory` such as `24GiB`, and names of "
         "the operator's own.",
+        kinds=(*ENGINES, "echo"),
+        needs="replicas",
     )
     accelerator: str | None = option(
-        None, "The kind of accelerator that a replica needs, as Ray names it, such as `H200`."
+        None,
+        "The kind of accelerator that a replica needs, as Ray names it, such as `H200`.",
+        kinds=(*ENGINES, "echo"),
+        needs="replicas",
     )
     max_in_flight: Annotated[int, Meta(ge=1, le=100_000)] | None = option(
         None,
         "Maximum number of concurrent requests to each backend; further requests are queued. Default: the slots of a llama.cpp "
         "server, else unlimited. Engines have `parallel`.",
+        kinds=(*UPSTREAMS, "echo"),
     )
     max_queue: Annotated[int, Meta(ge=0, le=100_000)] = option(
         512,
@@ -163,24 +185,29 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         None,
         "CPU threads. Default: one less than the number of cores, divided among the engines of this server: with a thread on "
         "every core, any other load makes the engine very slow.",
+        kinds=ENGINES,
     )
     gpu_layers: Annotated[int, Meta(ge=-1, le=10_000)] | None = option(
         None,
         "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
         "docs/backends/gguf.md says how to install a build for your GPU.",
+        kinds=("gguf",),
     )
     batch: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None,
         "Prompt-processing batch size in tokens. Default: 64 on a CPU, so that a prompt can be cancelled midway; 2048 on a GPU.",
+        kinds=BATCHED,
     )
     lora: list[str] = option(
         [],
         "LoRA adapters (GGUF files or PEFT folders); all are applied. `path=0.5` sets the scale. Models with the same folder "
         "and different adapters share one base model.",
+        kinds=BATCHED,
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
         "Data type of a transformers model's weights; *auto* is float32 on a CPU and bfloat16 on a GPU.",
+        kinds=("hf",),
     )
     device: Annotated[
         str,
@@ -192,89 +219,110 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "auto",
         "Device of a transformers model: `cpu`, `cuda:0`, `cuda:0,1` (layers split across GPUs); `auto` uses as many GPUs as "
         "needed.",
+        kinds=("hf",),
     )
     quantize: Literal["8bit", "4bit"] | None = option(
         None,
         "Weight quantization of a transformers model; all but 8 bits on a CPU requires bitsandbytes.",
+        kinds=("hf",),
     )
     trust_remote_code: bool = option(
-        False, "Run the Python code in a transformers model's repository."
+        False, "Run the Python code in a transformers model's repository.", kinds=("hf",)
     )
     allow_pickle: bool = option(
-        False, "Load pickled weights if there are no others. A pickle can run code."
+        False, "Load pickled weights if there are no others. A pickle can run code.", kinds=("hf",)
     )
     rope_scaling: RopeScaling | None = option(
         None,
         "RoPE scaling of a transformers model: `rope_type` (`linear`, `yarn`, `dynamic`, or `ntk`, whose `factor` is also known "
         "as alpha), `factor`, and `original_max_position_embeddings` if it is less than the model's configuration says. "
         "`context` may then be `factor` times as long.",
+        kinds=("hf",),
     )
     tokenizer: str | None = option(
         None,
         "Folder with the tokenizer and chat template of a transformers model. Default: those of a merged adapter, else the "
         "model's own.",
+        kinds=("hf",),
     )
-    mmproj: str | None = option(None, "Multimodal projector (GGUF) of a vision model.")
+    mmproj: str | None = option(
+        None, "Multimodal projector (GGUF) of a vision model.", kinds=("gguf",)
+    )
     chat_template: str | None = option(
         None,
         "Chat template: the name of a format such as `vicuna_v1.1` (listed in docs/templates.md), a Jinja template, or the path "
         "of one. Default: the model's own.",
+        kinds=("gguf", "hf", "llamacpp", "fastchat"),
     )
     completion_template: str | None = option(
         None,
         "Template for plain completions, as in `chat_template`; the prompt becomes a single user message. Default: prompts are "
         "passed unchanged.",
+        live=True,
     )
     stop: list[Annotated[str, Meta(min_length=1, max_length=256)]] = option(
-        [], "Stop sequences, in addition to those of the request."
+        [], "Stop sequences, in addition to those of the request.", live=True
     )
     cache_ram_mib: Annotated[int, Meta(ge=0, le=2**24)] | None = option(
         None,
         "Prompt-cache size in MiB (KV state of idle conversations). 0 disables it. Default: an eighth of the memory free at "
         "start, divided among the engines of this server, at most 8192 for GGUF models and 64 for the bundled one; for "
         "transformers models two full contexts. A GGUF model has none on a server with an API key, unless `share_cache` is set.",
+        kinds=BATCHED,
     )
     share_cache: bool = option(
         False,
         "Share the prompt cache among all callers (API keys). By default a caller's prompts are reused for that caller only, so that "
         "no other caller learns from the time to the first token whether a prompt was sent before. Set it where all callers may "
         "know of each other's prompts, such as one team with a long common system prompt.",
+        kinds=("gguf", "hf", "openai"),
     )
     cache_type_k: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
         "f16",
         "KV cache data type for K. With `f32` for K and V attention is computed in 32 bits, too, without flash attention: the "
         "log probabilities are then those of the transformers engine, to 3 decimals.",
+        kinds=("gguf",),
     )
     cache_type_v: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
-        "f16", "KV cache data type for V."
+        "f16", "KV cache data type for V.", kinds=("gguf",)
     )
     slot_save_path: str | None = option(
         None,
         "Folder for what clients save of slots (`POST /slots/{id}?action=save`): the KV cache of a prompt, to be restored later, also "
         "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved.",
+        kinds=("gguf",),
     )
     pooling: Literal["mean", "cls", "last", "rank"] | None = option(
         None,
         "Pooling of embeddings. *rank* serves the model as a reranker, whose files may not say that it is one; the others serve a "
         "reranker as an embedding model. Default: the model's own, else the mean.",
+        kinds=BATCHED,
     )
-    start_timeout_s: Annotated[float, Meta(gt=0)] = option(600.0, "Timeout for loading the model.")
+    start_timeout_s: Annotated[float, Meta(gt=0)] = option(
+        600.0, "Timeout for loading the model.", kinds=ENGINES, of_replicas=True
+    )
     hang_timeout_s: Annotated[float, Meta(gt=0)] = option(
         60.0,
         "Restart the engine if it is unresponsive for this long while requests are running, or if a GGUF engine does not begin with "
         "a request for this long, as where its chat template does not end.",
+        kinds=BATCHED,
     )
     # upstreams
     model: str | None = option(
         None,
         "Model name on the upstream. Default: this table's name if the upstream has it, else its only model. `*` serves every "
         "model of the upstream under its own name, including models added later.",
+        kinds=UPSTREAMS,
     )
     api_key: str | None = option(
-        None, "API key for the upstream; `$NAME` takes it from the environment."
+        None,
+        "API key for the upstream; `$NAME` takes it from the environment.",
+        kinds=("openai", "llamacpp"),
     )
     api_key_header: str = option(
-        "Authorization", "Header that carries `api_key`; in `Authorization` it follows `Bearer`."
+        "Authorization",
+        "Header that carries `api_key`; in `Authorization` it follows `Bearer`.",
+        kinds=("openai", "llamacpp"),
     )
     timeout_s: Annotated[float, Meta(gt=0)] = option(
         300.0,
@@ -284,19 +332,46 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         False,
         "Reuse upstream connections. Off by default: if an upstream sends a surplus response, the next request would receive "
         "it.",
+        kinds=UPSTREAMS,
     )
     embedding_batch: Annotated[int, Meta(ge=1, le=2048)] = option(
-        32, "Batch size of embedding requests to a FastChat worker."
+        32, "Batch size of embedding requests to a FastChat worker.", kinds=("fastchat",)
     )
     whole_answers: Literal["auto", "stream", "whole"] = option(
         "auto",
         "How non-streaming requests are sent upstream: *stream* (cancellable everywhere) or *whole* (cheaper, but many servers "
         "do not stop generating on a disconnect). *auto* is whole for vLLM and unilect, which stop, and stream for others.",
+        kinds=("openai",),
     )
     # backends of other packages
-    options: dict[str, Any] = option({}, "Options of a plugin's backend; see its documentation.")
+    options: dict[str, Any] = option(
+        {}, "Options of a plugin's backend; see its documentation.", kinds=("echo",)
+    )
 
     @property
     def sources(self) -> list[str]:
         """The sources, one for each backend."""
         return [self.source] if isinstance(self.source, str) else self.source
+
+
+def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> None:
+    """
+    Check that the settings of a model have an effect.
+
+    Args:
+        kinds: The kind of each of its sources.
+
+    Raises:
+        ConfigError: An option that differs from its default has no effect on any of the sources; all are told.
+    """
+    found, path = Mistakes(), ("models", name)
+    for option_name, one in ModelConfig.declared.items():
+        replicated = one.of_replicas and config.replicas is not None
+        if config.is_set(option_name) and not replicated and not one.applies_to(kinds.values()):
+            found.add(
+                f"models.{name}: {option_name}: applies to {in_words(one.kinds)}; it has no effect on "
+                f"{redacted(' or '.join(kinds))}; leave it out.",
+                (*path, option_name),
+            )
+    check_needs(config, path, found)
+    found.raise_all()

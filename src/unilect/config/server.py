@@ -22,7 +22,7 @@ from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
-from unilect.config.option import Table, option
+from unilect.config.option import Table, check_needs, option
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_store, may_have_keys
 from unilect.config.values import OptionPath, dotted, shown
@@ -57,21 +57,25 @@ class Config(Table, frozen=True, kw_only=True):
         "API keys. Clients send one as `Authorization: Bearer KEY`. Required on every address that is not loopback. `$NAME` "
         "takes a key from the environment; `sha256:DIGITS` stands for a key that the file does not hold (`unilect keys digest` "
         "prints it). `unilect chat` and `unilect models` read `UNILECT_API_KEY` too.",
+        live=True,
     )
     metrics_keys: list[str] = option(
         [],
         "Keys that may read `/metrics`, and nothing else, written as those of `api_keys`; none may be in `api_keys` or `[admin]`. "
         "Where clients need a key, `/metrics` needs one of these or of the admin API; clients' keys cannot read it.",
+        live=True,
     )
     insecure_no_auth: bool = option(
         False,
         "Listen on addresses that are not loopback without API keys: everyone who can reach the port can use the server.",
+        live=True,
     )
     allowed_hosts: list[str] = option(
         [],
         "Values of the `Host` header to accept, in addition to the addresses listened on, with any port; `*` accepts any. This "
         "check prevents DNS rebinding. A server that listens on all interfaces accepts any host if API keys are set; without keys it accepts "
         "IP addresses, its own host name, and names without a dot or in `.local`, `.lan`, `.internal` or `.home.arpa`.",
+        live=True,
     )
     image_hosts: list[
         Annotated[str, Meta(pattern=r"^(\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
@@ -80,43 +84,55 @@ class Config(Table, frozen=True, kw_only=True):
         "Hosts from which images are fetched that a message names by an http(s) URL, for GGUF models, llama.cpp's native protocol "
         "and FastChat's workers; servers with OpenAI's API get the URL. `*.example.org` allows all names below it, `name:8080` "
         "another port. Addresses that are not public are never connected to. Default: none are fetched.",
+        live=True,
     )
     allowed_origins: list[str] = option(
         [],
         "CORS: origins whose pages may call this server, such as `https://chat.example.org`; `*` allows any, without credentials.",
+        live=True,
     )
     allow_credentials: bool = option(
         False,
         "CORS: allow cookies and other credentials from `allowed_origins`. Not allowed with `*`.",
+        live=True,
+        needs="allowed_origins",
     )
     allowed_methods: list[str] = option(
-        [], "CORS: allowed methods. Default: GET, HEAD, POST, DELETE and OPTIONS."
+        [],
+        "CORS: allowed methods. Default: GET, HEAD, POST, DELETE and OPTIONS.",
+        live=True,
+        needs="allowed_origins",
     )
     allowed_headers: list[str] = option(
         [],
         "CORS: allowed request headers, in addition to those of OpenAI's and Anthropic's clients; `*` allows any.",
+        live=True,
+        needs="allowed_origins",
     )
     max_body_bytes: Annotated[int, Meta(ge=1024, le=2**31)] = option(
-        16 * 1024 * 1024, "Maximum size of a request body."
+        16 * 1024 * 1024, "Maximum size of a request body.", live=True
     )
     max_connections: Annotated[int, Meta(ge=1)] | None = option(
         None,
         "Maximum number of connections. At the limit, a new connection closes the one that has been idle longest, never one "
         "with a running request. Default: from the open-file limit of the process (`ulimit -Hn`).",
+        live=True,
     )
     max_connections_per_address: Annotated[int, Meta(ge=1)] | None = option(
         None,
         "Maximum number of connections per client address; loopback is exempt. Default: unlimited, because many clients may "
         "share a proxy.",
+        live=True,
     )
     max_total_body_bytes: Annotated[int, Meta(ge=0)] = option(
         256 * 1024 * 1024,
         "Maximum size of all large request bodies together (of each what is beyond 64 KiB) while they are read, wait or are answered; "
         "one API key has at most half of it. Beyond it a request is refused: 429 or 503. The memory that they take is about "
         "twice as much. Two bodies of `max_body_bytes` always fit. See docs/queue.md.",
+        live=True,
     )
     shutdown_grace_s: Annotated[float, Meta(ge=0)] = option(
-        30.0, "Grace period for running requests after SIGTERM."
+        30.0, "Grace period for running requests after SIGTERM.", live=True
     )
     rejoin_s: Annotated[float, Meta(ge=0, le=600)] = option(
         0.0,
@@ -124,7 +140,9 @@ class Config(Table, frozen=True, kw_only=True):
         "Default: off, a disconnect stops generation at once. See docs/rejoin.md.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = option(
-        "info", "Log level. *info* logs one line per request, without prompts and answers."
+        "info",
+        "Log level. *info* logs one line per request, without prompts and answers.",
+        live=True,
     )
     watch: bool = option(
         False,
@@ -153,26 +171,32 @@ class Config(Table, frozen=True, kw_only=True):
         [],
         "Networks from which workers may register, and in which their addresses must be, such as `10.0.0.0/8`. Default: this "
         "machine (loopback and the address listened on).",
+        needs="fastchat_controller",
     )
     fastchat_token: str | None = option(
         None,
         "Token for workers outside `fastchat_workers_from`. A worker sends it in its controller address: "
         "`http://worker:TOKEN@host:port`. `$NAME` takes it from the environment.",
+        needs="fastchat_controller",
     )
     fastchat_dispatch: Literal["shortest_queue", "lottery"] = option(
         "shortest_queue",
         "How the controller selects a worker: by the shortest queue, or at random, weighted by speed (*lottery*).",
+        needs="fastchat_controller",
     )
     fastchat_register: str | None = option(
         None,
         "Register with the FastChat controller at this URL, as a worker for all models. The worker's routes need no key either.",
     )
     fastchat_worker_address: str | None = option(
-        None, "URL at which the controller reaches this worker. Default: the address listened on."
+        None,
+        "URL at which the controller reaches this worker. Default: the address listened on.",
+        needs="fastchat_register",
     )
     fastchat_worker_concurrency: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None,
         "Maximum number of concurrent requests to the worker; further requests are queued. Default: unlimited.",
+        needs="fastchat_register",
     )
     on_unknown_model: Literal["error", "default"] | None = option(
         None,
@@ -191,7 +215,7 @@ class Config(Table, frozen=True, kw_only=True):
         None, "TLS certificate chain (a PEM file). Every address then serves HTTPS only."
     )
     tls_key: str | None = option(
-        None, "TLS private key (a PEM file). Default: the key in `tls_cert`."
+        None, "TLS private key (a PEM file). Default: the key in `tls_cert`.", needs="tls_cert"
     )
     store: StoreConfig = option(
         StoreConfig(), "What is kept beyond a request: the table `[store]`, see below."
@@ -203,6 +227,7 @@ class Config(Table, frozen=True, kw_only=True):
     owners: dict[Annotated[str, Meta(min_length=1, max_length=100)], Limits] = option(
         {},
         "Limits of all keys of an owner together, by the owner's name: the tables `[owners.NAME]`, with the limits of `[limits]`.",
+        live=True,
     )
     admin: AdminConfig = option(
         AdminConfig(), "The admin API, on its own address: the table `[admin]`, see below."
@@ -214,21 +239,10 @@ class Config(Table, frozen=True, kw_only=True):
         FleetConfig(), "The cluster of models with `replicas`: the table `[fleet]`."
     )
     models: dict[Annotated[str, Meta(pattern=NAME)], ModelConfig] = option(
-        {}, "Models by name. The first is the default model."
+        {}, "Models by name. The first is the default model.", live=True
     )
 
 
-#: Options that do something only where another is set.
-_NEEDS = {
-    "allowed_methods": "allowed_origins",
-    "allowed_headers": "allowed_origins",
-    "allow_credentials": "allowed_origins",
-    "fastchat_dispatch": "fastchat_controller",
-    "fastchat_token": "fastchat_controller",
-    "fastchat_workers_from": "fastchat_controller",
-    "fastchat_worker_address": "fastchat_register",
-    "fastchat_worker_concurrency": "fastchat_register",
-}
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
 
 
@@ -268,16 +282,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
                 "Give each listener its own port.",
                 (*path, "port"),
             )
-    if config.tls_key is not None and config.tls_cert is None and "tls_cert" not in broken:
-        found.add("tls_key: requires a certificate; set tls_cert too.", ("tls_key",))
     with found:
         check_cors(msgspec.structs.asdict(config))
-    for name, needed in _NEEDS.items():
-        if _is_set(config, name) and not _is_set(config, needed) and needed not in broken:
-            found.add(
-                f"{name}: has no effect without {needed}; set {needed} too, or leave this out.",
-                (name,),
-            )
+    check_needs(config, (), found, broken)
     with found:
         check_fastchat(config.fastchat_workers_from, config.fastchat_token)
     with found:
@@ -299,10 +306,6 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     with found:
         check_names(config.models)
     found.raise_all()
-
-
-def _is_set(config: Config, option: str) -> bool:
-    return bool(getattr(config, option) != getattr(Config(), option))
 
 
 def _check_address(config: Config, path: OptionPath, broken: Container[object]) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from unilect import plugins
-from unilect.config.kinds import KINDS, UPSTREAMS, has
+from unilect.config.kinds import KINDS, UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.routing.pool import Member
@@ -79,7 +79,7 @@ def line(model: Model, config: ModelConfig | None) -> str:
     told = [" ".join([kind(model), ", ".join(places)]).rstrip(), *traits(model, config)]
     if config is not None:
         kinds = {kind_of(split(member.source)[0]) for member in members}
-        if has("parallel", kinds & KINDS.keys()):
+        if ModelConfig.declared["parallel"].applies_to(kinds & KINDS.keys()):
             told.append(f"{config.parallel} at a time")
         if config.load == "demand":
             told.append("starts with its first request")

@@ -21,10 +21,10 @@ from msgspec import Struct, structs
 
 from unilect import plugins
 from unilect.backend import Backend, BackendSpec, Report
-from unilect.config.fleet import FleetConfig
+from unilect.config.fleet import FleetConfig, check_replicas
 from unilect.config.hints import unknown_in
-from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS, check_options
-from unilect.config.model import ModelConfig
+from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS
+from unilect.config.model import ModelConfig, check_options
 from unilect.config.paths import check_adapters
 from unilect.config.server import Config, process_environment
 from unilect.config.store import may_have_keys
@@ -262,6 +262,8 @@ def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[An
     with found:
         if kinds_of is not None:
             check_options(name, config, kinds_of)
+    with found:
+        check_replicas(name, config)
     with found:
         check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     with found:

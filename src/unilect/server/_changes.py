@@ -1,59 +1,18 @@
 """
 The effects of a changed configuration on a running server, and the changes that need a restart.
 
-A model whose backends are as before keeps them, whatever else changes about it. What is not listed here as changeable needs a restart, so
-that a new option does so until somebody has thought about it.
+A model whose backends are as before keeps them, whatever else changes about it. What is not declared as live needs a restart.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, structs
 
 from unilect.config.model import ModelConfig
+from unilect.config.option import Table
 from unilect.config.server import Config
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
-
-#: Options of the server that are taken over while it runs.
-LIVE = frozenset(
-    {
-        "allow_credentials",
-        "allowed_headers",
-        "allowed_hosts",
-        "allowed_methods",
-        "allowed_origins",
-        "api_keys",
-        "image_hosts",
-        "insecure_no_auth",
-        "limits",
-        "log_level",
-        "max_body_bytes",
-        "max_connections",
-        "max_connections_per_address",
-        "max_total_body_bytes",
-        "metrics_keys",
-        "models",
-        "owners",
-        "shutdown_grace_s",
-    }
-)
-#: Options of a model that its backends do not know.
-_BESIDE = frozenset(
-    {
-        "aliases",
-        "completion_defaults",
-        "completion_template",
-        "defaults",
-        "drop_billing_header",
-        "fallback",
-        "idle_stop_s",
-        "limits",
-        "load",
-        "price",
-        "stop",
-        "unsupported",
-    }
-)
 
 
 class Changes(Struct, frozen=True, kw_only=True):
@@ -85,18 +44,13 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 def check_fixed(before: Config, after: Config) -> None:
     """
-    Check that no option that needs a restart differs between two configurations.
+    Check that two configurations differ in what a running server can change.
 
     Raises:
-        ConfigError: One differs.
+        ConfigError: They do not.
     """
     found = Mistakes()
-    for name in _options(before, after):
-        was, now = getattr(before, name), getattr(after, name)
-        if name in LIVE and not (name == "limits" and was.url != now.url):
-            continue
-        if name == "admin" and was.listen == now.listen:
-            continue  # its keys may change
+    for name in _fixed(before, after):
         if name in ("tls_cert", "tls_key") and None not in (before.tls_cert, after.tls_cert):
             continue
         found.add(
@@ -104,6 +58,16 @@ def check_fixed(before: Config, after: Config) -> None:
             (name,),
         )
     found.raise_all()
+
+
+def _fixed(one: Table, other: Table) -> Iterator[str]:
+    """Yield the options in which two tables differ, and which are not live; of a table in them, none of what differs may be so."""
+    for name, option in type(one).declared.items():
+        was, now = getattr(one, name), getattr(other, name)
+        if was == now or option.live:
+            continue
+        if not (isinstance(was, Table) and isinstance(now, Table)) or any(_fixed(was, now)):
+            yield name
 
 
 def changes(
@@ -133,12 +97,8 @@ def changes(
 
 
 def same_backends(one: ModelConfig, other: ModelConfig) -> bool:
-    """Return True if two tables differ only in what backends do not know."""
-    return all(
-        getattr(one, name) == getattr(other, name)
-        for name in ModelConfig.__struct_fields__
-        if name not in _BESIDE
-    )
+    """Return True if two tables differ in nothing that a backend knows of."""
+    return not any(_fixed(one, other))
 
 
 def _options(before: Config, after: Config) -> list[str]:
