@@ -7,8 +7,9 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
+from unilect.cli._secrecy import plain_keys
 from unilect.config import load as config_load
-from unilect.config.digests import hashed, is_digest, key_digest, plain_keys
+from unilect.config.digests import hashed, is_digest, key_digest
 from unilect.errors import ConfigError
 
 DIGEST = f"sha256:{hashlib.sha256(b'sk-a').hexdigest()}"
@@ -104,4 +105,4 @@ def test_a_key_of_both(tmp_path: Path) -> None:
 )
 def test_keys_in_plain_text(values: dict[str, object], options: list[str]) -> None:
     """What holds a key itself is told, in whatever form the file is."""
-    assert options == list(plain_keys(values))
+    assert options == plain_keys(values)

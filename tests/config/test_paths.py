@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from unilect.config.paths import moved, placed, placed_server
+from unilect.config.model import ModelConfig
+from unilect.config.paths import move_paths, resolve_paths
+from unilect.config.server import Config
 
 
 @pytest.fixture
@@ -52,8 +54,10 @@ def test_sources(folder: Path, source: str, expected: str) -> None:
     """A source that is a path is relative to the file; what may be on the hub and is not here, and a URL, stay as they are."""
     expected = expected.replace("FOLDER", str(folder))
 
-    assert {"source": expected} == placed({"source": source}, folder)
-    assert {"source": [expected, "demo:"]} == placed({"source": [source, "demo:"]}, folder)
+    assert {"source": expected} == resolve_paths({"source": source}, ModelConfig, folder)
+    assert {"source": [expected, "demo:"]} == resolve_paths(
+        {"source": [source, "demo:"]}, ModelConfig, folder
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_sources(folder: Path, source: str, expected: str) -> None:
 )  # fmt: skip
 def test_options(folder: Path, option: str, value: object, expected: object) -> None:
     """Paths of options are relative to the file; names of formats, Jinja and what is no path stay as they are."""
-    told = placed({option: value, "context": 5}, folder)
+    told = resolve_paths({option: value, "context": 5}, ModelConfig, folder)
 
     assert {option: expected, "context": 5} == {
         name: eval(repr(one).replace(str(folder), "FOLDER")) for name, one in told.items()
@@ -86,11 +90,13 @@ def test_without_a_file(folder: Path) -> None:
     """On the command line and in the environment paths stay relative to the working directory, but for `~`."""
     given = {"source": "x.gguf", "lora": ["y"], "chat_template": "~/t.jinja"}
 
-    assert given | {"chat_template": "/home/me/t.jinja"} == placed(given, None)
-    assert {"tls_cert": "c.pem", "tls_key": "/home/me/k"} == placed_server(
-        {"tls_cert": "c.pem", "tls_key": "~/k"}, None
+    assert given | {"chat_template": "/home/me/t.jinja"} == resolve_paths(given, ModelConfig, None)
+    assert {"tls_cert": "c.pem", "tls_key": "/home/me/k"} == resolve_paths(
+        {"tls_cert": "c.pem", "tls_key": "~/k"}, Config, None
     )
-    assert {"tls_cert": str(folder / "c.pem")} == placed_server({"tls_cert": "c.pem"}, folder)
+    assert {"tls_cert": str(folder / "c.pem")} == resolve_paths(
+        {"tls_cert": "c.pem"}, Config, folder
+    )
 
 
 def test_moved() -> None:
@@ -125,5 +131,5 @@ def test_moved() -> None:
         "mmproj": "/b/m.gguf",
         "lora": ["/b/l=0.5", "/b/l"],
         "chat_template": "/b/t.jinja",
-    } == moved(values, lambda path: path.replace("/a/", "/b/"))
-    assert "{{ '/a/x' }}" == moved({"source": "", "chat_template": "{{ '/a/x' }}"}, str.upper)["chat_template"]  # fmt: skip
+    } == move_paths(values, ModelConfig, lambda path: path.replace("/a/", "/b/"))
+    assert "{{ '/a/x' }}" == move_paths({"chat_template": "{{ '/a/x' }}"}, ModelConfig, str.upper)["chat_template"]  # fmt: skip

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from unilect.config import load as config_load
-from unilect.config import paths as config_paths
 from unilect.config.file import Origin
 from unilect.config.kinds import ENGINES, in_words
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
+from unilect.config.paths import resolve_paths
 from unilect.config.server import Config
 from unilect.config.values import convert
 from unilect.errors import ConfigError
@@ -125,7 +125,7 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
         )
     if name != sources.ALL and (wrong := wrong_name(name)) is not None:
         raise ConfigError(f"{argument}: {wrong}")
-    source = config_paths.placed({"source": source}, None)["source"]
+    source = resolve_paths({"source": source}, ModelConfig, None)["source"]
     others = tables[name].sources if name in tables else []
     for other in others:
         if other != source and _runs_here(other) and _runs_here(source):
@@ -165,7 +165,7 @@ def _with_flags(
         if not any(declared.applies_to(of_model.values()) for of_model in kinds.values()):
             found.add(f"{flag}: applies to {in_words(declared.kinds)}; no model here is one. Leave it out.")  # fmt: skip
     found.raise_all()
-    placed = config_paths.placed(flags, None)
+    placed = resolve_paths(flags, ModelConfig, None)
     return {
         name: structs.replace(
             table,

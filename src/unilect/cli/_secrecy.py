@@ -1,22 +1,50 @@
 """Keys of a configuration: a server keeps their digests, and a file that holds keys for everybody to read is told of."""
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec import structs
 
-from unilect.config.digests import KEY_LISTS, hashed, plain_keys
+from unilect.config.digests import hashed, is_digest, is_variable
 from unilect.config.file import read_file
+from unilect.config.option import Option, Table, map_texts
 from unilect.config.server import Config
+from unilect.config.values import OptionPath, dotted
 from unilect.errors import ConfigError
 
+T = TypeVar("T", bound=Table)
 
-def with_digests(settings: Config) -> Config:
-    """A configuration as a server keeps it: its keys by their digests."""
-    admin = structs.replace(settings.admin, api_keys=hashed(settings.admin.api_keys))
-    lists = {name: hashed(getattr(settings, name)) for name in KEY_LISTS}
-    return structs.replace(settings, **lists, admin=admin)
+
+def with_digests(table: T) -> T:
+    """Return a configuration as a server keeps it: its lists of keys as digests."""
+    changed: dict[str, Any] = {}
+    for name, option in type(table).declared.items():
+        value = getattr(table, name)
+        if isinstance(value, Table):
+            changed[name] = with_digests(value)
+        elif option.secret == "key" and isinstance(value, list):
+            changed[name] = hashed(value)
+    return structs.replace(table, **changed)
+
+
+def plain_keys(values: Mapping[str, Any]) -> list[str]:
+    """
+    Return the options of a TOML file that hold a key itself: neither its digest nor `$NAME`.
+
+    Args:
+        values: The file's, whatever is wrong with them.
+    """
+    found = list[str]()
+
+    def note(option: Option, text: str, path: OptionPath) -> str:
+        if option.secret == "key" and text and not is_digest(text) and not is_variable(text):
+            found.append(dotted(path))
+        return text
+
+    map_texts(values, Config, note)
+    return list(dict.fromkeys(found))
 
 
 def open_keys(file: Path | None) -> Iterator[str]:
@@ -25,7 +53,7 @@ def open_keys(file: Path | None) -> Iterator[str]:
         return
     try:
         mode = file.stat().st_mode
-        options = list(plain_keys(read_file(file))) if mode & stat.S_IROTH else []
+        options = plain_keys(read_file(file)) if mode & stat.S_IROTH else []
     except (OSError, ConfigError):  # which is told elsewhere
         return
     if options:

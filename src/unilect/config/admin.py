@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from unilect.config.digests import check_secrets, hashed
-from unilect.config.option import Table, option
+from unilect.config.option import Move, Table, option
 from unilect.config.store import data_folder
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
@@ -21,6 +21,14 @@ _LONGEST_NAME = "65535-4194304.sock"  # a port and a process's id
 OFF = "off"
 
 
+def move_socket(text: str, move: Move) -> str:
+    """Change the path of a socket, which has a slash; an address has none."""
+    if "/" not in text:
+        return text
+    path = move(text)
+    return path if "/" in path else f"./{path}"
+
+
 class AdminConfig(Table, frozen=True, kw_only=True):
     """The admin API: the table `[admin]`."""
 
@@ -30,12 +38,14 @@ class AdminConfig(Table, frozen=True, kw_only=True):
         "server's user may connect to (mode 0600); `off`: nowhere. Default: the unix socket `unilect/run/PORT.sock` in "
         "`$XDG_DATA_HOME` or `~/.local/share`; where that cannot be made, `unilect/PORT.sock` in `$XDG_RUNTIME_DIR`, or "
         "`unilect-UID/PORT.sock` in `$TMPDIR` or `/tmp`. `unilect ps` and the like find it there.",
+        path=move_socket,
     )
     api_keys: list[str] = option(
         [],
         "Keys of the admin API, none of which may be in the server's `api_keys`. Required with `HOST:PORT`; a unix socket needs "
         "none. `$NAME` takes a key from the environment.",
         live=True,
+        secret="key",
     )
 
     @property

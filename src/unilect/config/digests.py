@@ -7,13 +7,10 @@ more, as `unilect keys create` and `openssl rand -hex 32` make them; a short wor
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from unilect.mistakes import Mistakes
 
-#: The options of a server that are lists of keys; [admin] has one more.
-KEY_LISTS = ("api_keys", "metrics_keys")
 _MARK = "sha256:"
 _FORM = re.compile(r"sha256:[0-9a-f]{64}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
@@ -76,31 +73,6 @@ def hashed(keys: Iterable[str]) -> list[str]:
     return [_MARK + key_digest(key).hex() for key in keys]
 
 
-def plain_keys(values: Mapping[str, Any]) -> Iterator[str]:
-    """
-    The options of a TOML file that hold a key itself: neither its digest nor `$NAME`.
-
-    Args:
-        values: The file's, whatever is wrong with them.
-    """
-    admin = values.get("admin")
-    of_admin = admin.get("api_keys") if isinstance(admin, dict) else None
-    lists = {name: values.get(name) for name in KEY_LISTS} | {"admin.api_keys": of_admin}
-    for name, keys in lists.items():
-        if any(map(_is_plain, keys if isinstance(keys, list) else [keys])):
-            yield name
-    if _is_plain(values.get("fastchat_token")):
-        yield "fastchat_token"
-    models = values.get("models")
-    for name, table in models.items() if isinstance(models, dict) else ():
-        if isinstance(table, dict) and _is_plain(table.get("api_key")):
-            yield f"models.{name}.api_key"
-
-
-def _is_plain(value: Any) -> bool:
-    return (
-        isinstance(value, str)
-        and value != ""
-        and not is_digest(value)
-        and not _VARIABLE.fullmatch(value)
-    )
+def is_variable(text: str) -> bool:
+    """Return True for `$NAME`, which stands for a secret in the environment."""
+    return _VARIABLE.fullmatch(text) is not None

@@ -17,8 +17,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from unilect.config.digests import KEY_LISTS
+from unilect.config.digests import is_variable
 from unilect.config.document import MAX_BYTES, OutOfBounds, statements
+from unilect.config.option import Option, Table, map_texts
 from unilect.config.plain_file import read_plain
 from unilect.config.values import OptionPath
 from unilect.errors import ConfigError
@@ -137,20 +138,25 @@ def lines(path: Path) -> dict[OptionPath, int]:
     return found
 
 
-def with_secrets(
-    values: dict[str, Any], env: Mapping[str, str], mistakes: Mistakes, used: set[str]
+def fill_secrets(
+    values: Mapping[str, Any],
+    table: type[Table],
+    env: Mapping[str, str],
+    mistakes: Mistakes,
+    used: set[str],
 ) -> dict[str, Any]:
     """
-    `$NAME` in a key's place is taken from the environment, so that files need hold no secret; or from the file that the variable
+    Take `$NAME` in the place of a secret from the environment, so that files need hold none; or from the file that the variable
     `NAME_FILE` names, as orchestrators mount secrets.
 
     Args:
+        values: The values of a table, which need not be right.
         mistakes: Gets variables that are not set.
         used: Gets the names of the variables.
     """
 
-    def secret(text: Any, path: OptionPath) -> Any:
-        if not isinstance(text, str) or not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", text):
+    def fill(option: Option, text: str, path: OptionPath) -> str:
+        if not option.secret or not is_variable(text):
             return text
         name = text[1:]
         used.update((name, f"{name}_FILE"))
@@ -160,29 +166,7 @@ def with_secrets(
                 found = _of_file(name, env.get(f"{name}_FILE"), path)
         return "unset" if found is None else found
 
-    values = dict(values)
-    if "fastchat_token" in values:
-        values["fastchat_token"] = secret(values["fastchat_token"], ("fastchat_token",))
-    for name in KEY_LISTS:
-        if isinstance(keys := values.get(name), list | str):
-            keys = [keys] if isinstance(keys, str) else keys
-            values[name] = [secret(key, (name,)) for key in keys]
-    for name in ("store", "limits"):
-        if isinstance(table := values.get(name), dict) and "url" in table:
-            values[name] = table | {"url": secret(table["url"], (name, "url"))}
-    if isinstance(admin := values.get("admin"), dict) and "api_keys" in admin:
-        keys, path = admin["api_keys"], ("admin", "api_keys")
-        keys = [keys] if isinstance(keys, str) else keys
-        if isinstance(keys, list):
-            values["admin"] = admin | {"api_keys": [secret(key, path) for key in keys]}
-    if isinstance(values.get("models"), dict):
-        values["models"] = {
-            name: model | {"api_key": secret(model["api_key"], ("models", name, "api_key"))}
-            if isinstance(model, dict) and "api_key" in model
-            else model
-            for name, model in values["models"].items()
-        }
-    return values
+    return map_texts(values, table, fill)
 
 
 def _of_file(name: str, file: str | None, path: OptionPath) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from unilect.config import paths
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table, option
 from unilect.errors import ConfigError
@@ -33,6 +34,7 @@ class FleetConfig(Table, frozen=True, kw_only=True):
     token_file: str | None = option(
         None,
         "File with the token that the nodes of the cluster know. Default: the one that `unilect fleet start` or `join` has written.",
+        path=paths.plain,
     )
     file_cache_gib: Annotated[float, Meta(ge=0, le=1_000_000)] = option(
         100.0,

@@ -63,6 +63,7 @@ class LimitsConfig(Limits, frozen=True, kw_only=True):
         None,
         "Redis server where several unilect servers count together: `redis://:PASSWORD@HOST:6379/0`, or `rediss://` with "
         "TLS (requires the extra *redis*). `$NAME` takes it from the environment. Default: each server counts by itself, in memory.",
+        secret="url",
     )
 
 

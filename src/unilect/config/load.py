@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.config.file import Origin, read_file, with_secrets
+from unilect.config.file import Origin, fill_secrets, read_file
 from unilect.config.hints import (
     KEY_VARIABLE,
     VARIABLES,
@@ -19,7 +19,7 @@ from unilect.config.hints import (
     unknown_variables,
 )
 from unilect.config.model import ModelConfig, wrong_name
-from unilect.config.paths import placed, placed_server
+from unilect.config.paths import resolve_paths
 from unilect.config.server import Config, check, process_environment
 from unilect.config.values import accepted, convert, dotted, shown
 from unilect.errors import ConfigError
@@ -78,15 +78,15 @@ def read(
     good: dict[str, Any] = {}
     used: set[str] = set()  # variables that hold keys
     if origin.file is not None:
-        values = with_secrets(read_file(origin.file), env, found, used)
-        good = _of_tables(values, origin.file.parent, found)
+        values = fill_secrets(read_file(origin.file), Config, env, found, used)
+        good = _of_tables(resolve_paths(values, Config, origin.file.parent), found)
     errors = Origin(origin.file).told(found.errors)
     if found.full:
         errors.append(ConfigError(f"{origin.file}: there may be more mistakes; mend these first."))
-    given = with_secrets(given, env, of_flags, used)
+    given = fill_secrets(given, Config, env, of_flags, used)
     unknown_variables({name: env[name] for name in env.keys() - used}, of_flags)
-    good |= placed_server(_from_environment(env, of_flags), None)
-    good |= _of_tables(given, None, of_flags)
+    good |= resolve_paths(_from_environment(env, of_flags), Config, None)
+    good |= _of_tables(resolve_paths(given, Config, None), of_flags)
     errors += Origin(None, origin.given).told(of_flags.errors)
     config = Config(**good)
     broken = {error.path[0] for error in (*found.errors, *of_flags.errors) if error.path}
@@ -113,11 +113,11 @@ def origin_of(
     return Origin(path, given)
 
 
-def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) -> dict[str, Any]:
+def _of_tables(values: Mapping[str, Any], found: Mistakes) -> dict[str, Any]:
     """The options of the server and of its models, without what is wrong with them."""
     tables = values.get("models", {})
     server = {name: value for name, value in values.items() if name != "models"}
-    good = placed_server(accepted(Config, server, (), unknown_option, found), folder)
+    good = accepted(Config, server, (), unknown_option, found)
     if not isinstance(tables, dict):
         found.add(_no_tables(tables), ("models",))
         tables = {}
@@ -132,8 +132,7 @@ def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) 
             why = f"expected a table [models.{name}], found {shown(table)}."
             found.add(f"models.{name}: {why}", path)
         else:
-            fine = accepted(ModelConfig, table, path, unknown_option, found)
-            models[name] = ModelConfig(**placed(fine, folder))
+            models[name] = ModelConfig(**accepted(ModelConfig, table, path, unknown_option, found))
     return good | ({"models": models} if "models" in values else {})
 
 

@@ -7,6 +7,7 @@ from unicodedata import normalize
 
 from msgspec import Meta, Struct
 
+from unilect.config import paths
 from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, in_words
 from unilect.config.limits import Limits
 from unilect.config.option import Table, check_needs, option
@@ -90,6 +91,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "demo:",
         "Where the model is: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a transformers folder, `hf:org/name`, "
         "`chatglm:model.bin`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model.",
+        path=paths.source,
     )
     fallback: str | None = option(
         None,
@@ -203,6 +205,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "LoRA adapters (GGUF files or PEFT folders); all are applied. `path=0.5` sets the scale. Models with the same folder "
         "and different adapters share one base model.",
         kinds=BATCHED,
+        path=paths.adapter,
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
@@ -244,21 +247,24 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "Folder with the tokenizer and chat template of a transformers model. Default: those of a merged adapter, else the "
         "model's own.",
         kinds=("hf",),
+        path=paths.plain,
     )
     mmproj: str | None = option(
-        None, "Multimodal projector (GGUF) of a vision model.", kinds=("gguf",)
+        None, "Multimodal projector (GGUF) of a vision model.", kinds=("gguf",), path=paths.plain
     )
     chat_template: str | None = option(
         None,
         "Chat template: the name of a format such as `vicuna_v1.1` (listed in docs/templates.md), a Jinja template, or the path "
         "of one. Default: the model's own.",
         kinds=("gguf", "hf", "llamacpp", "fastchat"),
+        path=paths.template,
     )
     completion_template: str | None = option(
         None,
         "Template for plain completions, as in `chat_template`; the prompt becomes a single user message. Default: prompts are "
         "passed unchanged.",
         live=True,
+        path=paths.template,
     )
     stop: list[Annotated[str, Meta(min_length=1, max_length=256)]] = option(
         [], "Stop sequences, in addition to those of the request.", live=True
@@ -291,6 +297,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "Folder for what clients save of slots (`POST /slots/{id}?action=save`): the KV cache of a prompt, to be restored later, also "
         "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved.",
         kinds=("gguf",),
+        path=paths.output,
     )
     pooling: Literal["mean", "cls", "last", "rank"] | None = option(
         None,
@@ -318,6 +325,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         None,
         "API key for the upstream; `$NAME` takes it from the environment.",
         kinds=("openai", "llamacpp"),
+        secret="key",
     )
     api_key_header: str = option(
         "Authorization",

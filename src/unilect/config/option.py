@@ -1,15 +1,18 @@
 """The declaration of an option: a field of a table, with all that is known of it."""
 
-from collections.abc import Container, Iterable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from msgspec import Struct, StructMeta
+from msgspec.structs import fields
 
 from unilect.config.kinds import KINDS
 from unilect.config.values import OptionPath, dotted
 from unilect.mistakes import Mistakes
 
 T = TypeVar("T")
+Move: TypeAlias = Callable[[str], str]
 
 
 class Option(Struct, frozen=True, kw_only=True):
@@ -23,6 +26,8 @@ class Option(Struct, frozen=True, kw_only=True):
         of_replicas: Every model that runs as replicas has it, too.
         live: A reload changes it in a running server, or for a running model; what is not live needs a restart of these.
         needs: The option of the same table without which it has no effect.
+        path: Replaces the path in its text, or in each of its texts, if there is one.
+        secret: `key` if it holds keys, of which a file may hold `$NAME` instead; `url` if it is a URL that may hold a password.
     """
 
     default: Any
@@ -31,6 +36,8 @@ class Option(Struct, frozen=True, kw_only=True):
     of_replicas: bool = False
     live: bool = False
     needs: str = ""
+    path: Callable[[str, Move], str] | None = None
+    secret: Literal["", "key", "url"] = ""
 
     def applies_to(self, kinds: Iterable[str]) -> bool:
         """Return True if it has an effect on a model with sources of these kinds; a kind of a plugin may have any option."""
@@ -89,3 +96,50 @@ def check_needs(
                 f"{dotted((*path, name))}: has no effect without {one.needs}; set {one.needs} too, or leave this out.",
                 (*path, name),
             )
+
+
+@cache
+def tables_in(table: type[Table]) -> dict[str, tuple[type[Table], bool]]:
+    """Return the options of a table that are tables themselves, with the type of these; True where there are several by name."""
+    found: dict[str, tuple[type[Table], bool]] = {}
+    for field in fields(table):
+        for kind in (field.type, *get_args(field.type)):
+            if isinstance(kind, type) and issubclass(kind, Table):
+                found[field.name] = kind, get_origin(field.type) is dict
+    return found
+
+
+def map_texts(
+    values: Mapping[str, Any],
+    table: type[Table],
+    change: Callable[[Option, str, OptionPath], str],
+    path: OptionPath = (),
+) -> dict[str, Any]:
+    """
+    Return the values of a table, which need not be right, with each text of its options and of the tables in it changed.
+
+    Args:
+        change: Given an option, a text that is its value or in the list that is, and the path of the option, returns what to write instead.
+        path: The table's.
+    """
+    inner, done = tables_in(table), dict(values)
+    for name, value in values.items():
+        if name not in table.declared:
+            continue
+        option, where = table.declared[name], (*path, name)
+        if name in inner and isinstance(value, dict):
+            kind, several = inner[name]
+            each = {key: one for key, one in value.items() if isinstance(one, dict)}
+            done[name] = (
+                value
+                | {key: map_texts(one, kind, change, (*where, key)) for key, one in each.items()}
+                if several
+                else map_texts(value, kind, change, where)
+            )
+        elif isinstance(value, str):
+            done[name] = change(option, value, where)
+        elif isinstance(value, list):
+            done[name] = [
+                change(option, one, where) if isinstance(one, str) else one for one in value
+            ]
+    return done

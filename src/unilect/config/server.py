@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from unilect.config import paths
 from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.cors import check_cors
 from unilect.config.digests import check_secrets, hashed
@@ -58,12 +59,14 @@ class Config(Table, frozen=True, kw_only=True):
         "takes a key from the environment; `sha256:DIGITS` stands for a key that the file does not hold (`unilect keys digest` "
         "prints it). `unilect chat` and `unilect models` read `UNILECT_API_KEY` too.",
         live=True,
+        secret="key",
     )
     metrics_keys: list[str] = option(
         [],
         "Keys that may read `/metrics`, and nothing else, written as those of `api_keys`; none may be in `api_keys` or `[admin]`. "
         "Where clients need a key, `/metrics` needs one of these or of the admin API; clients' keys cannot read it.",
         live=True,
+        secret="key",
     )
     insecure_no_auth: bool = option(
         False,
@@ -178,6 +181,7 @@ class Config(Table, frozen=True, kw_only=True):
         "Token for workers outside `fastchat_workers_from`. A worker sends it in its controller address: "
         "`http://worker:TOKEN@host:port`. `$NAME` takes it from the environment.",
         needs="fastchat_controller",
+        secret="key",
     )
     fastchat_dispatch: Literal["shortest_queue", "lottery"] = option(
         "shortest_queue",
@@ -212,10 +216,15 @@ class Config(Table, frozen=True, kw_only=True):
         "Additional addresses for the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`.",
     )
     tls_cert: str | None = option(
-        None, "TLS certificate chain (a PEM file). Every address then serves HTTPS only."
+        None,
+        "TLS certificate chain (a PEM file). Every address then serves HTTPS only.",
+        path=paths.plain,
     )
     tls_key: str | None = option(
-        None, "TLS private key (a PEM file). Default: the key in `tls_cert`.", needs="tls_cert"
+        None,
+        "TLS private key (a PEM file). Default: the key in `tls_cert`.",
+        needs="tls_cert",
+        path=paths.plain,
     )
     store: StoreConfig = option(
         StoreConfig(), "What is kept beyond a request: the table `[store]`, see below."

@@ -13,13 +13,27 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from unilect import extras
-from unilect.config.option import Table, option
+from unilect.config.option import Move, Table, option
 from unilect.errors import ConfigError
 from unilect.redact import redacted
 
 SQLITE = "sqlite://"
 MEMORY = "memory"
 _POSTGRESQL = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://[^\s/]*(/\S*)?")
+
+
+def sqlite_path(url: str) -> str | None:
+    """The file of an SQLite URL: empty for one in memory, None for another database."""
+    if not url.startswith(SQLITE):
+        return None
+    path = url.removeprefix(SQLITE).removeprefix("/")
+    return "" if path == ":memory:" else path
+
+
+def move_database(url: str, move: Move) -> str:
+    """Change the path in the URL of a database that is a file."""
+    path = sqlite_path(url)
+    return f"{SQLITE}/{move(path)}" if path else url
 
 
 class StoreConfig(Table, frozen=True, kw_only=True):
@@ -31,6 +45,8 @@ class StoreConfig(Table, frozen=True, kw_only=True):
         "*postgresql*). `$NAME` takes it from the environment. A relative FILE is relative to the folder of the "
         "configuration file; `sqlite:////srv/unilect.db` is an absolute one. Default: `unilect/unilect.db` in "
         "`$XDG_DATA_HOME` or `~/.local/share`, readable for its user only; in memory where there is no such folder.",
+        secret="url",
+        path=move_database,
     )
     responses: bool = option(
         True,
@@ -121,14 +137,6 @@ def may_have_keys(config: StoreConfig, environment: Mapping[str, str]) -> bool:
         sqlite3.Error
     ):  # there is no such table yet; what else is wrong is told when it is opened
         return False
-
-
-def sqlite_path(url: str) -> str | None:
-    """The file of an SQLite URL: empty for one in memory, None for another database."""
-    if not url.startswith(SQLITE):
-        return None
-    path = url.removeprefix(SQLITE).removeprefix("/")
-    return "" if path == ":memory:" else path
 
 
 def check_place(config: StoreConfig) -> None:

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from unilect import hub
 from unilect.config.model import ModelConfig
-from unilect.config.paths import moved
+from unilect.config.paths import move_paths
 from unilect.errors import ConfigError
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -123,7 +123,7 @@ def named_by(config: ModelConfig, digests: Digests) -> list[Item]:
             paths.append(path)
         return path
 
-    moved(structs.asdict(config), note)
+    move_paths(structs.asdict(config), ModelConfig, note)
     try:
         return [_item(Path(path), digests) for path in paths]
     except OSError as error:
@@ -162,12 +162,12 @@ def absolute(config: ModelConfig) -> ModelConfig:
         here = Path(path).expanduser()
         return os.path.abspath(here) if here.exists() else path
 
-    return structs.replace(config, **moved(structs.asdict(config), resolved))
+    return structs.replace(config, **move_paths(structs.asdict(config), ModelConfig, resolved))
 
 
 def placed(config: ModelConfig, places: dict[str, str]) -> ModelConfig:
     """A model's settings with other paths: those that `Cache.places` tells."""
-    values = moved(structs.asdict(config), lambda path: places.get(path, path))
+    values = move_paths(structs.asdict(config), ModelConfig, lambda path: places.get(path, path))
     return structs.replace(config, **values)
 
 
