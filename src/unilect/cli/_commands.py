@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
-from unilect.cli._given import Given, checked, flag_of
+from unilect.cli._given import Given, checked
 from unilect.cli._screen import tell
 from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
 from unilect.config import server as configuration
 from unilect.config.file import Origin
-from unilect.config.model import wrong_name
+from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
 from unilect.config.server import Config
 from unilect.context import in_hand
@@ -233,7 +233,9 @@ def chat(
     history: bool = True,
 ) -> NoReturn:
     """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.cli._chat.run`."""
-    own = {"SOURCE": source, "--config": config} | {flag_of(name): 1 for name in engine or ()}
+    own = {"SOURCE": source, "--config": config} | {
+        ModelConfig.declared[name].flag_name: 1 for name in engine or ()
+    }
     given = [name for name, value in own.items() if value is not None]
     if url is not None and given:
         fail(
@@ -245,7 +247,7 @@ def chat(
     arguments += ["--config", str(config)] if config else []
     for name, value in (engine or {}).items():
         for one in value if isinstance(value, list) else [value]:
-            arguments += [flag_of(name), str(one)]
+            arguments += [ModelConfig.declared[name].flag_name, str(one)]
     try:
         code = or_exit(lambda: terminal.run(url, model, api_key, system, arguments, history))
     except KeyboardInterrupt:

@@ -4,9 +4,9 @@ Completion for shells: sources of models with the files of this machine, clients
 Source: https://click.palletsprojects.com/en/stable/shell-completion/
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from glob import escape, iglob
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import click
 from click.shell_completion import (
@@ -19,6 +19,7 @@ from click.shell_completion import (
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_UNILECT_COMPLETE"
 _Items = list[CompletionItem[Any]]
+Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], _Items]
 
 
 class _Bash(BashComplete):
@@ -89,9 +90,9 @@ def templates(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
     return _or_files(names(), incomplete)
 
 
-def levels(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
-    """Offer the levels of the log."""
-    return _beginning(("debug", "info", "warning", "error"), incomplete)
+def words(values: Iterable[str]) -> Completer:
+    """Return what offers these words."""
+    return lambda ctx, parameter, incomplete: _beginning(values, incomplete)
 
 
 def clients(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:

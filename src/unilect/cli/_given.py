@@ -106,11 +106,6 @@ def checked(given: Given) -> Config:
     return settings
 
 
-def flag_of(option: str) -> str:
-    """Return the flag of an option: `--gpu-layers` of `gpu_layers`."""
-    return f"--{option.replace('_', '-')}"
-
-
 def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
     """
     Take a model of the command line in; a name that is given twice is a model with several backends.
@@ -158,12 +153,12 @@ def _with_flags(
     except ConfigError:  # told with its model, where that is made
         return dict(tables)
     for option, value in flags.items():
-        flag, of_flag, declared = flag_of(option), Mistakes(), ModelConfig.declared[option]
+        of_flag, declared = Mistakes(), ModelConfig.declared[option]
         convert(fields[option].type, value, (option,), of_flag)
         for error in of_flag.errors:
-            found.add(str(error).replace(option, flag, 1))
+            found.add(str(error).replace(option, declared.flag_name, 1))
         if not any(declared.applies_to(of_model.values()) for of_model in kinds.values()):
-            found.add(f"{flag}: applies to {in_words(declared.kinds)}; no model here is one. Leave it out.")  # fmt: skip
+            found.add(f"{declared.flag_name}: applies to {in_words(declared.kinds)}; no model here is one. Leave it out.")  # fmt: skip
     found.raise_all()
     placed = resolve_paths(flags, ModelConfig, None)
     return {

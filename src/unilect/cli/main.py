@@ -1,7 +1,5 @@
 """The command line: flags become calls, nothing else."""
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +8,17 @@ from click.shell_completion import CompletionItem
 
 from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
+from unilect.cli._flags import flags
 from unilect.cli._options import FILE, Command, Group, as_json, config_file
 from unilect.cli._root import Commands
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
 
 _config = config_file()
 _servers_config = config_file("its server is asked")
 _server = click.option(
     "--server", metavar="PORT", help="Port, URL, process id or admin socket of the server."
 )
-_host = click.option("--host", help="Address to listen on [127.0.0.1].")
-_port = click.option("--port", type=int, help="Port [8000]; 0 picks a free one.")
-_api_key = click.option("--api-key", multiple=True, help="API key for clients; may be repeated.")
 _url = click.option("--url", help="Base URL of a running server: http://host:port/v1.")
 _model = click.option("--model", help="Model name [the first model].")
 _servers_key = click.option(
@@ -29,40 +27,24 @@ _servers_key = click.option(
     show_envvar=True,
     help="API key for the server at --url.",
 )
-_ENGINE_FLAGS = {
-    "context": click.option("--context", type=int, help="Context size per request."),
-    "parallel": click.option("--parallel", type=int, help="Concurrent requests [4]."),
-    "threads": click.option("--threads", type=int, help="CPU threads per engine."),
-    "gpu_layers": click.option("--gpu-layers", type=int, help="Layers on the GPU; -1: all."),
-    "lora": click.option(
-        "--lora",
-        multiple=True,
-        shell_complete=completion.files,
-        help="LoRA adapter, path[=scale]; may be repeated.",
+_server_flags = flags(
+    Config, ("host", "port", "api_keys", "insecure_no_auth", "log_level"), "server"
+)
+_worker_flags = flags(
+    Config,
+    (
+        "host",
+        "port",
+        "api_keys",
+        "fastchat_register",
+        "fastchat_worker_address",
+        "fastchat_worker_concurrency",
     ),
-    "mmproj": click.option(
-        "--mmproj", shell_complete=completion.files, help="Projector of a vision model."
-    ),
-    "chat_template": click.option(
-        "--chat-template",
-        shell_complete=completion.templates,
-        help="Name of a prompt format such as chatml (docs/templates.md), a Jinja template, or its path.",
-    ),
-}
-
-
-def _engine_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the flags of engines behind its own; it gets those that are given as `engine`."""
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        engine = {name: given.pop(name) for name in _ENGINE_FLAGS}
-        engine["lora"] = list(engine["lora"])
-        command(**given, engine={name: v for name, v in engine.items() if v not in (None, [])})
-
-    for option in reversed(_ENGINE_FLAGS.values()):
-        run = option(run)
-    return run
+    "server",
+)
+_engine_flags = flags(
+    ModelConfig, (name for name, one in ModelConfig.declared.items() if one.flag), "engine"
+)
 
 
 @click.group(
@@ -92,23 +74,10 @@ def app() -> None:
     help="Models to serve, before those of the configuration [the bundled one].",
 )
 @_config
-@_host
-@_port
-@_api_key
-@click.option("--insecure-no-auth", is_flag=True, help="Listen beyond loopback without keys.")
-@click.option(
-    "--log-level", shell_complete=completion.levels, help="debug, info, warning or error [info]."
-)
+@_server_flags
 @_engine_flags
 def serve(
-    models: tuple[str, ...],
-    config: Path | None,
-    host: str | None,
-    port: int | None,
-    api_key: tuple[str, ...],
-    insecure_no_auth: bool,
-    log_level: str | None,
-    engine: dict[str, Any],
+    models: tuple[str, ...], config: Path | None, server: dict[str, Any], engine: dict[str, Any]
 ) -> None:
     """
     Serve models at http://127.0.0.1:8000/v1.
@@ -118,13 +87,6 @@ def serve(
     from unilect.cli import _commands as commands
     from unilect.cli._given import Given
 
-    server = {
-        "host": host,
-        "port": port,
-        "api_keys": list(api_key) or None,
-        "insecure_no_auth": insecure_no_auth or None,
-        "log_level": log_level,
-    }
     commands.serve(Given(list(models), config, server, engine))
 
 
@@ -269,30 +231,14 @@ def compat(name: str | None, arguments: tuple[str, ...]) -> None:
     help="Model to serve [the configuration's].",
 )
 @_config
-@_host
-@_port
-@_api_key
-@click.option("--fastchat-controller", metavar="URL", help="FastChat controller to register with.")
-@click.option(
-    "--worker-address",
-    metavar="URL",
-    help="URL at which the controller reaches this worker.",
-)
+@_worker_flags
 @click.option("--model-names", metavar="A,B", help="Model names on the controller.")
-@click.option(
-    "--limit-worker-concurrency", type=int, help="Concurrent requests from the controller."
-)
 @_engine_flags
 def worker(
     source: str | None,
     config: Path | None,
-    host: str | None,
-    port: int | None,
-    api_key: tuple[str, ...],
-    fastchat_controller: str | None,
-    worker_address: str | None,
     model_names: str | None,
-    limit_worker_concurrency: int | None,
+    server: dict[str, Any],
     engine: dict[str, Any],
 ) -> None:
     """
@@ -303,14 +249,6 @@ def worker(
     from unilect.cli import _commands as commands
     from unilect.cli._given import Given
 
-    server: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "api_keys": list(api_key) or None,
-        "fastchat_register": fastchat_controller,
-        "fastchat_worker_address": worker_address,
-        "fastchat_worker_concurrency": limit_worker_concurrency,
-    }
     names = [name for name in (model_names or "").split(",") if name]
     models = [] if source is None else [source]
     commands.worker(Given(models, config, server, engine), names)

@@ -11,7 +11,8 @@ import msgspec
 from unilect.config.foreign_names import option_meant, parameter_meant, why_absent
 from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig
-from unilect.config.server import TABLES, Config
+from unilect.config.option import tables_in
+from unilect.config.server import Config
 from unilect.config.values import OptionPath, nearest, shown
 from unilect.mistakes import Mistakes
 from unilect.requests import ChatRequest, CompletionRequest
@@ -33,10 +34,11 @@ _TOP = "at the top of the file, before the first table"
 
 _SERVER = Config.__struct_fields__
 _MODEL = ModelConfig.__struct_fields__
+_TABLES = tables_in(Config)
 #: By variable of the environment, the option that it sets.
 VARIABLES = {
     KEY_VARIABLE: "api_keys",  # the name that clients read it by; the other came first
-    **{f"{PREFIX}{name.upper()}": name for name in _SERVER if name not in TABLES},
+    **{f"{PREFIX}{name.upper()}": name for name in _SERVER if name not in _TABLES},
 }
 
 
@@ -44,7 +46,7 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
     """What to say of a name in a table of a file that is no option there."""
     if not path:
         return _unknown_at_the_top(name, value)
-    if path[0] in ("listeners", "store", "limits", "owners", "admin", "otel", "fleet"):
+    if path[0] != "models":
         return unknown_in(here, name, _SERVER, f"put it {_TOP}")
     if len(path) > 2:
         return unknown_in(here, name)
@@ -118,15 +120,13 @@ def _unknown_at_the_top(name: str, value: Any) -> str:
     if name.lower() in _SERVER_TABLES:
         return f"unknown table [{name}]; put the options of the server {_TOP}."
     inner = next((key for key, one in value.items() if isinstance(one, dict)), None)
-    if nearest(name, ["models"]):
-        return f"unknown table [{name}]; did you mean [models.{inner or 'NAME'}]?"
-    if nearest(name, ["listeners"]):
-        return f"unknown table [{name}]; did you mean [[listeners]]?"
-    if nearest(name, ["store"]) or name in ("database", "storage", "db"):
-        return f"unknown table [{name}]; did you mean [store]?"
-    if nearest(name, ["admin"]):
-        return f"unknown table [{name}]; did you mean [admin]?"
-    return f"unknown table [{name}]; did you mean [models.{name}]?"
+    meant = "store" if name in ("database", "storage", "db") else nearest(name, _TABLES)
+    several = {
+        "models": f"models.{inner or 'NAME'}",
+        "": f"models.{name}",
+        "listeners": "[listeners]",
+    }
+    return f"unknown table [{name}]; did you mean [{several.get(meant, meant)}]?"
 
 
 def unknown_in(

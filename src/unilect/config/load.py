@@ -26,17 +26,6 @@ from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
-#: The flags of the options that have any.
-FLAGS = {
-    "host": "--host",
-    "port": "--port",
-    "api_keys": "--api-key",
-    "insecure_no_auth": "--insecure-no-auth",
-    "log_level": "--log-level",
-    "fastchat_register": "--fastchat-controller",
-    "fastchat_worker_address": "--worker-address",
-    "fastchat_worker_concurrency": "--limit-worker-concurrency",
-}
 
 
 def load(
@@ -108,7 +97,9 @@ def origin_of(
         path = Path(env["UNILECT_CONFIG"]).expanduser()
     given = {option: name for name, option in VARIABLES.items() if name in env}
     given |= {
-        name: FLAGS.get(name, "") for name, value in (flags or {}).items() if value is not None
+        name: Config.declared[name].flag_name
+        for name, value in (flags or {}).items()
+        if value is not None
     }
     return Origin(path, given)
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from unilect.config import paths
 from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, in_words
 from unilect.config.limits import Limits
-from unilect.config.option import Table, check_needs, option
+from unilect.config.option import Flag, Table, check_needs, option
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 
@@ -142,12 +142,14 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "Context size in tokens for each request (prompt and answer); llama.cpp rounds up to a multiple of 256. Default: the "
         "model's own, at most 8192.",
         kinds=ENGINES,
+        flag=Flag("--context", "Context size per request."),
     )
     parallel: Annotated[int, Meta(ge=1, le=256)] = option(
         4,
         "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`.",
         kinds=BATCHED,
         of_replicas=True,
+        flag=Flag("--parallel", "Concurrent requests [4]."),
     )
     replicas: Annotated[int, Meta(ge=1, le=1000)] | Replicas | None = option(
         None,
@@ -188,12 +190,14 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "CPU threads. Default: one less than the number of cores, divided among the engines of this server: with a thread on "
         "every core, any other load makes the engine very slow.",
         kinds=ENGINES,
+        flag=Flag("--threads", "CPU threads per engine."),
     )
     gpu_layers: Annotated[int, Meta(ge=-1, le=10_000)] | None = option(
         None,
         "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
         "docs/backends/gguf.md says how to install a build for your GPU.",
         kinds=("gguf",),
+        flag=Flag("--gpu-layers", "Layers on the GPU; -1: all."),
     )
     batch: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None,
@@ -206,6 +210,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "and different adapters share one base model.",
         kinds=BATCHED,
         path=paths.adapter,
+        flag=Flag("--lora", "LoRA adapter, path[=scale]; may be repeated."),
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
@@ -250,7 +255,11 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         path=paths.plain,
     )
     mmproj: str | None = option(
-        None, "Multimodal projector (GGUF) of a vision model.", kinds=("gguf",), path=paths.plain
+        None,
+        "Multimodal projector (GGUF) of a vision model.",
+        kinds=("gguf",),
+        path=paths.plain,
+        flag=Flag("--mmproj", "Projector of a vision model."),
     )
     chat_template: str | None = option(
         None,
@@ -258,6 +267,10 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "of one. Default: the model's own.",
         kinds=("gguf", "hf", "llamacpp", "fastchat"),
         path=paths.template,
+        flag=Flag(
+            "--chat-template",
+            "Name of a prompt format such as chatml (docs/templates.md), a Jinja template, or its path.",
+        ),
     )
     completion_template: str | None = option(
         None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import cache
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin
 
 from msgspec import Struct, StructMeta
 from msgspec.structs import fields
@@ -13,6 +13,21 @@ from unilect.mistakes import Mistakes
 
 T = TypeVar("T")
 Move: TypeAlias = Callable[[str], str]
+
+
+class Flag(NamedTuple):
+    """
+    The flag of an option.
+
+    Attributes:
+        name: As it is typed: `--worker-address`.
+        help: Its line in the help.
+        metavar: What stands for its value there; None for the type.
+    """
+
+    name: str
+    help: str
+    metavar: str | None = None
 
 
 class Option(Struct, frozen=True, kw_only=True):
@@ -28,6 +43,7 @@ class Option(Struct, frozen=True, kw_only=True):
         needs: The option of the same table without which it has no effect.
         path: Replaces the path in its text, or in each of its texts, if there is one.
         secret: `key` if it holds keys, of which a file may hold `$NAME` instead; `url` if it is a URL that may hold a password.
+        flag: Its flag on the command line.
     """
 
     default: Any
@@ -38,6 +54,12 @@ class Option(Struct, frozen=True, kw_only=True):
     needs: str = ""
     path: Callable[[str, Move], str] | None = None
     secret: Literal["", "key", "url"] = ""
+    flag: Flag | None = None
+
+    @property
+    def flag_name(self) -> str:
+        """Its flag as it is typed; empty for none."""
+        return self.flag.name if self.flag else ""
 
     def applies_to(self, kinds: Iterable[str]) -> bool:
         """Return True if it has an effect on a model with sources of these kinds; a kind of a plugin may have any option."""

@@ -23,15 +23,12 @@ from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
-from unilect.config.option import Table, check_needs, option
+from unilect.config.option import Flag, Table, check_needs, option
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_store, may_have_keys
 from unilect.config.values import OptionPath, dotted, shown
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
-
-#: Options that only a file can set.
-TABLES = ("models", "listeners", "store", "limits", "owners", "admin", "otel", "fleet")
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -49,9 +46,15 @@ class ListenerConfig(Table, frozen=True, kw_only=True):
 class Config(Table, frozen=True, kw_only=True):
     """The whole server."""
 
-    host: str = option("127.0.0.1", "Address to listen on.")
+    host: str = option(
+        "127.0.0.1",
+        "Address to listen on.",
+        flag=Flag("--host", "Address to listen on [127.0.0.1]."),
+    )
     port: Annotated[int, Meta(ge=0, le=65535)] = option(
-        8000, "Port to listen on; 0 picks a free port."
+        8000,
+        "Port to listen on; 0 picks a free port.",
+        flag=Flag("--port", "Port [8000]; 0 picks a free one."),
     )
     api_keys: list[str] = option(
         [],
@@ -60,6 +63,7 @@ class Config(Table, frozen=True, kw_only=True):
         "prints it). `unilect chat` and `unilect models` read `UNILECT_API_KEY` too.",
         live=True,
         secret="key",
+        flag=Flag("--api-key", "API key for clients; may be repeated."),
     )
     metrics_keys: list[str] = option(
         [],
@@ -72,6 +76,7 @@ class Config(Table, frozen=True, kw_only=True):
         False,
         "Listen on addresses that are not loopback without API keys: everyone who can reach the port can use the server.",
         live=True,
+        flag=Flag("--insecure-no-auth", "Listen beyond loopback without keys."),
     )
     allowed_hosts: list[str] = option(
         [],
@@ -146,6 +151,7 @@ class Config(Table, frozen=True, kw_only=True):
         "info",
         "Log level. *info* logs one line per request, without prompts and answers.",
         live=True,
+        flag=Flag("--log-level", "debug, info, warning or error [info]."),
     )
     watch: bool = option(
         False,
@@ -191,16 +197,19 @@ class Config(Table, frozen=True, kw_only=True):
     fastchat_register: str | None = option(
         None,
         "Register with the FastChat controller at this URL, as a worker for all models. The worker's routes need no key either.",
+        flag=Flag("--fastchat-controller", "FastChat controller to register with.", "URL"),
     )
     fastchat_worker_address: str | None = option(
         None,
         "URL at which the controller reaches this worker. Default: the address listened on.",
         needs="fastchat_register",
+        flag=Flag("--worker-address", "URL at which the controller reaches this worker.", "URL"),
     )
     fastchat_worker_concurrency: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None,
         "Maximum number of concurrent requests to the worker; further requests are queued. Default: unlimited.",
         needs="fastchat_register",
+        flag=Flag("--limit-worker-concurrency", "Concurrent requests from the controller."),
     )
     on_unknown_model: Literal["error", "default"] | None = option(
         None,

@@ -78,7 +78,7 @@ def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: b
         strict: Numbers are not read from texts.
     """
     told = inspect.type_info(kind)
-    if isinstance(value, str) and strict and isinstance(_inner(told), inspect.ListType):
+    if isinstance(value, str) and strict and isinstance(without_none(told), inspect.ListType):
         value = [value]
     try:
         converted = msgspec.convert(value, kind, strict=strict)
@@ -172,17 +172,17 @@ def with_article(words: str) -> str:
 
 def _convert(kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: Mistakes) -> Any:
     """As `convert`; tables with options of their own are held against these, one by one."""
-    inner = _inner(inspect.type_info(kind))
+    inner = without_none(inspect.type_info(kind))
     if isinstance(inner, inspect.StructType) and isinstance(value, dict):
         return _table(inner.cls, value, where, unknown, found)
-    each = _inner(inner.value_type) if isinstance(inner, inspect.DictType) else None
+    each = without_none(inner.value_type) if isinstance(inner, inspect.DictType) else None
     if isinstance(each, inspect.StructType) and isinstance(value, dict):
         convert(kind, {name: {} for name in value}, where, found)  # the names alone
         return {
             name: _table(each.cls, one, (*where, name), unknown, found)
             for name, one in value.items()
         }
-    item = _inner(inner.item_type) if isinstance(inner, inspect.ListType) else None
+    item = without_none(inner.item_type) if isinstance(inner, inspect.ListType) else None
     if isinstance(item, inspect.StructType) and isinstance(value, list):
         return [
             _table(item.cls, one, (*where, index), unknown, found)
@@ -202,13 +202,13 @@ def _table(
     return kind(**good) if len(found.errors) == before else None
 
 
-def _inner(kind: inspect.Type) -> inspect.Type:
+def without_none(kind: inspect.Type) -> inspect.Type:
     """A type without its documentation, and without None."""
     if isinstance(kind, inspect.Metadata):
-        return _inner(kind.type)
+        return without_none(kind.type)
     if isinstance(kind, inspect.UnionType):
         kinds = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
-        return _inner(kinds[0]) if len(kinds) == 1 else kind
+        return without_none(kinds[0]) if len(kinds) == 1 else kind
     return kind
 
 
@@ -217,7 +217,7 @@ def _wrong(place: inspect.Type, value: Any, message: str, secret: bool) -> tuple
     _, _, at = message.partition(" - at `$")
     found, steps = value, []
     for index in _STEP.findall(at):
-        inner = _inner(place)
+        inner = without_none(place)
         if index and isinstance(inner, inspect.ListType) and isinstance(found, list):
             place, found = inner.item_type, found[int(index)]
             steps.append(int(index))
