@@ -18,7 +18,7 @@ from unilect.config.paths import adapter_of
 from unilect.config.server import Config, each_listener, process_environment
 from unilect.config.store import check_place, location, may_have_keys
 from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionError
 from unilect.redact import redacted
 from unilect.routing import sources
 from unilect.routing.checked_defaults import check_supported
@@ -124,17 +124,17 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
             state = asyncio.run(Upkeep(store, environment).look())
         except ConfigError as error:
             told = str(error).removeprefix("store: ")
-            raise ConfigError(f"store.url: {told}", ("store", "url")) from error
+            raise OptionError(("store", "url"), f"{told}") from error
         if state.problems:
-            raise ConfigError(
-                f"store.url: {state.place} is damaged; `unilect store check` says where. Put a backup in its place, or move it away.",
+            raise OptionError(
                 ("store", "url"),
+                f"{state.place} is damaged; `unilect store check` says where. Put a backup in its place, or move it away.",
             )
         if state.version > state.newest:
-            raise ConfigError(
-                f"store.url: {state.place} is of a newer version of unilect (revision {state.version}; this one knows {state.newest}). "
-                "Install that version, or name another file.",
+            raise OptionError(
                 ("store", "url"),
+                f"{state.place} is of a newer version of unilect (revision {state.version}; this one knows {state.newest}). "
+                "Install that version, or name another file.",
             )
         yield f"store: {state.place}"
 

@@ -11,8 +11,8 @@ from unilect.config.digests import hashed, is_digest, is_variable
 from unilect.config.file import read_file
 from unilect.config.option import Option, Table, map_texts
 from unilect.config.server import Config
-from unilect.config.values import OptionPath, dotted
 from unilect.errors import ConfigError
+from unilect.mistakes import OptionPath, dotted
 
 T = TypeVar("T", bound=Table)
 

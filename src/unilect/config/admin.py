@@ -11,8 +11,7 @@ from typing import TypeAlias
 from unilect.config.digests import check_secrets, hashed
 from unilect.config.option import Move, Table, option
 from unilect.config.store import data_folder
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionError
 from unilect.socket_folders import MAX_PATH_BYTES, SHORT, fits
 
 Address: TypeAlias = tuple[str, int]
@@ -66,18 +65,18 @@ class AdminConfig(Table, frozen=True, kw_only=True):
         assert self.listen is not None
         if "/" in self.listen:
             if not fits(self.listen):
-                raise ConfigError(
-                    f"admin.listen: the path of a unix socket has at most {MAX_PATH_BYTES} bytes, and this one has "
-                    f"{len(os.fsencode(self.listen))}. Choose a shorter one, such as /run/unilect/admin.sock.",
+                raise OptionError(
                     ("admin", "listen"),
+                    f"the path of a unix socket has at most {MAX_PATH_BYTES} bytes, and this one has "
+                    f"{len(os.fsencode(self.listen))}. Choose a shorter one, such as /run/unilect/admin.sock.",
                 )
             return Path(self.listen)
         found = _ADDRESS.fullmatch(self.listen)
         if found is None or int(found[2]) > 65535:
-            raise ConfigError(
-                f"admin.listen: {self.listen[:60]!r} is neither HOST:PORT, such as 127.0.0.1:8001, nor the path of a unix socket, "
-                "such as ./admin.sock, nor `off`.",
+            raise OptionError(
                 ("admin", "listen"),
+                f"{self.listen[:60]!r} is neither HOST:PORT, such as 127.0.0.1:8001, nor the path of a unix socket, "
+                "such as ./admin.sock, nor `off`.",
             )
         return found[1].strip("[]"), int(found[2])
 
@@ -114,27 +113,24 @@ def check_admin(
     keys = config.api_keys
     check_secrets(keys, path, found)
     if set(hashed(keys)) & set(hashed(user_keys)):
-        found.add(
-            "admin.api_keys: one of them is in api_keys, too, so that a client could administer the server. Choose another key.",
+        found.at(
             path,
+            "one of them is in api_keys, too, so that a client could administer the server. Choose another key.",
         )
     with found:
         place = config.place
         if place is None and keys:
-            found.add(
-                "admin.api_keys: has no effect without listen; set listen too, or leave this out.",
-                path,
-            )
+            found.at(path, "has no effect without listen; set listen too, or leave this out.")
         if isinstance(place, tuple):
             if not keys:
-                found.add(
-                    "admin.listen: an admin API on HOST:PORT requires a key. Set api_keys in [admin], or name a unix socket: "
-                    "`listen = './admin.sock'`.",
+                found.at(
                     ("admin", "listen"),
+                    "an admin API on HOST:PORT requires a key. Set api_keys in [admin], or name a unix socket: "
+                    "`listen = './admin.sock'`.",
                 )
             if place[1] and place in taken:
-                found.add(
-                    f"admin.listen: {config.listen} is an address of the server. Give the admin API a port of its own.",
+                found.at(
                     ("admin", "listen"),
+                    f"{config.listen} is an address of the server. Give the admin API a port of its own.",
                 )
     found.raise_all()

@@ -35,10 +35,10 @@ def check_cors(options: Mapping[str, Any]) -> None:
     for option, expected in _EXPECTED.items():
         for text in options[option]:
             if not (is_origin(text) if option == "allowed_origins" else _TOKEN.fullmatch(text)):
-                found.add(f"{option}: expected {expected}, found {shown(text)}.", (option,))
+                found.at((option,), f"expected {expected}, found {shown(text)}.")
     if options["allow_credentials"] and "*" in options["allowed_origins"]:
-        found.add(
-            "allow_credentials: browsers reject credentials with `*`; name the origins in allowed_origins.",
+        found.at(
             ("allow_credentials",),
+            "browsers reject credentials with `*`; name the origins in allowed_origins.",
         )
     found.raise_all()

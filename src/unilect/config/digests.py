@@ -45,21 +45,20 @@ def identity(digest: bytes) -> str:
 
 def check_secrets(keys: Collection[str], path: tuple[str, ...], found: Mistakes) -> None:
     """Note keys that cannot be sent, digests that are none, and two keys that would be one caller."""
-    name = ".".join(path)
     if any(not key.strip() or not key.isascii() or " " in key for key in keys):
-        found.add(f"{name}: a key is empty, or has spaces or non-ASCII characters.", path)
+        found.at(path, "a key is empty, or has spaces or non-ASCII characters.")
     known = dict[str, bytes]()
     for digest in map(key_digest, keys):
         if known.setdefault(identity(digest), digest) != digest:
-            found.add(
-                f"{name}: two keys have the same identity, {identity(digest)}, the first 16 digits of their digests, and would be "
-                "one caller. Replace one of them.",
+            found.at(
                 path,
+                f"two keys have the same identity, {identity(digest)}, the first 16 digits of their digests, and would be "
+                "one caller. Replace one of them.",
             )
     if any(map(is_no_digest, keys)):
-        found.add(
-            f"{'.'.join(path)}: `sha256:` is not followed by 64 hexadecimal digits. `unilect keys digest` prints the digest of a key.",
+        found.at(
             path,
+            "`sha256:` is not followed by 64 hexadecimal digits. `unilect keys digest` prints the digest of a key.",
         )
 
 

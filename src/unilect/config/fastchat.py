@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from ipaddress import ip_network
 
-from unilect.errors import ConfigError
+from unilect.mistakes import OptionError
 
 
 def check_fastchat(workers_from: Iterable[str], token: str | None) -> None:
@@ -22,12 +22,12 @@ def check_fastchat(workers_from: Iterable[str], token: str | None) -> None:
         try:
             ip_network(network, strict=False)
         except ValueError as error:
-            raise ConfigError(
-                f"fastchat_workers_from: {network[:50]!r} is not a network; expected one such as 10.0.0.0/8 or 10.0.0.7.",
+            raise OptionError(
                 ("fastchat_workers_from",),
+                f"{network[:50]!r} is not a network; expected one such as 10.0.0.0/8 or 10.0.0.7.",
             ) from error
     if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
-        raise ConfigError(
-            "fastchat_token: expected at least 8 ASCII characters without a space or colon. Choose another token.",
+        raise OptionError(
             ("fastchat_token",),
+            "expected at least 8 ASCII characters without a space or colon. Choose another token.",
         )

@@ -21,9 +21,8 @@ from unilect.config.digests import is_variable
 from unilect.config.document import MAX_BYTES, OutOfBounds, statements
 from unilect.config.option import Option, Table, map_texts
 from unilect.config.plain_file import read_plain
-from unilect.config.values import OptionPath
 from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionError, OptionPath
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")
@@ -176,19 +175,18 @@ def _of_file(name: str, file: str | None, path: OptionPath) -> str:
     Raises:
         ConfigError: No variable has the secret, or the file cannot be read, or holds no text.
     """
-    where = ".".join(map(str, path))
     if file is None:
-        raise ConfigError(
-            f"{where}: the environment variable {name} is not set. Set it, or {name}_FILE to a file that holds it.",
+        raise OptionError(
             path,
+            f"the environment variable {name} is not set. Set it, or {name}_FILE to a file that holds it.",
         )
     try:
         found = read_plain(file, _MOST_SECRET_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{where}: {name}_FILE: {file} cannot be read ({why}).", path) from error
+        raise OptionError(path, f"{name}_FILE: {file} cannot be read ({why}).") from error
     if not found:
-        raise ConfigError(f"{where}: {name}_FILE: {file} is empty; expected a secret.", path)
+        raise OptionError(path, f"{name}_FILE: {file} is empty; expected a secret.")
     return found
 
 

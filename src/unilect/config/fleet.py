@@ -11,8 +11,7 @@ from msgspec import Meta
 from unilect.config import paths
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table, option
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionError
 
 _ADDRESS = re.compile(r"(?:ray://)?([^\s/:@]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
 _MOST_BYTES = 2**63  # Ray's
@@ -61,10 +60,10 @@ def head_of(config: FleetConfig) -> str:
         return ""
     found = _ADDRESS.fullmatch(config.address)
     if found is None or not 0 < int(found[2]) <= 65535:
-        raise ConfigError(
-            f"fleet.address: `{config.address}` is no HOST:PORT. Write the address that `unilect fleet start` has printed, "
-            "such as 192.168.1.10:6379.",
+        raise OptionError(
             ("fleet", "address"),
+            f"`{config.address}` is no HOST:PORT. Write the address that `unilect fleet start` has printed, "
+            "such as 192.168.1.10:6379.",
         )
     return f"{found[1]}:{found[2]}"
 

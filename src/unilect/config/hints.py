@@ -13,8 +13,8 @@ from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig
 from unilect.config.option import tables_in
 from unilect.config.server import Config
-from unilect.config.values import OptionPath, nearest, shown
-from unilect.mistakes import Mistakes
+from unilect.config.values import nearest, shown
+from unilect.mistakes import Mistakes, OptionPath
 from unilect.requests import ChatRequest, CompletionRequest
 
 PREFIX = "UNILECT_"

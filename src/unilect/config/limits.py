@@ -12,9 +12,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from unilect import extras
 from unilect.config.option import Table, option
-from unilect.config.values import OptionPath, convert, dotted, nearest
+from unilect.config.values import convert, nearest
 from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionError, OptionPath
 from unilect.redact import redacted
 
 _Number = Annotated[int, Meta(ge=1, le=10**15)]
@@ -88,14 +88,14 @@ def check_budgets(
         if getattr(limits, name, None) is None:
             continue
         if not has_ledger:
-            found.add(
-                f'{dotted(where)}: needs the ledger, from which budgets are counted after a restart; leave out `store.ledger = "off"`, or this limit.',
+            found.at(
                 where,
+                'needs the ledger, from which budgets are counted after a restart; leave out `store.ledger = "off"`, or this limit.',
             )
         elif name.startswith("money") and not has_price:
-            found.add(
-                f"{dotted(where)}: no model that it holds for has a `price`, so nothing would ever be spent; set a price, or leave this limit out.",
+            found.at(
                 where,
+                "no model that it holds for has a `price`, so nothing would ever be spent; set a price, or leave this limit out.",
             )
 
 
@@ -160,15 +160,15 @@ def check_url(url: str) -> None:
     """
     if not _URL.fullmatch(url) or not _has_port(url):
         scheme = url.partition(":")[0][:20]
-        raise ConfigError(
-            f"limits.url: `{scheme}:...` is not the URL of a Redis server; expected `redis://:PASSWORD@HOST:PORT/0`, percent-encoded.",
+        raise OptionError(
             ("limits", "url"),
+            f"`{scheme}:...` is not the URL of a Redis server; expected `redis://:PASSWORD@HOST:PORT/0`, percent-encoded.",
         )
     if find_spec("redis") is None:
-        raise ConfigError(
-            f"limits.url: `{redacted(url[:200])}` requires the package redis, which is not installed; install it with "
-            f"`{extras.install('redis')}`.",
+        raise OptionError(
             ("limits", "url"),
+            f"`{redacted(url[:200])}` requires the package redis, which is not installed; install it with "
+            f"`{extras.install('redis')}`.",
         )
 
 

@@ -21,9 +21,9 @@ from unilect.config.hints import (
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.paths import resolve_paths
 from unilect.config.server import Config, check, process_environment
-from unilect.config.values import accepted, convert, dotted, shown
+from unilect.config.values import accepted, convert, shown
 from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, dotted
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
 
@@ -118,7 +118,7 @@ def _of_tables(values: Mapping[str, Any], found: Mistakes) -> dict[str, Any]:
             break
         path = ("models", name)
         if (wrong := wrong_name(name)) is not None:
-            found.add(f"{dotted(path)}: {wrong}", path)
+            found.at(path, f"{wrong}")
         elif not isinstance(table, dict):
             why = f"expected a table [models.{name}], found {shown(table)}."
             found.add(f"models.{name}: {why}", path)

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from unilect.config.model import ModelConfig
 from unilect.config.values import nearest
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionError
 
 
 def check_names(models: Mapping[str, ModelConfig]) -> None:
@@ -45,15 +44,12 @@ def _check_fallback(models: Mapping[str, ModelConfig], name: str, model: ModelCo
                 return  # told of the model whose fallback it is
             near = nearest(model.fallback, models)
             hint = f"; did you mean `{near}`?" if near else ". Name another model of the file."
-            raise ConfigError(
-                f"models.{name}.fallback: unknown model `{model.fallback[:100]}`{hint}", path
-            )
+            raise OptionError(path, f"unknown model `{model.fallback[:100]}`{hint}")
         if model.fallback in seen:
             if seen[0] != min(seen[seen.index(model.fallback) :]):
                 return  # told of another model of the circle
-            raise ConfigError(
-                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} is a cycle. Remove one fallback.",
-                path,
+            raise OptionError(
+                path, f"{' -> '.join([*seen, model.fallback])} is a cycle. Remove one fallback."
             )
         seen.append(model.fallback)
         model = models[model.fallback]

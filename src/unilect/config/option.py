@@ -8,8 +8,7 @@ from msgspec import Struct, StructMeta
 from msgspec.structs import fields
 
 from unilect.config.kinds import KINDS
-from unilect.config.values import OptionPath, dotted
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionPath
 
 T = TypeVar("T")
 Move: TypeAlias = Callable[[str], str]
@@ -114,9 +113,9 @@ def check_needs(
     """
     for name, one in type(table).declared.items():
         if one.needs and table.is_set(name) and one.needs not in broken and not table.is_set(one.needs):  # fmt: skip
-            found.add(
-                f"{dotted((*path, name))}: has no effect without {one.needs}; set {one.needs} too, or leave this out.",
+            found.at(
                 (*path, name),
+                f"has no effect without {one.needs}; set {one.needs} too, or leave this out.",
             )
 
 

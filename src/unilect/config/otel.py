@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from unilect import extras
 from unilect.config.option import Table, option
-from unilect.errors import ConfigError
+from unilect.mistakes import OptionError
 from unilect.redact import redacted
 
 _PATH = "/v1/traces"
@@ -68,13 +68,13 @@ def check_endpoint(config: OtelConfig) -> None:
     except ValueError:
         fine = False
     if not fine:
-        raise ConfigError(
-            f"otel.endpoint: `{redacted(config.endpoint[:200])}` is not the URL of a collector; expected one such as "
-            "http://collector:4318.",
+        raise OptionError(
             path,
+            f"`{redacted(config.endpoint[:200])}` is not the URL of a collector; expected one such as "
+            "http://collector:4318.",
         )
     if not is_installed():
-        raise ConfigError(
-            f"otel.endpoint: requires OpenTelemetry, which is not installed; install it with `{extras.install('otel')}`.",
+        raise OptionError(
             path,
+            f"requires OpenTelemetry, which is not installed; install it with `{extras.install('otel')}`.",
         )

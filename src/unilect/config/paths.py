@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from unilect.config.option import Move, Option, Table, map_texts
-from unilect.config.values import OptionPath, shown
+from unilect.config.values import shown
 from unilect.errors import ConfigError
+from unilect.mistakes import OptionPath
 from unilect.requests import MAX_LORA_SCALE
 
 _LOCAL = re.compile(r"^(gguf|hf|chatglm):(.+)$", re.DOTALL)

@@ -26,9 +26,8 @@ from unilect.config.names import check_names
 from unilect.config.option import Flag, Table, check_needs, option
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_store, may_have_keys
-from unilect.config.values import OptionPath, dotted, shown
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.config.values import shown
+from unilect.mistakes import Mistakes, OptionError, OptionPath, dotted
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -295,10 +294,10 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         where = dotted(path) or "the server's own address"
         address = (listener.host, listener.port)
         if listener.port and addresses.setdefault(address, where) != where:
-            found.add(
-                f"{dotted((*path, 'port'))}: {listener.host}:{listener.port} is in use by {addresses[address]}. "
-                "Give each listener its own port.",
+            found.at(
                 (*path, "port"),
+                f"{listener.host}:{listener.port} is in use by {addresses[address]}. "
+                "Give each listener its own port.",
             )
     with found:
         check_cors(msgspec.structs.asdict(config))
@@ -335,10 +334,10 @@ def _check_address(config: Config, path: OptionPath, broken: Container[object]) 
     """
     host, where = config.host, (*path, "host")
     if host and not _HOST.fullmatch(host) and not _is_ipv6(host):
-        raise ConfigError(
-            f"{dotted(where)}: {shown(host)} is not an address. Give an IP address or host name of this machine, such as "
-            "127.0.0.1, without a scheme; set the port in `port`.",
+        raise OptionError(
             where,
+            f"{shown(host)} is not an address. Give an IP address or host name of this machine, such as "
+            "127.0.0.1, without a scheme; set the port in `port`.",
         )
     if "api_keys" not in broken and not may_have_keys(config.store, process_environment()):
         check_keys(config, False, path)
@@ -356,10 +355,10 @@ def check_keys(config: Config, of_store: bool, path: OptionPath = ()) -> None:
     """
     without = not config.api_keys and not of_store
     if without and not config.insecure_no_auth and not is_loopback(config.host):
-        raise ConfigError(
-            f"{dotted((*path, 'host'))}: {config.host} can be reached from other machines, but no API key is set. Make one with "
-            "`unilect keys create`, set one with --api-key, or allow access without a key with --insecure-no-auth.",
+        raise OptionError(
             (*path, "host"),
+            f"{config.host} can be reached from other machines, but no API key is set. Make one with "
+            "`unilect keys create`, set one with --api-key, or allow access without a key with --insecure-no-auth.",
         )
 
 
@@ -376,7 +375,7 @@ def _check_metrics_keys(config: Config, found: Mistakes) -> None:
     check_secrets(keys, path, found)
     for name, others in (("api_keys", config.api_keys), ("[admin]", config.admin.api_keys)):
         if set(hashed(keys)) & set(hashed(others)):
-            found.add(f"metrics_keys: one of them is a key of {name}, too. Choose another key for the metrics.", path)  # fmt: skip
+            found.at(path, f"one of them is a key of {name}, too. Choose another key for the metrics.")  # fmt: skip
 
 
 def _check_budgets(config: Config, broken: Container[object], found: Mistakes) -> None:

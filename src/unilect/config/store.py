@@ -15,6 +15,7 @@ from msgspec import Meta
 from unilect import extras
 from unilect.config.option import Move, Table, option
 from unilect.errors import ConfigError
+from unilect.mistakes import OptionError
 from unilect.redact import redacted
 
 SQLITE = "sqlite://"
@@ -151,18 +152,18 @@ def check_place(config: StoreConfig) -> None:
         return
     folder = Path(path).parent.resolve()
     if not folder.is_dir():
-        raise ConfigError(
-            f"store.url: the folder {folder} does not exist. Make it, or name a file in another one.",
+        raise OptionError(
             ("store", "url"),
+            f"the folder {folder} does not exist. Make it, or name a file in another one.",
         )
     from tempfile import TemporaryFile  # most servers have their file already
 
     try:
         TemporaryFile(dir=folder).close()  # it has no name, and is gone at once
     except OSError as error:
-        raise ConfigError(
-            f"store.url: no file can be made in {folder} ({error.strerror}). Let this user write there, or name a file in another folder.",
+        raise OptionError(
             ("store", "url"),
+            f"no file can be made in {folder} ({error.strerror}). Let this user write there, or name a file in another folder.",
         ) from error
 
 
@@ -177,7 +178,7 @@ def check_store(store: StoreConfig) -> None:
         try:
             check_url(store.url)
         except ConfigError as error:
-            raise ConfigError(f"store.url: {error}", ("store", "url")) from error
+            raise OptionError(("store", "url"), f"{error}") from error
 
 
 def check_url(url: str) -> None:

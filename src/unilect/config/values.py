@@ -14,9 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct, inspect
 
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionPath, dotted
 
-OptionPath: TypeAlias = tuple[str | int, ...]
 #: What to say of a name that is no option: the path of its table, the options there, the name, its value.
 Unknown: TypeAlias = Callable[[OptionPath, Collection[str], str, Any], str]
 
@@ -53,7 +52,7 @@ def accepted(
             return good
         where = (*path, name)
         if name not in fields:
-            found.add(f"{dotted(where)}: {unknown(path, fields, name, value)}", where)
+            found.at(where, f"{unknown(path, fields, name, value)}")
             continue
         before = len(found.errors)
         converted = _convert(fields[name].type, value, where, unknown, found)
@@ -89,7 +88,7 @@ def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: b
         return None
     if isinstance(converted, float) and not math.isfinite(converted):
         expected = with_article(in_words(told))
-        found.add(f"{dotted(where)}: expected {expected}, found {converted}.", where)
+        found.at(where, f"expected {expected}, found {converted}.")
     return converted
 
 
@@ -97,18 +96,6 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     """What a misspelt name most likely means; empty where nothing is like it."""
     found = get_close_matches(name[:_NAME].lower(), list(allowed), n=1, cutoff=0.6)
     return found[0] if found else ""
-
-
-def dotted(path: OptionPath) -> str:
-    """A path as TOML writes it: `models.a.context`, and `listeners[1].port` for the second of a list."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step + 1}]"
-        else:
-            name = step if re.fullmatch(r"[\w-]+", step, re.ASCII) else shown(step)
-            text += f".{name}" if text else name
-    return text
 
 
 def shown(value: Any, secret: bool = False) -> str:
@@ -195,7 +182,7 @@ def _table(
     kind: type[Struct], value: Any, where: OptionPath, unknown: Unknown, found: Mistakes
 ) -> Any:
     if not isinstance(value, dict):
-        found.add(f"{dotted(where)}: expected a table, found {shown(value)}.", where)
+        found.at(where, f"expected a table, found {shown(value)}.")
         return None
     before = len(found.errors)
     good = accepted(kind, value, where, unknown, found)

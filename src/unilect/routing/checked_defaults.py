@@ -8,7 +8,7 @@ import msgspec
 
 from unilect.backend import Capabilities
 from unilect.config.model import ModelConfig
-from unilect.config.values import convert, dotted, nearest
+from unilect.config.values import convert, nearest
 from unilect.mistakes import Mistakes
 from unilect.parameters.rules import refuses
 from unilect.requests import Request
@@ -49,11 +49,11 @@ def check_defaults(
         if name in types:
             convert(types[name], value, where, found)
         elif name in own:
-            found.add(f"{dotted(where)}: each request says this itself; leave it out.", where)
+            found.at(where, "each request says this itself; leave it out.")
         else:
             near = nearest(name, types)
             hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
-            found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
+            found.at(where, f"there is no such parameter{hint}")
     found.raise_all()
 
 
@@ -69,5 +69,5 @@ def check_supported(model: str, config: ModelConfig, can: Capabilities) -> None:
         for name in getattr(config, option):
             if refuses(can, name):
                 where = ("models", model, option, name)
-                found.add(f"{dotted(where)}: this model does not support it; leave it out.", where)
+                found.at(where, "this model does not support it; leave it out.")
     found.raise_all()

@@ -31,7 +31,7 @@ from unilect.config.store import may_have_keys
 from unilect.config.values import accepted
 from unilect.constraints.checker import Checker
 from unilect.errors import ConfigError, ConfigErrors, unreadable
-from unilect.mistakes import Mistakes
+from unilect.mistakes import Mistakes, OptionError
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing import source_hints as hints
@@ -106,9 +106,9 @@ def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfi
     """
     fallback = models.get(config.fallback or "")
     if fallback is not None and fallback.model == ALL:
-        raise ConfigError(
-            f"models.{name}.fallback: `{config.fallback}` is no model, but all models of a server. Name a model.",
+        raise OptionError(
             ("models", name, "fallback"),
+            f"`{config.fallback}` is no model, but all models of a server. Name a model.",
         )
     if config.model == ALL:
         with told_of(name):

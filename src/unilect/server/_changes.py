@@ -53,9 +53,8 @@ def check_fixed(before: Config, after: Config) -> None:
     for name in _fixed(before, after):
         if name in ("tls_cert", "tls_key") and None not in (before.tls_cert, after.tls_cert):
             continue
-        found.add(
-            f"{name}: cannot be changed while the server runs. Restart it, or set the option back.",
-            (name,),
+        found.at(
+            (name,), "cannot be changed while the server runs. Restart it, or set the option back."
         )
     found.raise_all()
 

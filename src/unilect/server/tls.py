@@ -8,6 +8,7 @@ import ssl
 from unilect.config.plain_file import read_plain
 from unilect.config.server import Config
 from unilect.errors import ConfigError
+from unilect.mistakes import OptionError
 
 _MOST_BYTES = 1024 * 1024
 
@@ -39,16 +40,15 @@ def _fault(cert: str, key: str | None, error: Exception) -> ConfigError:
     if b"-----BEGIN CERTIFICATE-----" not in of_cert:
         swapped = b"-----BEGIN CERTIFICATE-----" in of_key
         what = "the key; the certificate is in `tls_key`. Swap the two" if swapped and key else "no certificate in PEM. Name a PEM file with the certificate"  # fmt: skip
-        return ConfigError(f"tls_cert: {cert} holds {what}.", ("tls_cert",))
+        return OptionError(("tls_cert",), f"{cert} holds {what}.")
     if not has_key and key is None:
-        return ConfigError(
-            f"tls_cert: {cert} holds no private key. Name the file with the key in `tls_key`.",
-            ("tls_cert",),
+        return OptionError(
+            ("tls_cert",), f"{cert} holds no private key. Name the file with the key in `tls_key`."
         )
     if not has_key:
-        return ConfigError(
-            f"tls_key: {key} holds no private key in PEM. Name the PEM file with the certificate's key.",
+        return OptionError(
             ("tls_key",),
+            f"{key} holds no private key in PEM. Name the PEM file with the certificate's key.",
         )
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "damaged, or of an unknown kind").lower().replace("_", " ")
@@ -56,9 +56,9 @@ def _fault(cert: str, key: str | None, error: Exception) -> ConfigError:
         reason = "the key is that of another certificate" if wrong else reason
     else:
         reason = str(error)
-    return ConfigError(
-        f"tls_cert: {cert} and {key or 'its key'} cannot be used: {reason}. Name a certificate and the key that belongs to it.",
+    return OptionError(
         ("tls_cert",),
+        f"{cert} and {key or 'its key'} cannot be used: {reason}. Name a certificate and the key that belongs to it.",
     )
 
 
@@ -75,8 +75,8 @@ def _check_file(option: str, path: str) -> None:
     try:
         read_plain(path, _MOST_BYTES)
     except OSError as error:
-        raise ConfigError(
-            f"{option}: {path} cannot be read ({error.strerror}). Name a file in PEM.", (option,)
+        raise OptionError(
+            (option,), f"{path} cannot be read ({error.strerror}). Name a file in PEM."
         ) from error
 
 
