@@ -21,7 +21,7 @@ from click.testing import CliRunner
 import commands
 from postgresql import POSTGRESQL
 from serving import Server, serve
-from unilect.cli._keys import NewKey, create, delete, list_keys, revoke, seconds
+from unilect.cli._keys import create, delete, list_keys, revoke, seconds
 from unilect.cli.main import app
 from unilect.config.store import StoreConfig, may_have_keys
 from unilect.errors import ConfigError
@@ -305,7 +305,7 @@ def test_a_model_that_is_not_there(
     """A key for a model that the configuration does not have is made, since the model may come, and a warning says so before it."""
     made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
     made.file.write_text(made.config + more)
-    create(made.file, NewKey("x", models="a, codr"), False)
+    create(made.file, False, name="x", models="a, codr")
 
     shown = capsys.readouterr()
     assert SECRET.fullmatch(shown.out.strip())
@@ -317,14 +317,14 @@ def test_a_model_that_is_not_there(
 def test_which_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     """A command says which store it has changed, and how another is named where none was."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    create(None, NewKey("x"), False)
+    create(None, False, name="x")
     told = capsys.readouterr().err
     assert (
         f"is in the store {tmp_path}/unilect/unilect.db. --config FILE names the store of" in told
     )
     assert "No running server of this user was found with this store." in told
     named = Keys(tmp_path, f"sqlite:///{tmp_path / 'other.db'}")
-    create(named.file, NewKey("x"), True)
+    create(named.file, True, name="x")
     told = capsys.readouterr().err
     assert f"is in the store {tmp_path}/other.db.\n" in told
     assert "--config" not in told
@@ -379,7 +379,7 @@ def test_the_last_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     """Who deletes the last key, also a revoked one, is told that servers that start from now on ask for none."""
     made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
     for name in ("ann", "bob"):
-        create(made.file, NewKey(name), False)
+        create(made.file, False, name=name)
         revoke(made.file, name, False)
     capsys.readouterr()
     for name in ("ann", "bob"):
@@ -399,7 +399,7 @@ def test_the_last_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_asked_before_a_key_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     """At a terminal a key is deleted once a person has said yes, and `no` leaves it."""
     made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
-    create(made.file, NewKey("ann"), False)
+    create(made.file, False, name="ann")
     monkeypatch.setattr("unilect.cli._keys.sys.stdin.isatty", lambda: True, raising=False)
     for answer, left in (("n", 1), ("y", 0)):
         monkeypatch.setattr("click.termui.visible_prompt_func", lambda text, answer=answer: answer)
@@ -413,7 +413,7 @@ def test_asked_before_a_key_is_deleted(tmp_path: Path, monkeypatch: pytest.Monke
 def test_names_that_a_terminal_would_obey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     """Names that stand in a store all the same are listed with what does not show escaped."""
     made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
-    create(made.file, NewKey("ann", owner="lab"), False)
+    create(made.file, False, name="ann", owner="lab")
     with closing(sqlite3.connect(tmp_path / "unilect.db")) as file:
         file.execute("UPDATE keys SET name = ?, owner = ?", ("a\x1b[2J\u202e", "b\U000e0041"))
         file.commit()

@@ -15,7 +15,7 @@ import pytest
 from reloading import Reloadable
 from scripted import Exchange, answer, scripted
 from serving import Server, serve
-from unilect.cli._keys import NewKey, create, revoke
+from unilect.cli._keys import create, revoke
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
@@ -185,13 +185,13 @@ def test_keys_that_are_created_for_an_open_server(
         return asyncio.run(ask())
 
     with serve("m=echo:", env={"XDG_DATA_HOME": str(tmp_path)}) as server:
-        create(None, NewKey("ann"), False)
+        create(None, False, name="ann")
         ann, told = capsys.readouterr()
         assert f"{server.root} (pid {server.pid}) was started without keys and goes on without;" in told  # fmt: skip
         assert [200, 200] == [status(server, one) for one in (None, ann.strip())]
         wait_for(server, "this server goes on without asking for them")
 
-        create(None, NewKey("bob", require=True), False)
+        create(None, False, name="bob", require=True)
         bob, told = capsys.readouterr()
         assert f"{server.root} (pid {server.pid}) asks for keys." in told
         secrets = (None, ann.strip(), bob.strip())

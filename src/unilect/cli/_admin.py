@@ -49,10 +49,10 @@ def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
         ps.print_server(told)
 
 
-def explain(config: Path | None, request_id: str | None, as_json: bool, server: str | None) -> None:
+def explain(config: Path | None, request: str | None, as_json: bool, server: str | None) -> None:
     """Print why a request failed; without an id, the last failures."""
     clients = or_exit(lambda: servers.choose(config, server))
-    if request_id is None:
+    if request is None:
         found = or_exit(lambda: [one.ask("GET", "/failures") for one in clients])
         failures = sorted((f for one in found for f in one["failures"]), key=lambda f: f["time"])
         if as_json:
@@ -62,7 +62,7 @@ def explain(config: Path | None, request_id: str | None, as_json: bool, server: 
         else:
             tell("No request has failed since the server started.")
         return
-    failure = or_exit(lambda: _failure(clients, request_id))
+    failure = or_exit(lambda: _failure(clients, request))
     if as_json:
         tell(json.dumps(failure))
         return

@@ -195,14 +195,23 @@ def connect(
     or_exit(run)
 
 
-def worker(given: Given, names: Sequence[str] = ()) -> None:
+def worker(
+    source: str | None,
+    config: Path | None,
+    model_names: str | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
-        given: Its one model, or none for the only one of the file.
-        names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
+        source: The model; None for the only one of the file.
+        model_names: What it is called instead of its source's name, separated by commas; the first is its name, the others are aliases.
+        server, engine: As of `Given`.
     """
+    given = Given([] if source is None else [source], config, server, engine)
+    names = [name for name in (model_names or "").split(",") if name]
 
     def single() -> Config:
         return _named(_single(checked(given)), names)
@@ -213,13 +222,13 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
     from unilect.server.reload import Source
     from unilect.web.site import reachable
 
-    source = Source(given.origin, single)
+    again = Source(given.origin, single)
 
     def started(urls: list[str], asks_for_keys: bool) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         tell(json.dumps({"ready": ready}), flush=True)
 
-    or_exit(lambda: http.run(settings, _registry(settings), started, source), origin=given.origin)
+    or_exit(lambda: http.run(settings, _registry(settings), started, again), origin=given.origin)
 
 
 def chat(

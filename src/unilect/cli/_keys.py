@@ -109,8 +109,14 @@ class _Place:
         return asyncio.run(run())
 
 
-def create(config: Path | None, new: NewKey, as_json: bool) -> None:
-    """Create a key; its text alone is printed on stdout, or it and what is known of it as JSON, and what follows on stderr."""
+def create(config: Path | None, as_json: bool, **asked: Any) -> None:
+    """
+    Create a key; its text alone is printed on stdout, or it and what is known of it as JSON, and what follows on stderr.
+
+    Args:
+        asked: As a `NewKey`.
+    """
+    new = NewKey(**asked)
 
     def run() -> tuple[_Place, Key, str]:
         _check_stdout()

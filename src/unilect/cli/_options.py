@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from difflib import SequenceMatcher
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -184,6 +185,23 @@ def _flush() -> None:
 def _unwritten(error: OSError) -> NoReturn:
     print(f"unilect: stdout cannot be written ({error.strerror}).", file=sys.stderr)
     raise SystemExit(1) from error
+
+
+def runs(module: str, name: str) -> Decorator:
+    """
+    Have a command run a function of a module of `unilect.cli`, imported then; it gets the command's parameters by their names.
+
+    The function that is decorated has the command's name and help.
+    """
+
+    def decorate(command: Callable[[], None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            getattr(import_module(f"unilect.cli.{module}"), name)(**given)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return decorate
 
 
 def config_file(used: str = "flags override it") -> Decorator:

@@ -1,10 +1,8 @@
 """The commands for clusters: `unilect fleet start|join|status|drain|remove|stop`."""
 
-from pathlib import Path
-
 import click
 
-from unilect.cli._options import FILE, Group, as_json, config_file
+from unilect.cli._options import FILE, Group, as_json, config_file, runs
 
 _LONGEST_S = 1_000_000  # twelve days
 _config = config_file("its [fleet] is used")
@@ -30,6 +28,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, value: float) -> float
 
 _timeout = click.option(
     "--timeout",
+    "timeout_s",
     type=float,
     callback=_seconds,
     default=600.0,
@@ -62,21 +61,13 @@ def app() -> None:
 @click.option(
     "--address", metavar="HOST:PORT", help="Start no cluster, and serve into this one, which runs."
 )
-def start(
-    config: Path | None,
-    listen: str | None,
-    port: int | None,
-    resources: str | None,
-    address: str | None,
-) -> None:
+@runs("_fleet", "start")
+def start() -> None:
     """
     Start a cluster, and serve models into it.
 
     This machine is its head, until SIGTERM.
     """
-    from unilect.cli import _fleet
-
-    _fleet.start(config, listen, port, resources, address)
 
 
 @app.command(examples=("unilect fleet join 10.0.0.1 --token-file token",))
@@ -94,48 +85,36 @@ def start(
     help="Address of this machine for the others [the one that reaches the head].",
 )
 @_first_port
-def join(
-    head: str,
-    token_file: Path | None,
-    resources: str | None,
-    listen: str | None,
-    port: int | None,
-) -> None:
+@runs("_fleet", "join")
+def join() -> None:
     """Make this machine a node of a cluster, until SIGTERM."""
-    from unilect.cli import _fleet
-
-    _fleet.join(head, token_file, resources, listen, port)
 
 
 @app.command(examples=("unilect fleet status", "unilect fleet status --json"))
 @_config
 @_address
 @as_json
-def status(config: Path | None, address: str | None, as_json: bool) -> None:
+@runs("_fleet", "status")
+def status() -> None:
     """
     List the nodes, models and replicas of a cluster.
 
     Their memory and load are listed, too.
     """
-    from unilect.cli import _fleet
-
-    _fleet.status(config, address, as_json)
 
 
 @app.command(examples=("unilect fleet drain 10.0.0.2",))
-@click.argument("node", help="Its address, host name, or the beginning of its id.")
+@click.argument("which", metavar="NODE", help="Its address, host name, or the beginning of its id.")
 @_config
 @_address
 @_timeout
-def drain(node: str, config: Path | None, address: str | None, timeout: float) -> None:
+@runs("_fleet", "drain")
+def drain() -> None:
     """
     Have a node hand its replicas over and leave.
 
     It takes nothing new, and finishes what it answers.
     """
-    from unilect.cli import _fleet
-
-    _fleet.drain(config, address, node, timeout)
 
 
 @app.command(examples=("unilect fleet remove small",))
@@ -143,24 +122,20 @@ def drain(node: str, config: Path | None, address: str | None, timeout: float) -
 @_config
 @_address
 @_timeout
-def remove(model: str, config: Path | None, address: str | None, timeout: float) -> None:
+@runs("_fleet", "remove")
+def remove() -> None:
     """
     Take a model off the cluster that no gateway has.
 
     Its replicas finish what they answer, and end.
     """
-    from unilect.cli import _fleet
-
-    _fleet.remove(config, address, model, timeout)
 
 
 @app.command(examples=("unilect fleet stop",))
+@runs("_fleet", "stop")
 def stop() -> None:
     """
     Stop this user's nodes on this machine.
 
     They are what `fleet start` and `fleet join` run. Running answers finish.
     """
-    from unilect.cli import _fleet
-
-    _fleet.stop()

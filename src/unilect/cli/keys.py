@@ -1,10 +1,8 @@
 """The commands for API keys of the store: `unilect keys create|limit|digest|list|revoke|delete|rotate`."""
 
-from pathlib import Path
-
 import click
 
-from unilect.cli._options import Group, as_json, config_file
+from unilect.cli._options import Group, as_json, config_file, runs
 
 _config = config_file("its [store] is used")
 _name = click.argument("name", help="The key's name, or its id.")
@@ -32,6 +30,7 @@ def app() -> None:
 @click.option("--models", metavar="A,B", help="The models that it may use [all].")
 @click.option(
     "--limit",
+    "limits",
     multiple=True,
     metavar="NAME=NUMBER",
     help="A limit of the key, such as tokens_per_day=1000; may be given several times (docs/limits.md).",
@@ -42,21 +41,9 @@ def app() -> None:
     help="Have running servers of the store that ask for no keys ask for them from now on.",
 )
 @as_json
-def create(
-    name: str,
-    config: Path | None,
-    owner: str,
-    expires: str | None,
-    models: str | None,
-    limit: tuple[str, ...],
-    require: bool,
-    as_json: bool,
-) -> None:
+@runs("_keys", "create")
+def create() -> None:
     """Create a key, and print it once."""
-    from unilect.cli import _keys
-
-    new = _keys.NewKey(name, owner, expires, models, limit, require)
-    _keys.create(config, new, as_json)
 
 
 @app.command(
@@ -69,6 +56,7 @@ def create(
 @_config
 @click.option(
     "--limit",
+    "limits",
     multiple=True,
     metavar="NAME=NUMBER",
     help="A limit that the key has from now on; may be given several times (docs/limits.md).",
@@ -80,54 +68,40 @@ def create(
     help="A limit that the key has no more; may be given several times.",
 )
 @as_json
-def limit(
-    name: str,
-    config: Path | None,
-    limit: tuple[str, ...],
-    none: tuple[str, ...],
-    as_json: bool,
-) -> None:
+@runs("_keys", "limit")
+def limit() -> None:
     """
     Change the limits of a key.
 
     They hold on every running server within a second. Limits that are not named stay.
     """
-    from unilect.cli import _keys
-
-    _keys.limit(config, name, limit, none, as_json)
 
 
 @app.command("digest", examples=("unilect keys digest", "unilect keys digest < key.txt"))
+@runs("_keys", "print_digest")
 def print_digest() -> None:
     """
     Print the digest of a key, for `api_keys` in a file.
 
     The key is read from the terminal or from stdin.
     """
-    from unilect.cli import _keys
-
-    _keys.print_digest()
 
 
 @app.command("list", examples=("unilect keys list", "unilect keys list --json"))
 @_config
 @as_json
-def list_keys(config: Path | None, as_json: bool) -> None:
+@runs("_keys", "list_keys")
+def list_keys() -> None:
     """List the keys; the secrets are not stored."""
-    from unilect.cli import _keys
-
-    _keys.list_keys(config, as_json)
 
 
 @app.command(examples=("unilect keys revoke alice",))
 @_name
 @_config
 @as_json
-def revoke(name: str, config: Path | None, as_json: bool) -> None:
+@runs("_keys", "revoke")
+def revoke() -> None:
     """End a key, on every running server within a second."""
-    from unilect.cli import _keys
-
-    _keys.revoke(config, name, as_json)
 
 
 @app.command(examples=("unilect keys delete alice",))
@@ -135,11 +109,9 @@ def revoke(name: str, config: Path | None, as_json: bool) -> None:
 @_config
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 @as_json
-def delete(name: str, config: Path | None, yes: bool, as_json: bool) -> None:
+@runs("_keys", "delete")
+def delete() -> None:
     """Delete a key from the store, also a revoked one."""
-    from unilect.cli import _keys
-
-    _keys.delete(config, name, yes, as_json)
 
 
 @app.command(examples=("unilect keys rotate alice --overlap 1h",))
@@ -152,12 +124,10 @@ def delete(name: str, config: Path | None, yes: bool, as_json: bool) -> None:
     help="How long the old secret can still be used: 24h, 30m, 0s ...",
 )
 @as_json
-def rotate(name: str, config: Path | None, overlap: str, as_json: bool) -> None:
+@runs("_keys", "rotate")
+def rotate() -> None:
     """
     Print a new secret for a key.
 
     The old one can be used for a while.
     """
-    from unilect.cli import _keys
-
-    _keys.rotate(config, name, overlap, as_json)

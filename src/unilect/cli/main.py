@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
 from unilect.cli._flags import flags
-from unilect.cli._options import FILE, Command, Group, as_json, config_file
+from unilect.cli._options import FILE, Command, Group, as_json, config_file, runs
 from unilect.cli._root import Commands
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
@@ -99,11 +99,9 @@ def serve(
 @_config
 @_url
 @_servers_key
-def models(config: Path | None, url: str | None, api_key: str | None) -> None:
+@runs("_commands", "list_models")
+def models() -> None:
     """List the models of a configuration, or of a server."""
-    from unilect.cli import _commands as commands
-
-    commands.list_models(config, url, api_key)
 
 
 @app.command(
@@ -130,20 +128,9 @@ def models(config: Path | None, url: str | None, api_key: str | None) -> None:
 )
 @_config
 @_engine_flags
-def chat(
-    source: str | None,
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    system: str | None,
-    history: bool,
-    config: Path | None,
-    engine: dict[str, Any],
-) -> None:
+@runs("_commands", "chat")
+def chat() -> None:
     """Chat with a model in the terminal."""
-    from unilect.cli import _commands as commands
-
-    commands.chat(url, model, api_key, system, source, config, engine, history)
 
 
 @app.command(examples=("unilect connect", "unilect connect codex", "unilect connect zed --write"))
@@ -158,22 +145,13 @@ def chat(
 @_servers_key
 @click.option("--write", is_flag=True, help="Write the client's configuration file, too.")
 @click.option("--replace", is_flag=True, help="With --write: replace settings with other values.")
-def connect(
-    client: str | None,
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    write: bool,
-    replace: bool,
-) -> None:
+@runs("_commands", "connect")
+def connect() -> None:
     """
     Print the settings of a client for a running server.
 
     Without a client the clients are listed: Codex, Claude Code, Zed, LangChain ...
     """
-    from unilect.cli import _commands as commands
-
-    commands.connect(client, url, model, api_key, write, replace)
 
 
 class _Compat(Command):
@@ -210,11 +188,9 @@ class _Compat(Command):
     shell_complete=completion.files,
     help="Its command line; --help lists its flags.",
 )
-def compat(name: str | None, arguments: tuple[str, ...]) -> None:
+@runs("_commands", "compat")
+def compat() -> None:
     """Serve in another server's place, with its flags."""
-    from unilect.cli import _commands as commands
-
-    commands.compat(name, list(arguments))
 
 
 @app.command(
@@ -234,24 +210,13 @@ def compat(name: str | None, arguments: tuple[str, ...]) -> None:
 @_worker_flags
 @click.option("--model-names", metavar="A,B", help="Model names on the controller.")
 @_engine_flags
-def worker(
-    source: str | None,
-    config: Path | None,
-    model_names: str | None,
-    server: dict[str, Any],
-    engine: dict[str, Any],
-) -> None:
+@runs("_commands", "worker")
+def worker() -> None:
     """
     Serve one model to a gateway on another machine.
 
     The gateway is a unilect, or a FastChat controller.
     """
-    from unilect.cli import _commands as commands
-    from unilect.cli._given import Given
-
-    names = [name for name in (model_names or "").split(",") if name]
-    models = [] if source is None else [source]
-    commands.worker(Given(models, config, server, engine), names)
 
 
 @app.command(
@@ -273,56 +238,48 @@ def worker(
 )
 @as_json
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-def usage(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) -> None:
+@runs("_usage", "show")
+def usage() -> None:
     """
     Print the requests, tokens and cost of each key.
 
     They are read from the ledger in the store.
     """
-    from unilect.cli import _usage
-
-    _usage.show(config, by, since, as_json, as_csv)
 
 
 @app.command(examples=("unilect reload --config unilect.toml", "unilect reload --pid 1234"))
 @_servers_config
 @_server
 @click.option("--pid", type=click.IntRange(min=2), help="Send SIGHUP to this server instead.")
-def reload(config: Path | None, server: str | None, pid: int | None) -> None:
+@runs("_admin", "reload")
+def reload() -> None:
     """
     Have a running server reload its configuration.
 
     It takes all of the file, or nothing and says why (exit code 1).
     """
-    from unilect.cli import _admin
-
-    _admin.reload(config, pid, server)
 
 
 @app.command(examples=("unilect ps", "unilect ps --config unilect.toml --json"))
 @_servers_config
 @_server
 @as_json
-def ps(config: Path | None, server: str | None, as_json: bool) -> None:
+@runs("_admin", "show")
+def ps() -> None:
     """List the models and the requests of your servers."""
-    from unilect.cli import _admin
-
-    _admin.show(config, as_json, server)
 
 
 @app.command(examples=("unilect stop small", "unilect stop small --server 8000"))
 @click.argument("model", help="The model's name.")
 @_servers_config
 @_server
-def stop(model: str, config: Path | None, server: str | None) -> None:
+@runs("_admin", "stop")
+def stop() -> None:
     """
     Stop a model once no request runs in it.
 
     Its next request starts it again.
     """
-    from unilect.cli import _admin
-
-    _admin.stop(config, model, server)
 
 
 @app.command(examples=("unilect why", "unilect why req_0123456789"))
@@ -332,24 +289,20 @@ def stop(model: str, config: Path | None, server: str | None) -> None:
 @_servers_config
 @_server
 @as_json
-def why(request: str | None, config: Path | None, server: str | None, as_json: bool) -> None:
+@runs("_admin", "explain")
+def why() -> None:
     """
     Say why a request failed.
 
     Without an id the last failures are listed.
     """
-    from unilect.cli import _admin
-
-    _admin.explain(config, request, as_json, server)
 
 
 @app.command(examples=("unilect docs", "unilect docs quickstart", "unilect docs backends/gguf"))
 @click.argument("page", required=False, help="Such as keys, or backends/gguf.")
-def docs(page: str | None) -> None:
+@runs("_docs", "show")
+def docs() -> None:
     """Show a page of the documentation, or list all."""
-    from unilect.cli import _docs
-
-    _docs.show(page)
 
 
 app.add_command(keys.app, "keys")
@@ -364,15 +317,13 @@ def config_app() -> None:
 
 @config_app.command("check", examples=("unilect config check unilect.toml",))
 @click.argument("config", required=False, type=FILE, help="TOML file.")
-def config_check(config: Path | None) -> None:
+@runs("_commands", "check_config")
+def config_check() -> None:
     """
     Check a configuration file, and say what it is.
 
     Nothing is started; all mistakes are listed (exit code 2).
     """
-    from unilect.cli import _commands as commands
-
-    commands.check_config(config)
 
 
 @app.command("completion", examples=('eval "$(unilect completion bash)"', "unilect completion fish | source"))  # fmt: skip

@@ -1,10 +1,8 @@
 """The commands for the store: `unilect store check|migrate|backup`."""
 
-from pathlib import Path
-
 import click
 
-from unilect.cli._options import FILE, Group, as_json, config_file
+from unilect.cli._options import FILE, Group, as_json, config_file, runs
 
 _config = config_file("its [store] is used")
 
@@ -17,35 +15,29 @@ def app() -> None:
 @app.command(examples=("unilect store check --config unilect.toml",))
 @_config
 @as_json
-def check(config: Path | None, as_json: bool) -> None:
+@runs("_store", "check")
+def check() -> None:
     """
     Say what the store holds, and whether it is sound.
 
     The exit code is 1 if it is not. Nothing is changed.
     """
-    from unilect.cli import _store
-
-    _store.check(config, as_json)
 
 
 @app.command(examples=("unilect store migrate --config unilect.toml",))
 @_config
-def migrate(config: Path | None) -> None:
+@runs("_store", "migrate")
+def migrate() -> None:
     """
     Bring the tables up to date.
 
     A server does the same when it first uses the store.
     """
-    from unilect.cli import _store
-
-    _store.migrate(config)
 
 
 @app.command(examples=("unilect store backup copy.db",))
 @click.argument("file", type=FILE, help="The new file.")
 @_config
-def backup(file: Path, config: Path | None) -> None:
+@runs("_store", "backup")
+def backup() -> None:
     """Copy the store into a file, while servers use it."""
-    from unilect.cli import _store
-
-    _store.backup(config, file)
