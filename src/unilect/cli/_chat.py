@@ -255,7 +255,7 @@ class Chat:
         self._screen.note(f"The model is {self._conversation.model}.")
 
     def _has(self, name: str) -> bool:
-        """Whether the server knows a model, by its name or another one; where it does not say, a question will tell."""
+        """Return True if the server knows a model, by its name or another one; where it does not say, a question will tell."""
         try:
             names = self._names()
         except UnilectError:

@@ -1,4 +1,4 @@
-"""What the commands do: configuration in, a running server (or an exit code) out. It knows the terminal, and no flags."""
+"""The work of the commands: configuration in, a running server (or an exit code) out. It knows the terminal, and no flags."""
 
 import json
 import logging
@@ -298,7 +298,7 @@ def _log_to_stderr(settings: Config) -> None:
 
 
 def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:
-    """What a step returns; a mistake ends the process with what is wrong on stderr."""
+    """Return what a step returns; a mistake ends the process with what is wrong on stderr."""
     try:
         return step()
     except ConfigError as error:

@@ -52,7 +52,7 @@ class Flag(Struct, frozen=True):
 
 class Setup(Struct):
     """
-    What a command line comes to.
+    The result of a command line.
 
     Attributes:
         config: The configuration.
@@ -298,7 +298,7 @@ def _chatglm(given: Values, env: Mapping[str, str], done: Setup) -> Values:
 
 
 def _chatglm_source(model: str) -> str:
-    """What other engines know is theirs; anything else is a model of chatglm.cpp."""
+    """Return the source of a model: one of another engine as it is, anything else as a model of chatglm.cpp."""
     try:
         sources.split(model)
     except ConfigError:

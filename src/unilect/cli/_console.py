@@ -1,5 +1,5 @@
 """
-What a person in a chat types and sees.
+The input and output of a person in a chat.
 
 Where stdin or stdout is no terminal, stdout gets the answers and nothing else, and what else there is to say goes to stderr.
 """
@@ -26,7 +26,7 @@ _HARMLESS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_T
 
 class Console:
     """
-    What the person sees.
+    The output that the person sees.
 
     Args:
         history: Brings the messages of earlier chats back; gets those of this one.

@@ -50,7 +50,7 @@ SETTINGS = tuple(
 
 class Conversation:
     """
-    What was said so far.
+    The messages so far.
 
     Attributes:
         model: The model that answers.

@@ -1,4 +1,4 @@
-"""What the commands for clusters do."""
+"""The work of the commands for clusters."""
 
 import json
 import os
@@ -375,7 +375,7 @@ def _start_screen(wanted: node.NodeSettings, form: str) -> str:
 
 
 def _ports(wanted: node.NodeSettings) -> str:
-    """Which ports are open now."""
+    """Say which ports are open now."""
     ports = sorted(wanted.ports)
     return (
         f"Ray listens on all addresses of this machine, at {ports[0]} to {ports[-1]} and {node.WORKERS[0]} to {node.WORKERS[1]}: "
@@ -408,7 +408,7 @@ def _cluster(config: Path | None, address: str | None) -> _Cluster:
 
 
 def _asked(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
-    """What a cluster answers; where it cannot, the command ends with the reason."""
+    """Return the answer of a cluster; where it cannot answer, the command ends with the reason."""
     or_exit(_need_ray)
     host = cluster.address.rpartition(":")[0]
     try:
@@ -445,7 +445,7 @@ def _model_rows(model: dict[str, Any], nodes: dict[str, str]) -> Iterator[tuple[
 
 
 def _resources(one: dict[str, Any]) -> str:
-    """What is left of what: `CPU 1 of 2, GPU 0 of 1`; memory has a column of its own."""
+    """Return the free part of each resource: `CPU 1 of 2, GPU 0 of 1`; memory has a column of its own."""
     shown = {n: total for n, total in one["resources"].items() if "memory" not in n}
     return ", ".join(f"{n} {one['free'].get(n, 0):g} of {total:g}" for n, total in shown.items()) or "-"  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the commands for API keys do."""
+"""The work of the commands for API keys."""
 
 import asyncio
 import json

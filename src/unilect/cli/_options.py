@@ -1,5 +1,5 @@
 """
-What several commands of the command line have in common: options, and how a group lists its commands and ends.
+The parts that several commands share: options, and how a group lists its commands and ends.
 
 Source: https://click.palletsprojects.com/en/stable/api/
 """

@@ -1,5 +1,5 @@
 """
-What `unilect config check` looks at: all that `serve` would before it starts anything. Nothing is started, fetched or listened on.
+The checks of `unilect config check`: all that `serve` would look at before it starts anything. Nothing is started, fetched or listened on.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ def _here(spec: BackendSpec) -> BackendSpec | None:
 
 
 def _told(spec: BackendSpec, backend: Backend | None) -> list[str]:
-    """What a backend is, in a few words."""
+    """Describe a backend in a few words."""
     kind, config = sources.kind_of(spec.scheme), spec.config
     words = [called(spec.scheme)]
     if backend is None:
@@ -165,7 +165,7 @@ def _told(spec: BackendSpec, backend: Backend | None) -> list[str]:
 
 
 def _check_beside(spec: BackendSpec, found: Mistakes) -> None:
-    """What a model needs beside the files that are to be fetched: what is installed, and other files."""
+    """Check what a model needs beside the files that are to be fetched: what is installed, and other files."""
     name, table = spec.name, spec.config
     if sources.kind_of(spec.scheme) == "hf":
         from unilect.engines.transformers.engine import check_installed

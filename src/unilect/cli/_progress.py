@@ -1,5 +1,5 @@
 """
-What a person sees while models load: one line for each, redrawn in place; nothing where stderr is no terminal.
+The progress of models that load: one line for each, redrawn in place; nothing where stderr is no terminal.
 
 A download has bytes, speed and the time that is left; loading has the time that has passed, since nobody knows how long it takes.
 """

@@ -138,7 +138,7 @@ def choose(config: Path | None, server: str | None) -> list[AdminClient]:
 
 def only(config: Path | None, server: str | None) -> AdminClient:
     """
-    As `choose`, for a command that changes something.
+    Find the only server that a command may change, as `choose`.
 
     Raises:
         ConfigError: There is none, or there are several.

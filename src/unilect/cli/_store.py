@@ -1,4 +1,4 @@
-"""What the commands for the store do."""
+"""The work of the commands for the store."""
 
 import asyncio
 import json

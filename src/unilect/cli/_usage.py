@@ -1,4 +1,4 @@
-"""What `unilect usage` does."""
+"""The work of `unilect usage`."""
 
 import asyncio
 import csv
@@ -48,7 +48,7 @@ def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) 
 
 async def _sums(config: StoreConfig, asked: usage.Asked) -> list[Sum]:
     """
-    What the ledger of a store says.
+    Read the sums of a store's ledger.
 
     Raises:
         ConfigError: It cannot be read.

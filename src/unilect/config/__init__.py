@@ -1,1 +1,1 @@
-"""What the operator says: files, variables and flags, checked; it knows no backend."""
+"""The operator's settings: files, variables and flags, checked; it knows no backend."""

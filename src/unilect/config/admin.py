@@ -100,7 +100,7 @@ def check_admin(
     config: AdminConfig, user_keys: Collection[str], taken: Collection[Address]
 ) -> None:
     """
-    The admin API is on an address of its own, and only for those who have a key of its own.
+    Check that the admin API is on an address of its own, and only for those who have a key of its own.
 
     Args:
         user_keys: The keys of clients.

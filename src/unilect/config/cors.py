@@ -1,4 +1,4 @@
-"""What a configuration says of pages of other origins (CORS), which goes into headers of answers."""
+"""The options about pages of other origins (CORS), which go into headers of answers."""
 
 import re
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ _EXPECTED = {
 
 
 def is_origin(text: str) -> bool:
-    """Whether a text can be the origin of a page, or stand for any."""
+    """Return True if a text can be the origin of a page, or stand for any."""
     return _ORIGIN.fullmatch(text) is not None
 
 
 def check_cors(options: Mapping[str, Any]) -> None:
     """
-    The options of a server about pages of other origins can be what they name.
+    Check the options of a server about pages of other origins.
 
     Raises:
         ConfigError: It is not so.

@@ -17,17 +17,17 @@ _VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_digest(text: str) -> bool:
-    """Whether a key of a configuration is given by its digest."""
+    """Return True if a key of a configuration is given by its digest."""
     return _FORM.fullmatch(text) is not None
 
 
 def is_no_digest(text: str) -> bool:
-    """Whether a text is meant as a digest, and is none."""
+    """Return True if a text is meant as a digest, and is none."""
     return text.startswith(_MARK) and not is_digest(text)
 
 
 def key_digest(text: str) -> bytes:
-    """The digest of a key of a configuration, 32 bytes, of one that is given by its digest too."""
+    """Return the digest of a key of a configuration, 32 bytes, of one that is given by its digest too."""
     if is_digest(text):
         return bytes.fromhex(text[len(_MARK) :])
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
@@ -64,7 +64,7 @@ def check_secrets(keys: Collection[str], path: tuple[str, ...], found: Mistakes)
 
 def hashed(keys: Iterable[str]) -> list[str]:
     """
-    Keys of a configuration, each by its digest.
+    Return the digests of keys of a configuration.
 
     >>> hashed(["a"])
     ['sha256:ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb']

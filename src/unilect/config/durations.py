@@ -11,7 +11,7 @@ _LONGEST_S = 36_500 * 86_400
 
 def seconds(text: str, where: str) -> float:
     """
-    A length of time such as `30d`, in seconds.
+    Parse a length of time such as `30d`, in seconds.
 
     Raises:
         ConfigError: It is none.
@@ -27,7 +27,7 @@ def seconds(text: str, where: str) -> float:
 
 def since(text: str, where: str, now: float) -> float:
     """
-    A time in the past, as a length of time before now, or as a day (UTC) such as `2026-11-01`, in seconds since 1970.
+    Parse a time in the past, as a length of time before now, or as a day (UTC) such as `2026-11-01`, in seconds since 1970.
 
     Raises:
         ConfigError: It is none, or a day to come.

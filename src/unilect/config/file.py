@@ -43,7 +43,7 @@ _ADVICE = {
 
 class Origin(Struct, frozen=True):
     """
-    Where the options of a configuration were set.
+    The places where the options of a configuration were set.
 
     Attributes:
         file: The TOML file; None where there is none.
@@ -55,7 +55,7 @@ class Origin(Struct, frozen=True):
     given: dict[str, str] = {}
 
     def told(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
-        """Errors with their places before them: the file and the line, in its order, the variable or the flag."""
+        """Return errors with their places before them: the file and the line, in its order, the variable or the flag."""
         with_lines, others = [], []
         known: Mapping[OptionPath, int] = {}
         for error in errors:
@@ -84,7 +84,7 @@ class Origin(Struct, frozen=True):
 
 def read_file(path: Path) -> dict[str, Any]:
     """
-    The values of a TOML file.
+    Read the values of a TOML file.
 
     Raises:
         ConfigError: It cannot be read, or is no TOML, or more than a configuration can be.
@@ -115,7 +115,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def lines(path: Path) -> dict[OptionPath, int]:
-    """The line of each option and table of a file that `read_file` has read, as far as it still reads so; those inside of a value have its line."""
+    """Find the line of each option and table of a file that `read_file` has read, as far as it still reads so; those inside of a value have its line."""
     found: dict[OptionPath, int] = {}
     table: OptionPath = ()
     counts = Counter[OptionPath]()
@@ -170,7 +170,7 @@ def fill_secrets(
 
 def _of_file(name: str, file: str | None, path: OptionPath) -> str:
     """
-    The secret in the file that a variable names, without the end of its line.
+    Read the secret in the file that a variable names, without the end of its line.
 
     Raises:
         ConfigError: No variable has the secret, or the file cannot be read, or holds no text.
@@ -199,7 +199,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    """The text of a file; editors of other systems begin it with a mark, and end lines with two characters."""
+    """Read the text of a file; editors of other systems begin it with a mark, and end lines with two characters."""
     number = _INHERITED.fullmatch(str(path))
     found = None if number is None else os.fstat(int(number[1]))
     if number is not None and found is not None and stat.S_ISFIFO(found.st_mode):
@@ -212,7 +212,7 @@ def _text(path: Path) -> str:
 @cache
 def _of_pipe(descriptor: int, inode: int) -> bytes:
     """
-    The bytes of a pipe that a shell has made, as of `--config <(command)`: they come once, and a file is read more than once.
+    Read the bytes of a pipe that a shell has made, as of `--config <(command)`: they come once, and a file is read more than once.
 
     Raises:
         OSError: They are too many.

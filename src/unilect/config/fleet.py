@@ -43,7 +43,7 @@ class FleetConfig(Table, frozen=True, kw_only=True):
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Where this machine keeps files that were sent to it; None where its user has no such folder."""
+    """Return the folder of files that were sent to this machine; None where its user has no such folder."""
     cache, home = environment.get("XDG_CACHE_HOME", ""), environment.get("HOME", "")
     folder = Path(cache) if cache else Path(home) / ".cache"
     return folder / "unilect" / "fleet" if folder.is_absolute() else None
@@ -51,7 +51,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
 
 def head_of(config: FleetConfig) -> str:
     """
-    Host and port of the cluster's head; empty for none.
+    Return host and port of the cluster's head; empty for none.
 
     Raises:
         ConfigError: The address is none.
@@ -100,7 +100,7 @@ def check_replicas(name: str, config: ModelConfig) -> None:
 
 def resources_of(name: str, config: ModelConfig) -> dict[str, Any]:
     """
-    What the cluster keeps for each replica, as Ray names it: `num_cpus`, `num_gpus`, `memory` in bytes, `resources`.
+    Return what the cluster keeps for each replica, as Ray names it: `num_cpus`, `num_gpus`, `memory` in bytes, `resources`.
 
     Raises:
         ConfigError: One is not a number, or no size.
@@ -136,7 +136,7 @@ def resources_of(name: str, config: ModelConfig) -> dict[str, Any]:
 
 def resources_here(text: str) -> dict[str, float]:
     """
-    What a node offers, as `--resources` has it: `gpu=1,memory=24GiB,NAME=2`; memory in bytes.
+    Parse what a node offers, as `--resources` has it: `gpu=1,memory=24GiB,NAME=2`; memory in bytes.
 
     Raises:
         ConfigError: A part is no NAME=NUMBER; all are told.

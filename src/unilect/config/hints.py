@@ -1,5 +1,5 @@
 """
-What to say of a name that is no option, in a file or in the environment: what was most likely meant, and where it stands.
+Hints for a name that is no option, in a file or in the environment: what was most likely meant, and where it stands.
 """
 
 import re
@@ -43,7 +43,7 @@ VARIABLES = {
 
 
 def unknown_option(path: OptionPath, here: Collection[str], name: str, value: Any) -> str:
-    """What to say of a name in a table of a file that is no option there."""
+    """Return what to say of a name in a table of a file that is no option there."""
     if not path:
         return _unknown_at_the_top(name, value)
     if path[0] != "models":
@@ -58,7 +58,7 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
 
 
 def unknown_variables(env: Mapping[str, str], found: Mistakes) -> None:
-    """Variables that begin as ours do and set nothing; what they hold is never told, it may be a key."""
+    """Note variables that begin as ours do and set nothing; what they hold is never told, it may be a key."""
     known = {*VARIABLES, CONFIG_VARIABLE, FLEET_TOKEN_VARIABLE}
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in env
     for name in sorted(env):
@@ -84,7 +84,7 @@ def unknown_variables(env: Mapping[str, str], found: Mistakes) -> None:
 
 
 def is_of_kubernetes(text: str) -> bool:
-    """Whether a variable holds what Kubernetes sets for the port of a service."""
+    """Return True if a variable holds what Kubernetes sets for the port of a service."""
     return _KUBERNETES_URL.match(text) is not None
 
 

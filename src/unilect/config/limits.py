@@ -101,7 +101,7 @@ def check_budgets(
 
 def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
     """
-    Limits as the command line has them, `tokens_per_day=1000`.
+    Parse limits as the command line has them, `tokens_per_day=1000`.
 
     Raises:
         ConfigError: One is none; all mistakes are told.
@@ -131,7 +131,7 @@ def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
 
 def limit_names(texts: Sequence[str], where: str = "--none") -> list[str]:
     """
-    Names of limits.
+    Check names of limits.
 
     Raises:
         ConfigError: One is none.
@@ -145,7 +145,7 @@ def limit_names(texts: Sequence[str], where: str = "--none") -> list[str]:
 
 
 def _number(text: str) -> int | float | str:
-    """A number as the command line has it; a text that is none stays one."""
+    """Parse a number of the command line; a text that is none stays one."""
     if re.fullmatch(r"-?\d{1,20}", text, re.ASCII):
         return int(text)
     return float(text) if re.fullmatch(r"-?\d{1,20}\.\d{1,20}", text, re.ASCII) else text

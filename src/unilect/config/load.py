@@ -34,7 +34,7 @@ def load(
     environment: Mapping[str, str] | None = None,
 ) -> Config:
     """
-    The configuration.
+    Load the configuration.
 
     Args:
         path: The TOML file; `UNILECT_CONFIG` names it where this is None.
@@ -55,7 +55,7 @@ def read(
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Config, Mistakes]:
     """
-    As `load`: the configuration without what is wrong, and what is wrong.
+    Read the configuration as `load`: without what is wrong, and what is wrong.
 
     Raises:
         ConfigError: There is no file, or no TOML in it.
@@ -91,7 +91,7 @@ def origin_of(
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Origin:
-    """Where the options come from that `load` reads."""
+    """Return the places of the options that `load` reads."""
     env = process_environment() if environment is None else environment
     if path is None and env.get("UNILECT_CONFIG"):
         path = Path(env["UNILECT_CONFIG"]).expanduser()
@@ -105,7 +105,7 @@ def origin_of(
 
 
 def _of_tables(values: Mapping[str, Any], found: Mistakes) -> dict[str, Any]:
-    """The options of the server and of its models, without what is wrong with them."""
+    """Convert the options of the server and of its models, without what is wrong with them."""
     tables = values.get("models", {})
     server = {name: value for name, value in values.items() if name != "models"}
     good = accepted(Config, server, (), unknown_option, found)
@@ -139,7 +139,7 @@ def _no_tables(models: Any) -> str:
 
 
 def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]:
-    """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
+    """Read `UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
     for name, option in VARIABLES.items():
         text = env.get(name)

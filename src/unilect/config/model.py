@@ -47,7 +47,7 @@ def name_from(text: str) -> str:
 
 
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
-    """How rotary positions are stretched, in the words of transformers' `config.json`."""
+    """The stretching of rotary positions, in the words of transformers' `config.json`."""
 
     rope_type: Literal["linear", "dynamic", "yarn", "ntk"]
     factor: Annotated[float, Meta(ge=1, le=1000)]
@@ -56,7 +56,7 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Price(Table, frozen=True, kw_only=True):
     """
-    What a model costs, in any currency for a million tokens.
+    The price of a model, in any currency for a million tokens.
 
     Attributes:
         prompt: Of the prompt, without those from a cache.
@@ -70,7 +70,7 @@ class Price(Table, frozen=True, kw_only=True):
 
 
 class Replicas(Table, frozen=True, kw_only=True):
-    """How many replicas a model has: the number follows the requests in flight."""
+    """The number of a model's replicas, which follows the requests in flight."""
 
     min: Annotated[int, Meta(ge=0, le=1000)] = option(
         1, "The fewest; 0 for none while nobody asks."

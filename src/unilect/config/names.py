@@ -9,7 +9,7 @@ from unilect.mistakes import Mistakes, OptionError
 
 def check_names(models: Mapping[str, ModelConfig]) -> None:
     """
-    No name is two models', and every fallback is a model.
+    Check that no name is two models', and that every fallback is a model.
 
     Raises:
         ConfigError: It is not so.
@@ -32,7 +32,7 @@ def check_names(models: Mapping[str, ModelConfig]) -> None:
 
 def _check_fallback(models: Mapping[str, ModelConfig], name: str, model: ModelConfig) -> None:
     """
-    A fallback is a model, and following fallbacks comes to an end.
+    Check that a fallback is a model, and that following fallbacks comes to an end.
 
     Raises:
         ConfigError: It is not so.

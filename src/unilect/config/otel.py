@@ -20,7 +20,7 @@ VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class OtelConfig(Table, frozen=True, kw_only=True):
-    """Where spans are sent to: the table `[otel]`."""
+    """The collector of spans: the table `[otel]`."""
 
     endpoint: str | None = option(
         None,
@@ -31,7 +31,7 @@ class OtelConfig(Table, frozen=True, kw_only=True):
 
 
 def endpoint_of(config: OtelConfig, environment: Mapping[str, str]) -> str | None:
-    """The URL that spans are sent to; None where nothing is traced."""
+    """Return the URL that spans are sent to; None where nothing is traced."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if environment.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() != "otlp":
@@ -45,7 +45,7 @@ def endpoint_of(config: OtelConfig, environment: Mapping[str, str]) -> str | Non
 
 
 def is_installed() -> bool:
-    """Whether the extra is."""
+    """Return True if the extra is installed."""
     try:
         return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:
@@ -54,7 +54,7 @@ def is_installed() -> bool:
 
 def check_endpoint(config: OtelConfig) -> None:
     """
-    Spans can be sent where they shall; nothing is opened.
+    Check that spans can be sent where they shall; nothing is opened.
 
     Raises:
         ConfigError: The endpoint is no URL of a collector, or the extra is not installed.

@@ -264,7 +264,7 @@ _HOST = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def process_environment() -> Mapping[str, str]:
-    """The environment of this process."""
+    """Return the environment of this process."""
     return os.environ
 
 
@@ -275,7 +275,7 @@ def set_variables(variables: Mapping[str, str]) -> None:
 
 def check(config: Config, broken: Container[object] = ()) -> None:
     """
-    What no single field can know.
+    Check what no single option can know.
 
     Args:
         broken: Options that are not as they were meant to be, since something was wrong with them: they contradict nothing.
@@ -327,7 +327,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
 
 def _check_address(config: Config, path: OptionPath, broken: Container[object]) -> None:
     """
-    One address can be listened on, as far as its text tells, and is open to none but those who have a key.
+    Check that one address can be listened on, as far as its text tells, and is open to none but those who have a key.
 
     Raises:
         ConfigError: It is not so.
@@ -345,7 +345,7 @@ def _check_address(config: Config, path: OptionPath, broken: Container[object]) 
 
 def check_keys(config: Config, of_store: bool, path: OptionPath = ()) -> None:
     """
-    An address that other machines reach is open to none but those who have a key.
+    Check that an address that other machines reach is open to none but those who have a key.
 
     Args:
         of_store: The store has keys.
@@ -392,7 +392,7 @@ def _check_budgets(config: Config, broken: Container[object], found: Mistakes) -
 
 
 def each_listener(config: Config) -> list[Config]:
-    """The configuration as each listener sees it, the server's own address first."""
+    """Return the configuration as each listener sees it, the server's own address first."""
     found = [config]
     for listener in config.listeners:
         given = {k: v for k, v in msgspec.structs.asdict(listener).items() if v is not None}
@@ -403,5 +403,5 @@ def each_listener(config: Config) -> list[Config]:
 
 
 def is_loopback(host: str) -> bool:
-    """True for an address that only this machine can reach."""
+    """Return True for an address that only this machine can reach."""
     return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))

@@ -24,7 +24,7 @@ _POSTGRESQL = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://[^\s/]*(/\S*)?")
 
 
 def sqlite_path(url: str) -> str | None:
-    """The file of an SQLite URL: empty for one in memory, None for another database."""
+    """Return the file of an SQLite URL: empty for one in memory, None for another database."""
     if not url.startswith(SQLITE):
         return None
     path = url.removeprefix(SQLITE).removeprefix("/")
@@ -38,7 +38,7 @@ def move_database(url: str, move: Move) -> str:
 
 
 class StoreConfig(Table, frozen=True, kw_only=True):
-    """What is kept, and where: the table `[store]`."""
+    """The database and what it keeps: the table `[store]`."""
 
     url: str | None = option(
         None,
@@ -83,7 +83,7 @@ class StoreConfig(Table, frozen=True, kw_only=True):
 
 
 def default_url(environment: Mapping[str, str]) -> str | None:
-    """Where the database is if no option says it; None where there is no folder for a user's data."""
+    """Return the URL of the database if no option says it; None where there is no folder for a user's data."""
     folder = data_folder(environment)
     return None if folder is None else f"{SQLITE}/{folder / 'unilect.db'}"
 
@@ -103,7 +103,7 @@ def location(config: StoreConfig, environment: Mapping[str, str]) -> str:
 
 def data_folder(environment: Mapping[str, str]) -> Path | None:
     """
-    Our folder among a user's data, which may not exist yet; None where there is none for the user.
+    Return our folder among a user's data, which may not exist yet; None where there is none for the user.
 
     Source: https://specifications.freedesktop.org/basedir-spec/latest/
     """
@@ -115,7 +115,7 @@ def data_folder(environment: Mapping[str, str]) -> Path | None:
 
 def may_have_keys(config: StoreConfig, environment: Mapping[str, str]) -> bool:
     """
-    Whether the store may have API keys. Of a file it is looked up, without a lock and without making one; whether a server has any is
+    Return True if the store may have API keys. Of a file it is looked up, without a lock and without making one; whether a server has any is
     known once it was asked.
     """
     url = config.url or default_url(environment)
@@ -142,7 +142,7 @@ def may_have_keys(config: StoreConfig, environment: Mapping[str, str]) -> bool:
 
 def check_place(config: StoreConfig) -> None:
     """
-    The folder of the database's file is there, where a file is named, and the file is, too, or can be made.
+    Check that the folder of the database's file is there, where a file is named, and the file is, too, or can be made.
 
     Raises:
         ConfigError: It is not so.
@@ -169,7 +169,7 @@ def check_place(config: StoreConfig) -> None:
 
 def check_store(store: StoreConfig) -> None:
     """
-    The store has a database that can be used.
+    Check that the store has a database that can be used.
 
     Raises:
         ConfigError: It is not so.
@@ -183,7 +183,7 @@ def check_store(store: StoreConfig) -> None:
 
 def check_url(url: str) -> None:
     """
-    A URL is one of a database that can be used; nothing is opened.
+    Check that a URL is one of a database that can be used; nothing is opened.
 
     Raises:
         ConfigError: It is not so. It tells no password.
@@ -205,7 +205,7 @@ def check_url(url: str) -> None:
 
 
 def _has_port(url: str) -> bool:
-    """Whether the port of a URL is one, or is left out."""
+    """Return True if the port of a URL is one, or is left out."""
     try:
         return urlsplit(url).port != 0
     except ValueError:

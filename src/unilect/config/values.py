@@ -37,7 +37,7 @@ def accepted(
     found: Mistakes,
 ) -> dict[str, Any]:
     """
-    The values of a table that its options take, converted.
+    Convert the values of a table that its options take.
 
     Args:
         kind: Whose fields are the options.
@@ -68,7 +68,7 @@ def accepted(
 
 def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: bool = True) -> Any:
     """
-    A value as an option takes it.
+    Convert a value as an option takes it.
 
     Args:
         kind: The option's type.
@@ -93,13 +93,13 @@ def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: b
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """What a misspelt name most likely means; empty where nothing is like it."""
+    """Return what a misspelt name most likely means; empty where nothing is like it."""
     found = get_close_matches(name[:_NAME].lower(), list(allowed), n=1, cutoff=0.6)
     return found[0] if found else ""
 
 
 def shown(value: Any, secret: bool = False) -> str:
-    """What was found, in a few words."""
+    """Describe a value in a few words."""
     match value:
         case bool():
             return str(value).lower()
@@ -120,7 +120,7 @@ def shown(value: Any, secret: bool = False) -> str:
 
 
 def in_words(kind: inspect.Type) -> str:
-    """A type and its bounds in words."""
+    """Describe a type and its bounds."""
     match kind:
         case inspect.Metadata():
             examples = (kind.extra_json_schema or {}).get("examples")
@@ -152,13 +152,13 @@ def in_words(kind: inspect.Type) -> str:
 
 
 def with_article(words: str) -> str:
-    """A type in words as a part of a sentence."""
+    """Return a type in words as a part of a sentence."""
     words = words.replace("object", "table")
     return _ARTICLES.sub(lambda at: f"{'an' if at[1] == 'integer' else 'a'} {at[1]}", words)
 
 
 def _convert(kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: Mistakes) -> Any:
-    """As `convert`; tables with options of their own are held against these, one by one."""
+    """Convert as `convert`; tables with options of their own are held against these, one by one."""
     inner = without_none(inspect.type_info(kind))
     if isinstance(inner, inspect.StructType) and isinstance(value, dict):
         return _table(inner.cls, value, where, unknown, found)
@@ -190,7 +190,7 @@ def _table(
 
 
 def without_none(kind: inspect.Type) -> inspect.Type:
-    """A type without its documentation, and without None."""
+    """Return a type without its documentation, and without None."""
     if isinstance(kind, inspect.Metadata):
         return without_none(kind.type)
     if isinstance(kind, inspect.UnionType):
@@ -200,7 +200,7 @@ def without_none(kind: inspect.Type) -> inspect.Type:
 
 
 def _wrong(place: inspect.Type, value: Any, message: str, secret: bool) -> tuple[OptionPath, str]:
-    """Where in a value msgspec found the mistake, and what it is."""
+    """Return where in a value msgspec found the mistake, and what it is."""
     _, _, at = message.partition(" - at `$")
     found, steps = value, []
     for index in _STEP.findall(at):

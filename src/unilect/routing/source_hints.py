@@ -75,7 +75,7 @@ def read_as(source: str) -> str:
 
 def base_url(location: str) -> str:
     """
-    An upstream's base URL, without the path of an endpoint at its end.
+    Return an upstream's base URL, without the path of an endpoint at its end.
 
     >>> base_url("//gpu:8000/v1/chat/completions")
     '//gpu:8000/v1'
@@ -85,7 +85,7 @@ def base_url(location: str) -> str:
 
 
 def endpoint(location: str) -> str:
-    """The path of an endpoint at the end of an upstream's URL; empty if there is none."""
+    """Return the path of an endpoint at the end of an upstream's URL; empty if there is none."""
     found = _ENDPOINT.search(location.partition("?")[0])
     return found.group() if found is not None else ""
 
@@ -185,7 +185,7 @@ def _on_the_hub(repo: str) -> str:
 
 
 def _no_model(file: str) -> str:
-    """A hint for a file that exists and is not a GGUF file."""
+    """Return a hint for a file that exists and is not a GGUF file."""
     suffix, folder = Path(file).suffix.lower(), str(Path(file).parent)
     if suffix == ".toml":
         return f"this is a configuration file. Serve it with `unilect serve --config {file}`."

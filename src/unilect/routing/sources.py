@@ -48,7 +48,7 @@ SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
 
 class Progress(Protocol):
-    """Told for a model what is going on, how far it is, from 0 to 1, and of how many bytes where that is known."""
+    """A callback that gets for a model what is going on, how far it is, from 0 to 1, and of how many bytes where that is known."""
 
     def __call__(self, model: str, what: str, part: float, size_bytes: int = 0, /) -> None:
         """Show it."""
@@ -56,7 +56,7 @@ class Progress(Protocol):
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
     """
-    The models of a configuration, none of them started.
+    Make the models of a configuration, none of them started.
 
     Args:
         progress: Told what is going on while models start.
@@ -70,7 +70,7 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
 
 def built(config: Config, checker: Checker, progress: Progress | None = None) -> list[Model]:
     """
-    The models of a configuration, none of them started; tables that stand for all models of a server are left out.
+    Make the models of a configuration, none of them started; tables that stand for all models of a server are left out.
 
     Args:
         checker: The server's.
@@ -99,7 +99,7 @@ def built(config: Config, checker: Checker, progress: Progress | None = None) ->
 
 def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
     """
-    A table that stands for all models of a server: it has one, and is no fallback.
+    Check a table that stands for all models of a server: it has one, and is no fallback.
 
     Raises:
         ConfigError: It is not so.
@@ -116,7 +116,7 @@ def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfi
 
 
 def _count_engines(models: Mapping[str, ModelConfig]) -> int:
-    """The number of engines of a server, at least one; transformers models with the same folder share an engine."""
+    """Count the engines of a server, at least one; transformers models with the same folder share an engine."""
     engines: set[tuple[str, ...]] = set()
     for name, one in models.items():
         for source in one.sources:
@@ -128,13 +128,13 @@ def _count_engines(models: Mapping[str, ModelConfig]) -> int:
 
 
 def served(config: Config) -> dict[str, ModelConfig]:
-    """The models of a configuration; the bundled one if it has none and no FastChat worker may register."""
+    """Return the models of a configuration; the bundled one if it has none and no FastChat worker may register."""
     return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
 
 
 async def list_models(name: str, config: ModelConfig) -> list[str]:
     """
-    The names of all models of a table's server, where its `model` is `*`.
+    List the names of all models of a table's server, where its `model` is `*`.
 
     Raises:
         UnilectError: The server cannot be asked.
@@ -145,7 +145,7 @@ async def list_models(name: str, config: ModelConfig) -> list[str]:
 
 def split(source: str) -> tuple[str, str]:
     """
-    Scheme and location of a source; a path is told by its ending.
+    Split a source into scheme and location; a path is told by its ending.
 
     Raises:
         ConfigError: It is nothing that can be served.
@@ -169,7 +169,7 @@ def split(source: str) -> tuple[str, str]:
 
 def kinds(config: ModelConfig) -> dict[str, str]:
     """
-    The kind of each source of a model; of a backend from outside its scheme.
+    Return the kind of each source of a model; of a backend from outside its scheme.
 
     Raises:
         ConfigError: A source is nothing that can be served.
@@ -179,7 +179,7 @@ def kinds(config: ModelConfig) -> dict[str, str]:
 
 
 def kind_of(scheme: str) -> str:
-    """The kind of a scheme; of one from outside itself."""
+    """Return the kind of a scheme; of one from outside itself."""
     return KIND_OF.get(scheme, scheme)
 
 
@@ -194,7 +194,7 @@ def model(
     several_callers: bool = False,
 ) -> Model:
     """
-    The model of a table, not started.
+    Make the model of a table, not started.
 
     Args:
         shared: What the backends of one configuration share.
@@ -242,13 +242,13 @@ def model(
 
 
 def _secrets(source: str, config: ModelConfig) -> Secrets:
-    """Collect what no error of a backend may reveal: its key, and the credentials in its URL."""
+    """Return what no error of a backend may tell: its key, and the credentials in its URL."""
     return Secrets([config.api_key, *secrets_of(source)])
 
 
 def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[Any], Any]:
     """
-    Check a model's table as far as that is possible without its backends.
+    Check what can be told of a model's table without its backends.
 
     Args:
         found: Collects the mistakes.
@@ -287,7 +287,7 @@ def spec_of(
     engines: int = 1,
 ) -> BackendSpec:
     """
-    Make the specification of a backend of a model.
+    Make the spec of a model's backend.
 
     Raises:
         ConfigError: The source cannot be served.
@@ -303,7 +303,7 @@ def spec_of(
 
 def backend(spec: BackendSpec) -> Backend:
     """
-    A backend, not started.
+    Make a backend, not started.
 
     Raises:
         ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
@@ -321,13 +321,13 @@ def backend(spec: BackendSpec) -> Backend:
 
 
 def _entry(scheme: str) -> EntryPoint:
-    """Return the entry point of the factory of a known scheme."""
+    """Return the entry point of the factory of a scheme that is known."""
     return _ours().get(scheme) or plugins.found(plugins.BACKENDS)[0][scheme]
 
 
 def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
     """
-    A spec with the options of its own that its backend has.
+    Return a spec with the options of its own that its backend has.
 
     Raises:
         ConfigError: One is wrong, or the backend has none; all are told.
@@ -346,7 +346,7 @@ def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
 
 @contextmanager
 def told_of(name: str) -> Iterator[None]:
-    """The mistakes of a model with its name before them, and the option that each begins with; without one it is the source."""
+    """Put the name of a model before its mistakes, and the option that each begins with; without one it is the source."""
     try:
         yield
     except (ConfigError, PermissionError) as failure:
@@ -377,7 +377,7 @@ def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
 
 def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:
     """
-    Return the function that lists the models of a table's server: `list_models` beside the factory of its backend.
+    Return what lists the models of a table's server: `list_models` beside the factory of its backend.
 
     Raises:
         ConfigError: The source is not a server, or there are several sources.
@@ -460,5 +460,5 @@ def _is_engine(scheme: str) -> bool:
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -1,5 +1,5 @@
 """
-The effects of a changed configuration on a running server, and the changes that need a restart.
+The differences of two configurations, and which of them a running server cannot take over.
 
 A model whose backends are as before keeps them, whatever else changes about it. What is not declared as live needs a restart.
 """
@@ -77,7 +77,7 @@ def changes(
     restarted: Iterable[str],
 ) -> Changes:
     """
-    Compare two configurations.
+    Work out what differs.
 
     Args:
         was, now: The models' tables.
@@ -101,12 +101,12 @@ def same_backends(one: ModelConfig, other: ModelConfig) -> bool:
 
 
 def _options(before: Config, after: Config) -> list[str]:
-    """The options of the server that differ."""
+    """Return the options of the server that differ."""
     return [
         name for name in Config.__struct_fields__ if getattr(before, name) != getattr(after, name)
     ]
 
 
 def in_one_line(error: ConfigError) -> str:
-    """All mistakes of a configuration in a line of the log."""
+    """Return all mistakes of a configuration in a line of the log."""
     return "; ".join(map(str, error.each))

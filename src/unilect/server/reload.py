@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
 
 class Changing(Protocol):
-    """The parts of a server beside the models that follow the configuration, such as the addresses."""
+    """A part that goes by the configuration beside the models, such as the addresses."""
 
     async def look(self) -> None:
         """Look at what a configuration is checked with, such as the keys of the store."""
@@ -157,7 +157,7 @@ class Reloader:
         return task.result()
 
     def ask(self, why: str) -> "asyncio.Task[Changes]":
-        """As `reload`, without waiting for it."""
+        """Reload without waiting for it."""
         if self.state == "closed":
             raise _stopping()
         if self.file is None:
@@ -252,7 +252,7 @@ class Reloader:
         return _Plan(config, tls, models, kept, woken)
 
     def _is_kept(self, name: str, was: dict[str, ModelConfig], now: dict[str, ModelConfig]) -> bool:
-        """Return True if a model keeps the backends that it has."""
+        """Return True if a model goes on with the backends that it has."""
         return (
             name in was
             and name in self._registry.models
@@ -301,7 +301,7 @@ class Reloader:
         found.raise_all()
 
     def _others(self) -> list[str]:
-        """The models that are served, and are not those of the configuration."""
+        """Return the models that are served, and are not those of the configuration."""
         own = sources.served(self._config)
         return [
             name
@@ -355,7 +355,7 @@ class Reloader:
 
 
 def first_message(group: BaseExceptionGroup[UnilectError]) -> str:
-    """Return the operator's message of the first of several errors."""
+    """Return what the operator is told of the first error of several."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -369,7 +369,7 @@ def _stopping() -> BackendUnavailable:
 
 
 def _mark(file: Path | None) -> tuple[int, ...] | None:
-    """Return what distinguishes one version of a file from another, also where an editor replaces the file; None without one."""
+    """Return what tells one version of a file from another, also where an editor puts a new file in its place; None without one."""
     if file is None:
         return None
     try:

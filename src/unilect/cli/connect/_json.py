@@ -78,7 +78,7 @@ def _insert(text: str, node: _Node, path: Sequence[Step], value: Any, unit: str)
 
 
 def _unit(text: str, root: _Node) -> str:
-    """What the members of the file's root are indented by."""
+    """Return the indentation of the members of the file's root."""
     first = min((member.start for member in root.inside.values()), default=None)
     return (_indent(text, first) if first is not None else "") or "  "
 
@@ -143,7 +143,7 @@ def _entries(text: str, start: int, depth: int) -> _Node:
 
 
 def _behind(text: str, end: int, close: str) -> int:
-    """Where the next member begins, or the closing bracket is."""
+    """Return the place where the next member begins, or the closing bracket is."""
     at = _skip(text, end)
     if text[at : at + 1] == ",":
         return _skip(text, at + 1)

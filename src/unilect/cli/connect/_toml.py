@@ -63,7 +63,7 @@ def _with_table(text: str, names: tuple[str, ...], value: dict[str, Any]) -> str
 
 
 def _next_table(text: str, at: int) -> int:
-    """Where the next table begins, with the comments right before it; the text's end where there is none."""
+    """Return the place where the next table begins, with the comments right before it; the text's end where there is none."""
     header = _HEADER.search(text, at)
     if header is None:
         return len(text)

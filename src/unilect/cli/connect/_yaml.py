@@ -83,7 +83,7 @@ def _place(lines: list[str], indent: str, named: Named) -> tuple[int, int]:
 
 
 def _has_name(entry: str, named: Named) -> bool:
-    """Whether the text of one entry has a name; not where it cannot be read alone."""
+    """Return True if the text of one entry has a name; False where it cannot be read alone."""
     try:
         data = parse(entry)
     except ValueError:
@@ -92,7 +92,7 @@ def _has_name(entry: str, named: Named) -> bool:
 
 
 def _blank_at_end(lines: list[str]) -> int:
-    """How many of the last lines are blank or comments."""
+    """Count the last lines that are blank or comments."""
     count = 0
     for line in reversed(lines):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -138,7 +138,7 @@ def _check(text: str) -> None:
 
 
 def _size(data: Any, known: dict[int, int]) -> int:
-    """How many values there are, those behind an alias counted each time."""
+    """Count the values, those behind an alias each time."""
     if not isinstance(data, dict | list):
         return 1
     if id(data) not in known:

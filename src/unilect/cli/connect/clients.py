@@ -51,7 +51,7 @@ class Text(NamedTuple):
 
 class Lines(NamedTuple):
     """
-    All that a client needs.
+    The lines that a client needs.
 
     Attributes:
         files: Its configuration files.

@@ -1,4 +1,4 @@
-"""What `unilect connect` prints and writes."""
+"""The output of `unilect connect`, and the files that it writes."""
 
 from collections.abc import Iterator, Mapping
 
@@ -67,7 +67,7 @@ def connect(
 
 
 def shown(lines: Lines) -> str:
-    """All lines, each block under where it goes."""
+    """Return all lines, each block under where it goes."""
     blocks = [f"{one.heading}:\n\n{one.text}" for one in blocks_of(lines)]
     return "\n".join([*blocks, *(f"{note}\n" for note in lines.notes)])
 

@@ -19,7 +19,7 @@ MAX_BYTES = 1024 * 1024
 
 class _Format(NamedTuple):
     """
-    How a file of one format is read and written.
+    The functions that read and write files of one format.
 
     Attributes:
         parse: The data of a text; raises ValueError.
@@ -42,7 +42,7 @@ _FORMATS: Mapping[Form, _Format] = {
 
 class File(NamedTuple):
     """
-    What a client's file must hold.
+    A client's file, and what it must hold.
 
     Attributes:
         path: The file; `~` is the home directory.
@@ -82,13 +82,13 @@ class Change(NamedTuple):
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to write."""
+        """Return True if there is anything to write."""
         return bool(self.names) or self.mode is not None
 
 
 def plan(file: File, replace: bool = False) -> Change:
     """
-    What is to be written so that a client's file has its settings.
+    Work out what to write so that a client's file has its settings.
 
     Args:
         replace: Replace shared settings that have other values.
@@ -184,12 +184,12 @@ def _read(path: Path, shown: str) -> tuple[str, int | None, tuple[int, int] | No
 
 
 def _is_writable(path: Path, mode: int | None) -> bool:
-    """Whether a file may be changed; root may write what its owner has made read-only, and shall not."""
+    """Return True if a file may be changed; root may write what its owner has made read-only, and shall not."""
     return mode is None or (bool(mode & 0o222) and os.access(path, os.W_OK))
 
 
 def _at_once(path: str, flags: int) -> int:
-    """What is no file, such as a pipe, may never begin."""
+    """Open a file without waiting, as a pipe would make one do."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -199,7 +199,7 @@ def _owner(descriptor: int) -> tuple[int, int]:
 
 
 def _holds(form: _Format, text: str, data: Any) -> bool:
-    """Whether a text has exactly this data."""
+    """Return True if a text has exactly this data."""
     try:
         return bool(form.parse(text) == data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a running server is asked before its lines are written: its models and their contexts."""
+"""The questions to a running server before its lines are written: its models and their contexts."""
 
 import asyncio
 from typing import NamedTuple
@@ -73,7 +73,7 @@ class Server(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Whether its address works on this machine only."""
+        """Return True if its address works on this machine only."""
         return urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
 
 

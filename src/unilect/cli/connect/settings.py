@@ -1,4 +1,4 @@
-"""What is set in a client's configuration file, and what comes of it beside what is there."""
+"""The settings of a client's configuration file, merged with what is there."""
 
 import copy
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class OtherShape(Exception):
 
 class Merged(NamedTuple):
     """
-    What comes of settings and a file.
+    The result of settings and a file.
 
     Attributes:
         data: All that is in the file then.
@@ -103,7 +103,7 @@ def _with_tables(old: Any, value: Any) -> Any:
 
 def lookup(data: Any, path: Sequence[Step]) -> tuple[bool, Any]:
     """
-    Whether there is a value at a path, and the value.
+    Return True and the value at a path; False where there is none.
 
     Raises:
         OtherShape: There is something else than an object or a list on the way.
