@@ -13,7 +13,7 @@ MOST = 100  # that are looked for: finding out what was meant takes time for eac
 _LONGEST = 60  # characters of a name
 
 
-def dotted(path: OptionPath) -> str:
+def join_path(path: OptionPath) -> str:
     """Return a path as TOML writes it: `models.a.context`, and `listeners[1].port` for the second of a list."""
     text = ""
     for step in path:
@@ -36,7 +36,7 @@ class OptionError(ConfigError):
     """
 
     def __init__(self, path: OptionPath, why: str) -> None:
-        super().__init__(f"{dotted(path)}: {why}", path)
+        super().__init__(f"{join_path(path)}: {why}", path)
 
 
 class Mistakes:

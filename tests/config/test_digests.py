@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from properties import given
 from unilect.cli._secrecy import plain_keys
 from unilect.config import load as config_load
-from unilect.config.digests import hashed, is_digest, key_digest
+from unilect.config.digests import hash_keys, is_digest, key_digest
 from unilect.errors import ConfigError
 
 DIGEST = f"sha256:{hashlib.sha256(b'sk-a').hexdigest()}"
@@ -26,11 +26,11 @@ source = "echo:"
 @given(st.text())
 def test_a_digest_stands_for_its_key(key: str) -> None:
     """The digest of a key, and of what stands for it, is the same; what is written does not hold the key."""
-    [written] = hashed([key])
+    [written] = hash_keys([key])
 
     assert is_digest(written)
     assert key_digest(key) == key_digest(written) == key_digest(written.upper().replace("SHA", "sha"))  # fmt: skip
-    assert [written] == hashed([written])
+    assert [written] == hash_keys([written])
 
 
 @pytest.mark.parametrize("wrong", ["sha256:", "sha256:abc", f"{DIGEST}0", f"sha256:{'g' * 64}"])

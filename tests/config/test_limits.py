@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from unilect.config import load as config_load
-from unilect.config.limits import LimitChanges, Limits, limit_names, parsed
+from unilect.config.limits import LimitChanges, Limits, check_limit_names, parse_limits
 from unilect.config.model import Price
 from unilect.errors import ConfigError
 
@@ -102,12 +102,12 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_on_the_command_line() -> None:
     """Limits are given as NAME=NUMBER, each once, and all mistakes are told."""
-    found = parsed(["tokens_per_day=1000", "money_per_day = 0.25"])
+    found = parse_limits(["tokens_per_day=1000", "money_per_day = 0.25"])
     assert {"tokens_per_day": 1000, "money_per_day": 0.25} == found
     assert isinstance(found["tokens_per_day"], int)
-    assert {} == parsed([])
+    assert {} == parse_limits([])
     with pytest.raises(ConfigError) as raised:
-        parsed(["tokens=5", "parallel=1e3", "=", "parallel=99999999999999999999999", *["tokens_per_day=1"] * 2])  # fmt: skip
+        parse_limits(["tokens=5", "parallel=1e3", "=", "parallel=99999999999999999999999", *["tokens_per_day=1"] * 2])  # fmt: skip
     lines = str(raised.value).splitlines()
     assert 5 == len(lines)
     assert all(line.startswith("--limit: ") for line in lines)
@@ -116,8 +116,8 @@ def test_on_the_command_line() -> None:
 def test_changes() -> None:
     """Each limit can be changed, and taken away by its name."""
     assert Limits.__struct_fields__ == LimitChanges.__struct_fields__
-    assert ["parallel"] == limit_names(["parallel"])
+    assert ["parallel"] == check_limit_names(["parallel"])
     with pytest.raises(
         ConfigError, match=r"^--none: 'paralel' is no limit; did you mean `parallel`"
     ):
-        limit_names(["parallel", "paralel"])
+        check_limit_names(["parallel", "paralel"])

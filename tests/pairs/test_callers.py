@@ -59,7 +59,7 @@ async def serving(
         store=store or StoreConfig(url="sqlite://"),
     )
     checker = checker or Checker()
-    registry = Registry(sources.built(config, checker), checker)
+    registry = Registry(sources.build_models(config, checker), checker)
     async with listening(config, registry) as server:
         await registry.start(registry.models)
         yield Server(server)

@@ -235,7 +235,7 @@ async def test_the_bundled_model_keeps_its_name() -> None:
         registry = sources.registry(given)
         finder = Discovery(given, registry)
         await finder.look()
-        registry.swap(sources.built(Config(), registry.checker))
+        registry.swap(sources.build_models(Config(), registry.checker))
         finder.change(Config(), {})
 
         assert ["demo"] == list(registry.models)

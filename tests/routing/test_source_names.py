@@ -3,7 +3,7 @@
 import pytest
 
 from unilect.config.model import name_from, wrong_name
-from unilect.routing.source_names import named, rename_note
+from unilect.routing.source_names import name_source, rename_note
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_a_note() -> None:
     assert "" == rename_note("default", "http://h/v1")
     assert "" == rename_note("y", "y=a/x.gguf")
     assert "another model has that name" in rename_note("x-2", "a/x.gguf")
-    name, _ = named("a/x y.gguf")
+    name, _ = name_source("a/x y.gguf")
     assert "is served as `x-y`. " in rename_note(name, "a/x y.gguf")

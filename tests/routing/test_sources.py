@@ -13,7 +13,7 @@ from unilect.config.store import StoreConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import ConfigError
-from unilect.routing.source_names import named
+from unilect.routing.source_names import name_source
 from unilect.routing.sources import registry, split
 from unilect.store.store import Store
 from unilect.upstreams.openai.backend import OpenAIUpstream
@@ -100,7 +100,7 @@ def test_split_refuses(source: str, said: str) -> None:
 )
 def test_named(argument: str, taken: list[str], expected: tuple[str, str]) -> None:
     """A model that is not named is named after its file, and no name is given twice."""
-    assert expected == named(argument, taken)
+    assert expected == name_source(argument, taken)
 
 
 def test_a_file_without_an_ending(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from unilect.config.otel import OtelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.errors import ConfigError
-from unilect.server._changes import changes, check_fixed, same_backends
+from unilect.server._changes import check_fixed, compare, same_backends
 
 #: Another value of each option that is not among those that change while the server runs.
 OTHER = {
@@ -55,6 +55,6 @@ def test_in_words() -> None:
     a, b, c = (ModelConfig(source=f"echo:{name}") for name in "abc")
     was = {"a": a, "b": b, "c": c}
     now = {"d": a, "b": structs.replace(b, aliases=["x"]), "a": b}
-    done = changes(Config(models=was), Config(models=now, api_keys=["k"]), was, now, ["d", "a"])
+    done = compare(Config(models=was), Config(models=now, api_keys=["k"]), was, now, ["d", "a"])
 
     assert "added d; removed c; restarted a; adjusted b; changed api_keys" == str(done)

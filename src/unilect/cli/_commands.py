@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
-from unilect.cli._given import Given, checked
+from unilect.cli._given import Given, load_checked
 from unilect.cli._screen import tell
 from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
@@ -38,9 +38,9 @@ def serve(given: Given, settled: Callable[[Config], Config] = lambda config: con
     """
 
     def read_again() -> Config:
-        return with_digests(settled(checked(given)))
+        return with_digests(settled(load_checked(given)))
 
-    settings = or_exit(lambda: settled(checked(given)))
+    settings = or_exit(lambda: settled(load_checked(given)))
     _log_to_stderr(settings)
     for note in given.notes:
         _say(note, "warning")
@@ -137,8 +137,8 @@ def check_config(config: Path | None) -> None:
     file = config_load.origin_of(config).file
     warnings = [
         *open_keys(file),
-        *(_no_models(file) if file and not settings.models and sources.served(settings) else ()),
-        *sources.doubts(sources.served(settings)),
+        *(_no_models(file) if file and not settings.models and sources.models_of(settings) else ()),
+        *sources.doubts(sources.models_of(settings)),
     ]
     tell("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
 
@@ -160,7 +160,7 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
     from unilect.routing.model_facts import beside_weights
 
     settings = or_exit(lambda: config_load.load(config))
-    models = sources.served(settings)
+    models = sources.models_of(settings)
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         beside = [f"also {', '.join(model.aliases)}"] if model.aliases else []
@@ -214,7 +214,7 @@ def worker(
     names = [name for name in (model_names or "").split(",") if name]
 
     def single() -> Config:
-        return _named(_single(checked(given)), names)
+        return _named(_single(load_checked(given)), names)
 
     settings = or_exit(single)
     _log_to_stderr(settings)

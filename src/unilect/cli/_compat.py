@@ -28,7 +28,7 @@ from unilect.config.server import Config
 from unilect.engines.transformers.folder import has_tokenizer, own_template
 from unilect.errors import ConfigError
 from unilect.routing import sources
-from unilect.routing.source_names import named
+from unilect.routing.source_names import name_source
 
 Values: TypeAlias = dict[str, Any]
 
@@ -408,7 +408,7 @@ def _ollama(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     models: dict[str, Values] = {}
     context = _number(env, "OLLAMA_CONTEXT_LENGTH")
     for argument in given["model"].split(","):
-        name, source = named(argument, models)
+        name, source = name_source(argument, models)
         models[name] = {"source": source} | ({"context": context} if context else {})
     values: Values = {"models": models}
     if host := env.get("OLLAMA_HOST", ""):

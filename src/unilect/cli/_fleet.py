@@ -19,7 +19,7 @@ from msgspec import structs
 from unilect.child_environment import child_environment
 from unilect.cli import _commands as commands
 from unilect.cli._commands import fail, or_exit
-from unilect.cli._given import Given, checked
+from unilect.cli._given import Given, load_checked
 from unilect.cli._screen import tell, tell_table
 from unilect.config import load as config_load
 from unilect.config.fleet import FleetConfig, head_of, resources_here
@@ -70,7 +70,7 @@ def start(
         into = or_exit(lambda: _head(address))
         commands.serve(given, lambda settings: _into(settings, into, None))
         return
-    settings = or_exit(lambda: checked(given))
+    settings = or_exit(lambda: load_checked(given))
     wanted = or_exit(lambda: _head_settings(settings.fleet, listen, port, resources))
     with ExitStack() as stack:
         ended = or_exit(lambda: stack.enter_context(_node(wanted)))

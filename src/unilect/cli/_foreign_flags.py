@@ -16,7 +16,7 @@ from unilect.config.hints import parameters
 from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.config.values import shown
+from unilect.config.values import describe_value
 
 _MODEL = "Name the model without a flag: `unilect serve path/to/model.gguf`."
 _HUB = "Name the model without a flag: `unilect serve gguf:org/repo/file.gguf`, or `hf:org/name`."
@@ -131,7 +131,11 @@ def _of_option(option: str, value: str, own: Container[str]) -> str:
     if not of_model and option not in Config.__struct_fields__:
         return ""
     where = "in a model's table [models.NAME]" if of_model else "at the top"
-    line = f"{option} = {value if _PLAIN.fullmatch(value) else shown(value)}" if value else option
+    line = (
+        f"{option} = {value if _PLAIN.fullmatch(value) else describe_value(value)}"
+        if value
+        else option
+    )
     return (
         f"It is an option of configuration files: write `{line}` {where}, and start `unilect serve --config FILE` "
         "(docs/configuration.md has every option)."

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from unilect.config import load as config_load
 from unilect.config.file import Origin
-from unilect.config.kinds import ENGINES, in_words
+from unilect.config.kinds import ENGINES, name_kinds
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
 from unilect.config.paths import resolve_paths
@@ -17,7 +17,7 @@ from unilect.config.values import convert
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 from unilect.routing import sources
-from unilect.routing.source_names import named, rename_note
+from unilect.routing.source_names import name_source, rename_note
 
 _OF_ALL = "all"  # what a table of the command line is called that stands for all models of a server
 
@@ -56,7 +56,7 @@ class Given(NamedTuple):
         found: dict[str, str] = {}
         for argument in self.models:
             with Mistakes():  # which are told where the models are made
-                name, _ = named(argument, found)
+                name, _ = name_source(argument, found)
                 found.setdefault(_OF_ALL if name == sources.ALL else name, argument)
         return list(found.items())
 
@@ -88,7 +88,7 @@ def read(given: Given) -> tuple[Config, Mistakes]:
     return settings, found
 
 
-def checked(given: Given) -> Config:
+def load_checked(given: Given) -> Config:
     """
     Return the configuration, unless something is wrong with it: then what else would be found later is told too.
 
@@ -113,7 +113,7 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
     Raises:
         ConfigError: It is none that can be served, or has no name that a model can have.
     """
-    name, source = named(argument, tables)
+    name, source = name_source(argument, tables)
     if not source.strip():
         raise ConfigError(
             f"`{argument}`: has no source. Write SOURCE or NAME=SOURCE; a variable of the shell may be empty."
@@ -158,7 +158,7 @@ def _with_flags(
         for error in of_flag.errors:
             found.add(str(error).replace(option, declared.flag_name, 1))
         if not any(declared.applies_to(of_model.values()) for of_model in kinds.values()):
-            found.add(f"{declared.flag_name}: applies to {in_words(declared.kinds)}; no model here is one. Leave it out.")  # fmt: skip
+            found.add(f"{declared.flag_name}: applies to {name_kinds(declared.kinds)}; no model here is one. Leave it out.")  # fmt: skip
     found.raise_all()
     placed = resolve_paths(flags, ModelConfig, None)
     return {

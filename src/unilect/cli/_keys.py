@@ -18,9 +18,9 @@ from unilect.cli._options import flush
 from unilect.cli._screen import tell, tell_table
 from unilect.cli._servers import of_store
 from unilect.config import load as config_load
-from unilect.config.digests import hashed
+from unilect.config.digests import hash_keys
 from unilect.config.durations import seconds
-from unilect.config.limits import limit_names, parsed
+from unilect.config.limits import check_limit_names, parse_limits
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.config.store import location
@@ -125,7 +125,7 @@ def create(config: Path | None, as_json: bool, **asked: Any) -> None:
         if lasts_s == 0:
             raise ConfigError("--expires: the key would have ended before it is used; give a time above 0, such as 30d.")  # fmt: skip
         allowed = None if new.models is None else _models(new.models, place.settings)
-        limited, secret = parsed(new.limits), new_secret()
+        limited, secret = parse_limits(new.limits), new_secret()
         _warn_of_unknown(allowed or (), place.settings)
 
         async def add(keys: StoredKeys) -> Key:
@@ -171,7 +171,7 @@ def limit(
     """Change the limits of a key, and say which it has."""
 
     def run() -> Key:
-        changes = {**parsed(limits), **dict.fromkeys(limit_names(none))}
+        changes = {**parse_limits(limits), **dict.fromkeys(check_limit_names(none))}
         both = [one.partition("=")[0].strip() for one in limits]
         if twice := [one for one in none if one in both]:
             raise ConfigError(f"--none: {twice[0]} is given with --limit, too; leave one of them out.")  # fmt: skip
@@ -226,7 +226,7 @@ def print_digest() -> None:
         fail(
             "the key begins with `ul_` and has a typing error: its checksum is wrong. Copy it again."
         )
-    tell(" ".join(hashed([secret])))
+    tell(" ".join(hash_keys([secret])))
 
 
 def list_keys(config: Path | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from unilect.config.foreign_names import why_absent
 from unilect.config.model import name_from
 from unilect.errors import ConfigError, unreadable
-from unilect.routing.source_names import named
+from unilect.routing.source_names import name_source
 
 PORT = 8080
 _MANY = 99  # layers, which no model has by which people mean all of them
@@ -184,7 +184,7 @@ def _model(given: dict[str, Any]) -> tuple[str, str, list[str]]:
         raise ConfigError(
             "compat llamacpp: names no model. Add `-m model.gguf`; a folder of models has no router here."
         )
-    own = named(source)[0] if "hf_repo" not in given else name_from(repo.partition("/")[2])
+    own = name_source(source)[0] if "hf_repo" not in given else name_from(repo.partition("/")[2])
     names = [one.strip() for one in given.get("alias", "").split(",") if one.strip()] or [own]
     return names[0], source, names[1:]
 

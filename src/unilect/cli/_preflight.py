@@ -54,7 +54,7 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
     if config.admin.listen is not None:
         count = len(config.admin.api_keys)
         yield f"{config.admin.listen}: the admin API, {f'{count} keys' if count > 1 else 'a key' if count else 'no key'}"
-    models, shared = sources.served(config), dict[Any, Any]()
+    models, shared = sources.models_of(config), dict[Any, Any]()
     for name, table in models.items():
         yield from _model(name, table, models, shared, found)
     for group, part in ((plugins.BACKENDS, "__call__"), (plugins.DIALECTS, "routes")):
@@ -143,7 +143,7 @@ def _here(spec: BackendSpec) -> BackendSpec | None:
     """A spec whose files are on this machine; None where they would have to be fetched first."""
     if sources.kind_of(spec.scheme) not in ("gguf", "hf") or spec.scheme == sources.DEMO:
         return spec
-    with sources.told_of(spec.name):
+    with sources.error_scope(spec.name):
         path = hub.local_copy(spec.location, folder=sources.kind_of(spec.scheme) == "hf")
     return None if path is None else structs.replace(spec, location=str(path))
 
@@ -170,12 +170,12 @@ def _check_beside(spec: BackendSpec, found: Mistakes) -> None:
     if sources.kind_of(spec.scheme) == "hf":
         from unilect.engines.transformers.engine import check_installed
 
-        with found, sources.told_of(name):
+        with found, sources.error_scope(name):
             check_installed(spec.location)
     if table.chat_template is not None:
         from unilect import templates  # with Jinja, which takes 30 ms to import
 
-        with found, sources.told_of(name):
+        with found, sources.error_scope(name):
             templates.find(table.chat_template)
     paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
     paths += [("lora", adapter_of(text)[0]) for text in table.lora]

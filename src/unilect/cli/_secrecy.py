@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from unilect.config.digests import hashed, is_digest, is_variable
+from unilect.config.digests import hash_keys, is_digest, is_variable
 from unilect.config.file import read_file
 from unilect.config.option import Option, Table, map_texts
 from unilect.config.server import Config
 from unilect.errors import ConfigError
-from unilect.mistakes import OptionPath, dotted
+from unilect.mistakes import OptionPath, join_path
 
 T = TypeVar("T", bound=Table)
 
@@ -25,7 +25,7 @@ def with_digests(table: T) -> T:
         if isinstance(value, Table):
             changed[name] = with_digests(value)
         elif option.secret == "key" and isinstance(value, list):
-            changed[name] = hashed(value)
+            changed[name] = hash_keys(value)
     return structs.replace(table, **changed)
 
 
@@ -40,7 +40,7 @@ def plain_keys(values: Mapping[str, Any]) -> list[str]:
 
     def note(option: Option, text: str, path: OptionPath) -> str:
         if option.secret == "key" and text and not is_digest(text) and not is_variable(text):
-            found.append(dotted(path))
+            found.append(join_path(path))
         return text
 
     map_texts(values, Config, note)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from unilect.config.digests import check_secrets, hashed
+from unilect.config.digests import check_secrets, hash_keys
 from unilect.config.option import Move, Table, option
 from unilect.config.store import data_folder
 from unilect.mistakes import Mistakes, OptionError
@@ -112,7 +112,7 @@ def check_admin(
     found, path = Mistakes(), ("admin", "api_keys")
     keys = config.api_keys
     check_secrets(keys, path, found)
-    if set(hashed(keys)) & set(hashed(user_keys)):
+    if set(hash_keys(keys)) & set(hash_keys(user_keys)):
         found.at(
             path,
             "one of them is in api_keys, too, so that a client could administer the server. Choose another key.",

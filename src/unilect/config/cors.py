@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from unilect.config.values import shown
+from unilect.config.values import describe_value
 from unilect.mistakes import Mistakes
 
 #: `file://` is what views of files in an application send.
@@ -35,7 +35,7 @@ def check_cors(options: Mapping[str, Any]) -> None:
     for option, expected in _EXPECTED.items():
         for text in options[option]:
             if not (is_origin(text) if option == "allowed_origins" else _TOKEN.fullmatch(text)):
-                found.at((option,), f"expected {expected}, found {shown(text)}.")
+                found.at((option,), f"expected {expected}, found {describe_value(text)}.")
     if options["allow_credentials"] and "*" in options["allowed_origins"]:
         found.at(
             ("allow_credentials",),

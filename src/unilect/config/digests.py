@@ -62,7 +62,7 @@ def check_secrets(keys: Collection[str], path: tuple[str, ...], found: Mistakes)
         )
 
 
-def hashed(keys: Iterable[str]) -> list[str]:
+def hash_keys(keys: Iterable[str]) -> list[str]:
     """
     Return the digests of keys of a configuration.
 

@@ -13,7 +13,7 @@ from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig
 from unilect.config.option import tables_in
 from unilect.config.server import Config
-from unilect.config.values import nearest, shown
+from unilect.config.values import describe_value, nearest
 from unilect.mistakes import Mistakes, OptionPath
 from unilect.requests import ChatRequest, CompletionRequest
 
@@ -53,7 +53,7 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
     if meant := _parameter(name):
         return f"is a parameter of requests; put it under `defaults`: {_as_default(meant, value)}."
     if limit := _limit(name):
-        return f"is a limit; put it under `limits`: `limits = {{ {limit} = {shown(value)} }}`."
+        return f"is a limit; put it under `limits`: `limits = {{ {limit} = {describe_value(value)} }}`."
     return unknown_in(here, name, _SERVER, f"put it {_TOP}")
 
 
@@ -107,12 +107,12 @@ def _limit(name: str) -> str:
 
 def _as_default(name: str, value: Any) -> str:
     simple = isinstance(value, bool | int | float)
-    return f"`defaults = {{ {name} = {shown(value) if simple else '...'} }}`"
+    return f"`defaults = {{ {name} = {describe_value(value) if simple else '...'} }}`"
 
 
 def _unknown_at_the_top(name: str, value: Any) -> str:
     if not isinstance(value, dict) and (limit := _limit(name)) and limit not in _MODEL:
-        return f"is a limit; put it into the table [limits]: `{limit} = {shown(value)}`."
+        return f"is a limit; put it into the table [limits]: `{limit} = {describe_value(value)}`."
     if not isinstance(value, dict) and (meant := _parameter(name)) and meant not in _MODEL:
         return f"is a parameter of requests; put it under a model's `defaults`: {_as_default(meant, value)}."
     if not isinstance(value, dict):

@@ -26,7 +26,7 @@ UPSTREAMS = ("openai", "llamacpp", "fastchat")
 BATCHED = ("gguf", "hf")
 
 
-def in_words(kinds: tuple[str, ...]) -> str:
+def name_kinds(kinds: tuple[str, ...]) -> str:
     """Return the names of some kinds as a list in words."""
     *others, last = (KINDS[kind] for kind in kinds)
     return f"{', '.join(others)} and {last}" if others else last

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from unilect import extras
 from unilect.config.option import Table, option
+from unilect.config.store import has_port
 from unilect.config.values import convert, nearest
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes, OptionError, OptionPath
@@ -99,7 +99,7 @@ def check_budgets(
             )
 
 
-def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
+def parse_limits(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
     """
     Parse limits as the command line has them, `tokens_per_day=1000`.
 
@@ -129,7 +129,7 @@ def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
     return limits
 
 
-def limit_names(texts: Sequence[str], where: str = "--none") -> list[str]:
+def check_limit_names(texts: Sequence[str], where: str = "--none") -> list[str]:
     """
     Check names of limits.
 
@@ -158,7 +158,7 @@ def check_url(url: str) -> None:
     Raises:
         ConfigError: It is not so. It tells no password.
     """
-    if not _URL.fullmatch(url) or not _has_port(url):
+    if not _URL.fullmatch(url) or not has_port(url):
         scheme = url.partition(":")[0][:20]
         raise OptionError(
             ("limits", "url"),
@@ -170,11 +170,3 @@ def check_url(url: str) -> None:
             f"`{redacted(url[:200])}` requires the package redis, which is not installed; install it with "
             f"`{extras.install('redis')}`.",
         )
-
-
-def _has_port(url: str) -> bool:
-    """Whether the port of a URL is one, or is left out."""
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False

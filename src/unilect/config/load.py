@@ -21,9 +21,9 @@ from unilect.config.hints import (
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.paths import resolve_paths
 from unilect.config.server import Config, check, process_environment
-from unilect.config.values import accepted, convert, shown
+from unilect.config.values import convert, convert_table, describe_value
 from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes, dotted
+from unilect.mistakes import Mistakes, join_path
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
 
@@ -108,7 +108,7 @@ def _of_tables(values: Mapping[str, Any], found: Mistakes) -> dict[str, Any]:
     """Convert the options of the server and of its models, without what is wrong with them."""
     tables = values.get("models", {})
     server = {name: value for name, value in values.items() if name != "models"}
-    good = accepted(Config, server, (), unknown_option, found)
+    good = convert_table(Config, server, (), unknown_option, found)
     if not isinstance(tables, dict):
         found.add(_no_tables(tables), ("models",))
         tables = {}
@@ -120,10 +120,12 @@ def _of_tables(values: Mapping[str, Any], found: Mistakes) -> dict[str, Any]:
         if (wrong := wrong_name(name)) is not None:
             found.at(path, f"{wrong}")
         elif not isinstance(table, dict):
-            why = f"expected a table [models.{name}], found {shown(table)}."
+            why = f"expected a table [models.{name}], found {describe_value(table)}."
             found.add(f"models.{name}: {why}", path)
         else:
-            models[name] = ModelConfig(**accepted(ModelConfig, table, path, unknown_option, found))
+            models[name] = ModelConfig(
+                **convert_table(ModelConfig, table, path, unknown_option, found)
+            )
     return good | ({"models": models} if "models" in values else {})
 
 
@@ -133,9 +135,9 @@ def _no_tables(models: Any) -> str:
     first = first if isinstance(first, dict) else {}
     name = next((first[key] for key in ("name", "id", "model") if isinstance(first.get(key), str)), "")  # fmt: skip
     name = name if name and wrong_name(name) is None else "NAME"
-    header = dotted(("models", name))
+    header = join_path(("models", name))
     rest = f" Write `[{header}]` instead of `[[models]]`, and no `name`." if first else ""
-    return f"models: expected tables [models.NAME], found {shown(models)}.{rest}"
+    return f"models: expected tables [models.NAME], found {describe_value(models)}.{rest}"
 
 
 def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from unicodedata import normalize
 from msgspec import Meta, Struct
 
 from unilect.config import paths
-from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, in_words
+from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
 from unilect.config.option import Flag, Table, check_needs, option
 from unilect.mistakes import Mistakes
@@ -390,7 +390,7 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
         replicated = one.of_replicas and config.replicas is not None
         if config.is_set(option_name) and not replicated and not one.applies_to(kinds.values()):
             found.add(
-                f"models.{name}: {option_name}: applies to {in_words(one.kinds)}; it has no effect on "
+                f"models.{name}: {option_name}: applies to {name_kinds(one.kinds)}; it has no effect on "
                 f"{redacted(' or '.join(kinds))}; leave it out.",
                 (*path, option_name),
             )

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from unilect.config.option import Move, Option, Table, map_texts
-from unilect.config.values import shown
+from unilect.config.values import describe_value
 from unilect.errors import ConfigError
 from unilect.mistakes import OptionPath
 from unilect.requests import MAX_LORA_SCALE
@@ -133,5 +133,5 @@ def check_adapters(texts: Iterable[str]) -> None:
         if not abs(scale) <= MAX_LORA_SCALE:  # nan is not, either
             given = text.removeprefix(f"{path}=")
             raise ConfigError(
-                f"lora: expected a scale from -{MAX_LORA_SCALE} to {MAX_LORA_SCALE} behind the path, such as `path=0.5`, found {shown(given)}."
+                f"lora: expected a scale from -{MAX_LORA_SCALE} to {MAX_LORA_SCALE} behind the path, such as `path=0.5`, found {describe_value(given)}."
             )

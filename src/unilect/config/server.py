@@ -16,7 +16,7 @@ from msgspec import Meta
 from unilect.config import paths
 from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.cors import check_cors
-from unilect.config.digests import check_secrets, hashed
+from unilect.config.digests import check_secrets, hash_keys
 from unilect.config.fastchat import check_fastchat
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig, check_budgets
@@ -26,8 +26,8 @@ from unilect.config.names import check_names
 from unilect.config.option import Flag, Table, check_needs, option
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_store, may_have_keys
-from unilect.config.values import shown
-from unilect.mistakes import Mistakes, OptionError, OptionPath, dotted
+from unilect.config.values import describe_value
+from unilect.mistakes import Mistakes, OptionError, OptionPath, join_path
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -291,7 +291,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         path = ("listeners", number - 1) if number else ()
         with found:
             _check_address(listener, path, broken)
-        where = dotted(path) or "the server's own address"
+        where = join_path(path) or "the server's own address"
         address = (listener.host, listener.port)
         if listener.port and addresses.setdefault(address, where) != where:
             found.at(
@@ -336,7 +336,7 @@ def _check_address(config: Config, path: OptionPath, broken: Container[object]) 
     if host and not _HOST.fullmatch(host) and not _is_ipv6(host):
         raise OptionError(
             where,
-            f"{shown(host)} is not an address. Give an IP address or host name of this machine, such as "
+            f"{describe_value(host)} is not an address. Give an IP address or host name of this machine, such as "
             "127.0.0.1, without a scheme; set the port in `port`.",
         )
     if "api_keys" not in broken and not may_have_keys(config.store, process_environment()):
@@ -374,7 +374,7 @@ def _check_metrics_keys(config: Config, found: Mistakes) -> None:
     keys, path = config.metrics_keys, ("metrics_keys",)
     check_secrets(keys, path, found)
     for name, others in (("api_keys", config.api_keys), ("[admin]", config.admin.api_keys)):
-        if set(hashed(keys)) & set(hashed(others)):
+        if set(hash_keys(keys)) & set(hash_keys(others)):
             found.at(path, f"one of them is a key of {name}, too. Choose another key for the metrics.")  # fmt: skip
 
 

@@ -193,7 +193,7 @@ def check_url(url: str) -> None:
     rest = url.removeprefix(SQLITE)
     if rest != url and (not rest or re.fullmatch(r"/[^?\0]*[^/?\0]", rest)):
         return
-    if not _POSTGRESQL.fullmatch(url) or not _has_port(url):
+    if not _POSTGRESQL.fullmatch(url) or not has_port(url):
         raise ConfigError(
             f"`{shown}` is not the URL of a database; expected `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/NAME`, "
             "percent-encoded.",
@@ -204,7 +204,7 @@ def check_url(url: str) -> None:
         )
 
 
-def _has_port(url: str) -> bool:
+def has_port(url: str) -> bool:
     """Return True if the port of a URL is one, or is left out."""
     try:
         return urlsplit(url).port != 0

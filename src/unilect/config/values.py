@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct, inspect
 
-from unilect.mistakes import Mistakes, OptionPath, dotted
+from unilect.mistakes import Mistakes, OptionPath, join_path
 
 #: What to say of a name that is no option: the path of its table, the options there, the name, its value.
 Unknown: TypeAlias = Callable[[OptionPath, Collection[str], str, Any], str]
@@ -29,7 +29,7 @@ _MOST = re.compile(r" <= (\d+)")  # a bound that documentation leaves out, as no
 _ARTICLES = re.compile(r"\b(integer|number|list|table)\b")
 
 
-def accepted(
+def convert_table(
     kind: type[Struct],
     values: Mapping[str, Any],
     path: OptionPath,
@@ -62,7 +62,7 @@ def accepted(
         if field.required and name not in values:
             where = (*path, name)
             expected = with_article(in_words(inspect.type_info(field.type)))
-            found.add(f"{dotted(where)}: is missing; expected {expected}.", path)
+            found.add(f"{join_path(where)}: is missing; expected {expected}.", path)
     return good
 
 
@@ -84,7 +84,7 @@ def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: b
     except msgspec.ValidationError as error:
         secret = _SECRET.search(str(where[-1])) is not None
         steps, what = _wrong(told, value, str(error), secret)
-        found.add(f"{dotted((*where, *steps))}: {what}", where)
+        found.add(f"{join_path((*where, *steps))}: {what}", where)
         return None
     if isinstance(converted, float) and not math.isfinite(converted):
         expected = with_article(in_words(told))
@@ -98,7 +98,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
-def shown(value: Any, secret: bool = False) -> str:
+def describe_value(value: Any, secret: bool = False) -> str:
     """Describe a value in a few words."""
     match value:
         case bool():
@@ -182,10 +182,10 @@ def _table(
     kind: type[Struct], value: Any, where: OptionPath, unknown: Unknown, found: Mistakes
 ) -> Any:
     if not isinstance(value, dict):
-        found.at(where, f"expected a table, found {shown(value)}.")
+        found.at(where, f"expected a table, found {describe_value(value)}.")
         return None
     before = len(found.errors)
-    good = accepted(kind, value, where, unknown, found)
+    good = convert_table(kind, value, where, unknown, found)
     return kind(**good) if len(found.errors) == before else None
 
 
@@ -221,7 +221,7 @@ def _wrong(place: inspect.Type, value: Any, message: str, secret: bool) -> tuple
         hint = " Leave the quotes out."
     elif expected.startswith("text") and isinstance(found, bool | int | float):
         hint = " Put it in quotes."
-    return tuple(steps), f"expected {expected}, found {shown(found, secret)}.{hint}"
+    return tuple(steps), f"expected {expected}, found {describe_value(found, secret)}.{hint}"
 
 
 def _quoted(values: Iterable[Any]) -> str:

@@ -45,7 +45,9 @@ def _is_name(text: str) -> bool:
 
 def _collect_own_names(config: Config) -> set[str]:
     """The names and aliases of the models that a configuration has itself, which no table finds for it."""
-    own = [(name, one) for name, one in sources.served(config).items() if one.model != sources.ALL]
+    own = [
+        (name, one) for name, one in sources.models_of(config).items() if one.model != sources.ALL
+    ]
     return {known for name, one in own for known in (name, *one.aliases)}
 
 

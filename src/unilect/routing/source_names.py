@@ -10,7 +10,7 @@ from unilect.errors import ConfigError
 from unilect.routing.sources import ALL, DEMO, SCHEME, is_known, split
 
 
-def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
+def name_source(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     """
     Return name and source of an argument `[NAME=]SOURCE`; a source without a name gets one.
 
@@ -32,10 +32,10 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
 
 def rename_note(name: str, argument: str) -> str:
     """
-    Return a sentence about the name that `named` has given to a source; empty where it is the source's own, or was given.
+    Return a sentence about the name that `name_source` has given to a source; empty where it is the source's own, or was given.
 
     Raises:
-        ConfigError: As `named`.
+        ConfigError: As `name_source`.
     """
     if _has_name(argument) or name == (own := _own_name(argument)):
         return ""

@@ -28,7 +28,7 @@ from unilect.config.model import ModelConfig, check_options
 from unilect.config.paths import check_adapters
 from unilect.config.server import Config, process_environment
 from unilect.config.store import may_have_keys
-from unilect.config.values import accepted
+from unilect.config.values import convert_table
 from unilect.constraints.checker import Checker
 from unilect.errors import ConfigError, ConfigErrors, unreadable
 from unilect.mistakes import Mistakes, OptionError
@@ -65,10 +65,10 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         ConfigError: A source or a setting is wrong.
     """
     checker = Checker()
-    return Registry(built(config, checker, progress), checker)
+    return Registry(build_models(config, checker, progress), checker)
 
 
-def built(config: Config, checker: Checker, progress: Progress | None = None) -> list[Model]:
+def build_models(config: Config, checker: Checker, progress: Progress | None = None) -> list[Model]:
     """
     Make the models of a configuration, none of them started; tables that stand for all models of a server are left out.
 
@@ -79,7 +79,7 @@ def built(config: Config, checker: Checker, progress: Progress | None = None) ->
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models, found, made = served(config), Mistakes(), list[Model]()
+    models, found, made = models_of(config), Mistakes(), list[Model]()
     engines = _count_engines(models)
     threads = max(1, (_cores() - 1) // engines)
     shared: dict[Any, Any] = {FleetConfig: config.fleet}
@@ -111,7 +111,7 @@ def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfi
             f"`{config.fallback}` is no model, but all models of a server. Name a model.",
         )
     if config.model == ALL:
-        with told_of(name):
+        with error_scope(name):
             _lister(name, config)
 
 
@@ -127,7 +127,7 @@ def _count_engines(models: Mapping[str, ModelConfig]) -> int:
     return max(1, len(engines))
 
 
-def served(config: Config) -> dict[str, ModelConfig]:
+def models_of(config: Config) -> dict[str, ModelConfig]:
     """Return the models of a configuration; the bundled one if it has none and no FastChat worker may register."""
     return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
 
@@ -269,9 +269,9 @@ def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[An
     with found:
         plain, option = config.completion_defaults, "completion_defaults"
         check_defaults(name, plain, CompletionRequest, option=option)
-    with found, told_of(name):
+    with found, error_scope(name):
         check_adapters(config.lora)
-    with found, told_of(name):
+    with found, error_scope(name):
         return _request_defaults(config)
     return lambda request: request
 
@@ -292,7 +292,7 @@ def spec_of(
     Raises:
         ConfigError: The source cannot be served.
     """
-    with told_of(name):
+    with error_scope(name):
         scheme, location = split(source)
     children = {} if shared is None else shared
     report = progress or _silent
@@ -308,7 +308,7 @@ def backend(spec: BackendSpec) -> Backend:
     Raises:
         ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
     """
-    with told_of(spec.name):
+    with error_scope(spec.name):
         entry = _entry(spec.scheme if spec.config.replicas is None else "ray")
         made = plugins.use(
             entry, lambda factory: factory(_with_options(spec, import_module(entry.module)))
@@ -339,13 +339,15 @@ def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
             raise ConfigError(f"options: the backend of `{spec.scheme}:` has none; leave it out.")
         return spec
     found = Mistakes()
-    good = accepted(kind, given, path, lambda at, here, name, value: unknown_in(here, name), found)
+    good = convert_table(
+        kind, given, path, lambda at, here, name, value: unknown_in(here, name), found
+    )
     found.raise_all()
     return structs.replace(spec, options=kind(**good))
 
 
 @contextmanager
-def told_of(name: str) -> Iterator[None]:
+def error_scope(name: str) -> Iterator[None]:
     """Put the name of a model before its mistakes, and the option that each begins with; without one it is the source."""
     try:
         yield

@@ -69,7 +69,7 @@ def _fixed(one: Table, other: Table) -> Iterator[str]:
             yield name
 
 
-def changes(
+def compare(
     before: Config,
     after: Config,
     was: Mapping[str, ModelConfig],

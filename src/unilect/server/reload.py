@@ -26,7 +26,7 @@ from unilect.mistakes import Mistakes
 from unilect.routing import sources
 from unilect.routing.discovery import Discovery
 from unilect.routing.registry import Model, Registry
-from unilect.server._changes import Changes, changes, check_fixed, in_one_line, same_backends
+from unilect.server._changes import Changes, check_fixed, compare, in_one_line, same_backends
 from unilect.server.tls import server_context
 from unilect.tasks import Tasks
 
@@ -205,7 +205,7 @@ class Reloader:
             self._check(plan)  # models may have come meanwhile
             self.state = "swapping"
             swapped = True
-            before, was = self._config, sources.served(self._config)
+            before, was = self._config, sources.models_of(self._config)
             self._swap(plan)
             self._discovery.change(plan.config, listed)
         finally:
@@ -215,8 +215,8 @@ class Reloader:
                 for model in plan.woken:
                     if not model.in_use:
                         model.stay(0)
-        now = sources.served(plan.config)
-        return changes(before, plan.config, was, now, [model.name for model in plan.new])
+        now = sources.models_of(plan.config)
+        return compare(before, plan.config, was, now, [model.name for model in plan.new])
 
     def _plan(self) -> _Plan:
         """
@@ -240,9 +240,9 @@ class Reloader:
             with found:
                 part.check(config)
         with found:
-            models = sources.built(config, self._registry.checker)
+            models = sources.build_models(config, self._registry.checker)
         Mistakes(self._source.origin.told(found.errors)).raise_all()
-        was, now = sources.served(self._config), sources.served(config)
+        was, now = sources.models_of(self._config), sources.models_of(config)
         kept = {model.name: model for model in models if self._is_kept(model.name, was, now)}
         demanded = [
             name for name in kept if was[name].load == "demand" and now[name].load == "start"
@@ -267,7 +267,7 @@ class Reloader:
         Raises:
             ConfigError: One cannot be started.
         """
-        tables = sources.served(plan.config)
+        tables = sources.models_of(plan.config)
         try:
             new = [model for model in plan.new if tables[model.name].load == "start"]
             await self._registry.start_all([*new, *plan.woken])
@@ -302,7 +302,7 @@ class Reloader:
 
     def _others(self) -> list[str]:
         """Return the models that are served, and are not those of the configuration."""
-        own = sources.served(self._config)
+        own = sources.models_of(self._config)
         return [
             name
             for name in self._registry.models

@@ -27,7 +27,7 @@ from unilect.errors import (
 )
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.requests import Message
-from unilect.routing.source_names import named
+from unilect.routing.source_names import name_source
 from unilect.routing.sources import split
 
 HELLO = ["\n", "Hello", " world", b"\xe4", b"\xbd", b"\xa0", "."]
@@ -254,4 +254,6 @@ def test_wrong_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_sources() -> None:
     """A model is named after its file."""
     assert ("chatglm", "a/b.bin") == split("chatglm:a/b.bin")
-    assert ("chatglm3-ggml", "chatglm:a/chatglm3-ggml.bin") == named("chatglm:a/chatglm3-ggml.bin")
+    assert ("chatglm3-ggml", "chatglm:a/chatglm3-ggml.bin") == name_source(
+        "chatglm:a/chatglm3-ggml.bin"
+    )

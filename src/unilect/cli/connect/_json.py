@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from unilect.cli.connect.settings import Setting, Step, key_of, nested
+from unilect.cli.connect.settings import Setting, Step, key_of, nest
 
 _BLANK = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*+", re.DOTALL)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -47,7 +47,7 @@ def dump(data: Any) -> str:
 def edit(text: str, setting: Setting) -> str:
     """The text of a file with one value changed or added."""
     if _BLANK.fullmatch(text):  # nothing but comments
-        return text.rstrip() + "\n" + dump(nested(setting.path, setting.value))
+        return text.rstrip() + "\n" + dump(nest(setting.path, setting.value))
     node = _root(text)
     unit = _unit(text, node)
     for depth, step in enumerate(setting.path):
@@ -71,7 +71,7 @@ def _insert(text: str, node: _Node, path: Sequence[Step], value: Any, unit: str)
     if inner == indent:
         inner += unit
     step = path[0]
-    new = _indented(nested(path[1:], value), inner, unit)
+    new = _indented(nest(path[1:], value), inner, unit)
     if isinstance(step, str):
         new = f"{json.dumps(step, ensure_ascii=False)}: {new}"
     return f"{text[:last]}{comma}{rest}\n{inner}{new}\n{indent}{text[close:]}"

@@ -81,7 +81,7 @@ class Client(NamedTuple):
     also: tuple[str, ...] = ()
 
 
-def named(name: str) -> tuple[str, Client]:
+def find_client(name: str) -> tuple[str, Client]:
     """
     The client of a name, however it is spelled, and its own name.
 

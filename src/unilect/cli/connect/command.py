@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from unilect.cli.connect.clients import CLIENTS, Lines, Text, named
+from unilect.cli.connect.clients import CLIENTS, Lines, Text, find_client
 from unilect.cli.connect.files import Change, plan, write
 from unilect.cli.connect.server import DEFAULT_URL, VARIABLE, ask
 from unilect.errors import ConfigError, listed
@@ -43,13 +43,13 @@ def connect(
     Raises:
         ConfigError: There is no such client, server or model, or a file cannot be changed; then none is.
     """
-    own, client = named(name)
+    own, client = find_client(name)
     if replace and not write_files:
         raise ConfigError("--replace: works with --write only. Add --write.")
     exported = key is not None and environment.get(VARIABLE) == key
     server = ask(url or DEFAULT_URL, key, model)._replace(exported=exported)
     lines = client.lines(server, environment)
-    yield shown(lines)
+    yield render_lines(lines)
     if server.further:
         yield f"The server has {server.further} more models; --model NAME takes one of them.\n"
     if not write_files:
@@ -66,7 +66,7 @@ def connect(
         yield _written(change)
 
 
-def shown(lines: Lines) -> str:
+def render_lines(lines: Lines) -> str:
     """Return all lines, each block under where it goes."""
     blocks = [f"{one.heading}:\n\n{one.text}" for one in blocks_of(lines)]
     return "\n".join([*blocks, *(f"{note}\n" for note in lines.notes)])

@@ -131,7 +131,7 @@ def key_of(data: Any, step: Step) -> Any:
     return next(same, None)
 
 
-def nested(path: Sequence[Step], value: Any) -> Any:
+def nest(path: Sequence[Step], value: Any) -> Any:
     """A value inside the objects and lists of a path."""
     for step in reversed(path):
         value = {step: value} if isinstance(step, str) else [value]
