@@ -38,6 +38,7 @@ class AdminConfig(Table, frozen=True, kw_only=True):
         "`$XDG_DATA_HOME` or `~/.local/share`; where that cannot be made, `unilect/PORT.sock` in `$XDG_RUNTIME_DIR`, or "
         "`unilect-UID/PORT.sock` in `$TMPDIR` or `/tmp`. `unilect ps` and the like find it there.",
         path=move_socket,
+        example="127.0.0.1:8001",
     )
     api_keys: list[str] = option(
         [],
@@ -45,6 +46,7 @@ class AdminConfig(Table, frozen=True, kw_only=True):
         "none. `$NAME` takes a key from the environment.",
         live=True,
         secret="key",
+        example=["$ADMIN_KEY"],
     )
 
     @property

@@ -29,11 +29,13 @@ class FleetConfig(Table, frozen=True, kw_only=True):
         "",
         "The cluster that models with `replicas` run on: `HOST:PORT` of its head, where this machine has joined it. Empty: a cluster "
         "of this machine alone, which starts and ends with the server.",
+        example="192.168.1.10:6379",
     )
     token_file: str | None = option(
         None,
         "File with the token that the nodes of the cluster know. Default: the one that `unilect fleet start` or `join` has written.",
         path=paths.plain,
+        example="/etc/unilect/fleet-token",
     )
     file_cache_gib: Annotated[float, Meta(ge=0, le=1_000_000)] = option(
         100.0,

@@ -28,20 +28,24 @@ class Limits(Table, frozen=True, kw_only=True):
     """Limits of one key, one owner or one model; None is none."""
 
     requests_per_minute: _Minute | None = option(
-        None, "Requests per minute. A minute's requests may come at once.", live=True
+        None, "Requests per minute. A minute's requests may come at once.", live=True, example=60
     )
     tokens_per_minute: _Minute | None = option(
-        None, "Tokens per minute, of prompts and answers.", live=True
+        None, "Tokens per minute, of prompts and answers.", live=True, example=100_000
     )
-    parallel: _Parallel | None = option(None, "Concurrent requests.", live=True)
+    parallel: _Parallel | None = option(None, "Concurrent requests.", live=True, example=4)
     tokens_per_day: _Number | None = option(
-        None, "Tokens per day (UTC), of prompts and answers.", live=True
+        None, "Tokens per day (UTC), of prompts and answers.", live=True, example=1_000_000
     )
-    tokens_per_month: _Number | None = option(None, "Tokens per calendar month (UTC).", live=True)
+    tokens_per_month: _Number | None = option(
+        None, "Tokens per calendar month (UTC).", live=True, example=20_000_000
+    )
     money_per_day: _Money | None = option(
-        None, "Cost per day (UTC), in the currency of the models' `price`.", live=True
+        None, "Cost per day (UTC), in the currency of the models' `price`.", live=True, example=1.5
     )
-    money_per_month: _Money | None = option(None, "Cost per calendar month (UTC).", live=True)
+    money_per_month: _Money | None = option(
+        None, "Cost per calendar month (UTC).", live=True, example=20.0
+    )
 
 
 class LimitChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +68,7 @@ class LimitsConfig(Limits, frozen=True, kw_only=True):
         "Redis server where several unilect servers count together: `redis://:PASSWORD@HOST:6379/0`, or `rediss://` with "
         "TLS (requires the extra *redis*). `$NAME` takes it from the environment. Default: each server counts by itself, in memory.",
         secret="url",
+        example="redis://127.0.0.1:6379/0",
     )
 
 

@@ -97,8 +97,11 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         None,
         "Model that answers if all backends of this one fail. The header `X-Unilect-Fallback` then names it.",
         live=True,
+        example="spare",
     )
-    aliases: list[str] = option([], "Additional names of the model.", live=True)
+    aliases: list[str] = option(
+        [], "Additional names of the model.", live=True, example=["gpt-4o-mini"]
+    )
     load: Literal["start", "demand"] = option(
         "start", "Load the model at server start, or on demand (first request).", live=True
     )
@@ -106,6 +109,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         None,
         "Stop the engine after this long without a request. The next request starts it again.",
         live=True,
+        example=600.0,
     )
     unsupported: Literal["refuse", "report"] = option(
         "refuse",
@@ -117,6 +121,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         None,
         "Limits of all requests to this model together, with the limits of `[limits]`.",
         live=True,
+        example={"parallel": 8},
     )
     drop_billing_header: bool = option(
         True,
@@ -125,16 +130,23 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         live=True,
     )
     defaults: dict[str, Any] = option(
-        {}, "Default values of request parameters, such as `temperature`.", live=True
+        {},
+        "Default values of request parameters, such as `temperature`.",
+        live=True,
+        example={"temperature": 0.7},
     )
     completion_defaults: dict[str, Any] = option(
-        {}, "Like `defaults`, for plain completions only. Overrides `defaults`.", live=True
+        {},
+        "Like `defaults`, for plain completions only. Overrides `defaults`.",
+        live=True,
+        example={"max_tokens": 16},
     )
     price: Price | None = option(
         None,
         "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
         "`completion`; what is left out is free. The ledger records the cost of each request. Default: free.",
         live=True,
+        example={"prompt": 1.0, "cached": 0.1, "completion": 4.0},
     )
     # engines
     context: Annotated[int, Meta(ge=16, le=10_000_000)] | None = option(
@@ -143,6 +155,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "model's own, at most 8192.",
         kinds=ENGINES,
         flag=Flag("--context", "Context size per request."),
+        example=8192,
     )
     parallel: Annotated[int, Meta(ge=1, le=256)] = option(
         4,
@@ -155,6 +168,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         None,
         "Run so many copies of the model on a Ray cluster; see docs/fleet.md. `{ min = 0, max = 8 }` follows the load.",
         kinds=(*ENGINES, "echo"),
+        example=2,
     )
     resources: dict[str, float | str] = option(
         {},
@@ -162,18 +176,21 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "the operator's own.",
         kinds=(*ENGINES, "echo"),
         needs="replicas",
+        example={"gpu": 1, "memory": "24GiB"},
     )
     accelerator: str | None = option(
         None,
         "The kind of accelerator that a replica needs, as Ray names it, such as `H200`.",
         kinds=(*ENGINES, "echo"),
         needs="replicas",
+        example="H200",
     )
     max_in_flight: Annotated[int, Meta(ge=1, le=100_000)] | None = option(
         None,
         "Maximum number of concurrent requests to each backend; further requests are queued. Default: the slots of a llama.cpp "
         "server, else unlimited. Engines have `parallel`.",
         kinds=(*UPSTREAMS, "echo"),
+        example=16,
     )
     max_queue: Annotated[int, Meta(ge=0, le=100_000)] = option(
         512,
@@ -191,6 +208,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "every core, any other load makes the engine very slow.",
         kinds=ENGINES,
         flag=Flag("--threads", "CPU threads per engine."),
+        example=4,
     )
     gpu_layers: Annotated[int, Meta(ge=-1, le=10_000)] | None = option(
         None,
@@ -198,11 +216,13 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "docs/backends/gguf.md says how to install a build for your GPU.",
         kinds=("gguf",),
         flag=Flag("--gpu-layers", "Layers on the GPU; -1: all."),
+        example=-1,
     )
     batch: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None,
         "Prompt-processing batch size in tokens. Default: 64 on a CPU, so that a prompt can be cancelled midway; 2048 on a GPU.",
         kinds=BATCHED,
+        example=64,
     )
     lora: list[str] = option(
         [],
@@ -211,6 +231,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         kinds=BATCHED,
         path=paths.adapter,
         flag=Flag("--lora", "LoRA adapter, path[=scale]; may be repeated."),
+        example=["adapter.gguf=0.5"],
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
@@ -233,6 +254,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         None,
         "Weight quantization of a transformers model; all but 8 bits on a CPU requires bitsandbytes.",
         kinds=("hf",),
+        example="8bit",
     )
     trust_remote_code: bool = option(
         False, "Run the Python code in a transformers model's repository.", kinds=("hf",)
@@ -246,6 +268,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "as alpha), `factor`, and `original_max_position_embeddings` if it is less than the model's configuration says. "
         "`context` may then be `factor` times as long.",
         kinds=("hf",),
+        example={"rope_type": "yarn", "factor": 4.0},
     )
     tokenizer: str | None = option(
         None,
@@ -253,6 +276,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "model's own.",
         kinds=("hf",),
         path=paths.plain,
+        example="./chinese-alpaca-tokenizer",
     )
     mmproj: str | None = option(
         None,
@@ -260,6 +284,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         kinds=("gguf",),
         path=paths.plain,
         flag=Flag("--mmproj", "Projector of a vision model."),
+        example="mmproj.gguf",
     )
     chat_template: str | None = option(
         None,
@@ -271,6 +296,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
             "--chat-template",
             "Name of a prompt format such as chatml (docs/templates.md), a Jinja template, or its path.",
         ),
+        example="template.jinja",
     )
     completion_template: str | None = option(
         None,
@@ -278,9 +304,10 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "passed unchanged.",
         live=True,
         path=paths.template,
+        example="alpaca-completion",
     )
     stop: list[Annotated[str, Meta(min_length=1, max_length=256)]] = option(
-        [], "Stop sequences, in addition to those of the request.", live=True
+        [], "Stop sequences, in addition to those of the request.", live=True, example=["</s>"]
     )
     cache_ram_mib: Annotated[int, Meta(ge=0, le=2**24)] | None = option(
         None,
@@ -288,6 +315,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "start, divided among the engines of this server, at most 8192 for GGUF models and 64 for the bundled one; for "
         "transformers models two full contexts. A GGUF model has none on a server with an API key, unless `share_cache` is set.",
         kinds=BATCHED,
+        example=2048,
     )
     share_cache: bool = option(
         False,
@@ -311,12 +339,14 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved.",
         kinds=("gguf",),
         path=paths.output,
+        example="slots",
     )
     pooling: Literal["mean", "cls", "last", "rank"] | None = option(
         None,
         "Pooling of embeddings. *rank* serves the model as a reranker, whose files may not say that it is one; the others serve a "
         "reranker as an embedding model. Default: the model's own, else the mean.",
         kinds=BATCHED,
+        example="mean",
     )
     start_timeout_s: Annotated[float, Meta(gt=0)] = option(
         600.0, "Timeout for loading the model.", kinds=ENGINES, of_replicas=True
@@ -333,12 +363,14 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "Model name on the upstream. Default: this table's name if the upstream has it, else its only model. `*` serves every "
         "model of the upstream under its own name, including models added later.",
         kinds=UPSTREAMS,
+        example="qwen3",
     )
     api_key: str | None = option(
         None,
         "API key for the upstream; `$NAME` takes it from the environment.",
         kinds=("openai", "llamacpp"),
         secret="key",
+        example="$UPSTREAM_KEY",
     )
     api_key_header: str = option(
         "Authorization",
@@ -366,7 +398,10 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     )
     # backends of other packages
     options: dict[str, Any] = option(
-        {}, "Options of a plugin's backend; see its documentation.", kinds=("echo",)
+        {},
+        "Options of a plugin's backend; see its documentation.",
+        kinds=("echo",),
+        example={"tokens_per_s": 20.0},
     )
 
     @property

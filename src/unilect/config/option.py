@@ -43,6 +43,7 @@ class Option(Struct, frozen=True, kw_only=True):
         path: Replaces the path in its text, or in each of its texts, if there is one.
         secret: `key` if it holds keys, of which a file may hold `$NAME` instead; `url` if it is a URL that may hold a password.
         flag: Its flag on the command line.
+        example: A value for unilect.example.toml; None for the default.
     """
 
     default: Any
@@ -54,6 +55,7 @@ class Option(Struct, frozen=True, kw_only=True):
     path: Callable[[str, Move], str] | None = None
     secret: Literal["", "key", "url"] = ""
     flag: Flag | None = None
+    example: Any = None
 
     @property
     def flag_name(self) -> str:

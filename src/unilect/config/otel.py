@@ -27,6 +27,7 @@ class OtelConfig(Table, frozen=True, kw_only=True):
         "Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP, such as `http://collector:4318` "
         "(requires the extra *otel*). Spans hold no prompts and no answers. Default: the address in "
         "`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`; without one nothing is traced.",
+        example="http://collector:4318",
     )
 
 

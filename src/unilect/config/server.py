@@ -63,6 +63,7 @@ class Config(Table, frozen=True, kw_only=True):
         live=True,
         secret="key",
         flag=Flag("--api-key", "API key for clients; may be repeated."),
+        example=["$UNILECT_API_KEY"],
     )
     metrics_keys: list[str] = option(
         [],
@@ -83,6 +84,7 @@ class Config(Table, frozen=True, kw_only=True):
         "check prevents DNS rebinding. A server that listens on all interfaces accepts any host if API keys are set; without keys it accepts "
         "IP addresses, its own host name, and names without a dot or in `.local`, `.lan`, `.internal` or `.home.arpa`.",
         live=True,
+        example=["models.lan"],
     )
     image_hosts: list[
         Annotated[str, Meta(pattern=r"^(\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
@@ -97,6 +99,7 @@ class Config(Table, frozen=True, kw_only=True):
         [],
         "CORS: origins whose pages may call this server, such as `https://chat.example.org`; `*` allows any, without credentials.",
         live=True,
+        example=["http://localhost:3000"],
     )
     allow_credentials: bool = option(
         False,
@@ -109,12 +112,14 @@ class Config(Table, frozen=True, kw_only=True):
         "CORS: allowed methods. Default: GET, HEAD, POST, DELETE and OPTIONS.",
         live=True,
         needs="allowed_origins",
+        example=["POST", "OPTIONS"],
     )
     allowed_headers: list[str] = option(
         [],
         "CORS: allowed request headers, in addition to those of OpenAI's and Anthropic's clients; `*` allows any.",
         live=True,
         needs="allowed_origins",
+        example=["X-Team"],
     )
     max_body_bytes: Annotated[int, Meta(ge=1024, le=2**31)] = option(
         16 * 1024 * 1024, "Maximum size of a request body.", live=True
@@ -124,12 +129,14 @@ class Config(Table, frozen=True, kw_only=True):
         "Maximum number of connections. At the limit, a new connection closes the one that has been idle longest, never one "
         "with a running request. Default: from the open-file limit of the process (`ulimit -Hn`).",
         live=True,
+        example=2000,
     )
     max_connections_per_address: Annotated[int, Meta(ge=1)] | None = option(
         None,
         "Maximum number of connections per client address; loopback is exempt. Default: unlimited, because many clients may "
         "share a proxy.",
         live=True,
+        example=100,
     )
     max_total_body_bytes: Annotated[int, Meta(ge=0)] = option(
         256 * 1024 * 1024,
@@ -174,6 +181,7 @@ class Config(Table, frozen=True, kw_only=True):
         False,
         "Act as a FastChat controller: workers register with this server, which serves their models too. FastChat's protocol "
         "has no keys: everyone who can reach these routes can use the workers. For trusted networks only.",
+        example=True,
     )
     fastchat_workers_from: list[str] = option(
         [],
@@ -187,6 +195,7 @@ class Config(Table, frozen=True, kw_only=True):
         "`http://worker:TOKEN@host:port`. `$NAME` takes it from the environment.",
         needs="fastchat_controller",
         secret="key",
+        example="a-secret-of-8-characters-or-more",
     )
     fastchat_dispatch: Literal["shortest_queue", "lottery"] = option(
         "shortest_queue",
@@ -197,42 +206,50 @@ class Config(Table, frozen=True, kw_only=True):
         None,
         "Register with the FastChat controller at this URL, as a worker for all models. The worker's routes need no key either.",
         flag=Flag("--fastchat-controller", "FastChat controller to register with.", "URL"),
+        example="http://controller:21001",
     )
     fastchat_worker_address: str | None = option(
         None,
         "URL at which the controller reaches this worker. Default: the address listened on.",
         needs="fastchat_register",
         flag=Flag("--worker-address", "URL at which the controller reaches this worker.", "URL"),
+        example="http://10.0.0.2:21002",
     )
     fastchat_worker_concurrency: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None,
         "Maximum number of concurrent requests to the worker; further requests are queued. Default: unlimited.",
         needs="fastchat_register",
         flag=Flag("--limit-worker-concurrency", "Concurrent requests from the controller."),
+        example=8,
     )
     on_unknown_model: Literal["error", "default"] | None = option(
         None,
         "How requests for an unknown model are answered: with a 404 *error*, or by the *default* model. Default: set by the "
         "dialect.",
+        example="default",
     )
     done: bool | None = option(
         None,
         "End streams with `[DONE]`; false for clients that parse every line as JSON. Default: set by the dialect.",
+        example=False,
     )
     listeners: list[ListenerConfig] = option(
         [],
         "Additional addresses for the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`.",
+        example=[{"port": 8081, "dialect": "llamacpp"}],
     )
     tls_cert: str | None = option(
         None,
         "TLS certificate chain (a PEM file). Every address then serves HTTPS only.",
         path=paths.plain,
+        example="cert.pem",
     )
     tls_key: str | None = option(
         None,
         "TLS private key (a PEM file). Default: the key in `tls_cert`.",
         needs="tls_cert",
         path=paths.plain,
+        example="key.pem",
     )
     store: StoreConfig = option(
         StoreConfig(), "What is kept beyond a request: the table `[store]`, see below."

@@ -48,6 +48,7 @@ class StoreConfig(Table, frozen=True, kw_only=True):
         "`$XDG_DATA_HOME` or `~/.local/share`, readable for its user only; in memory where there is no such folder.",
         secret="url",
         path=move_database,
+        example="sqlite:///unilect.db",
     )
     responses: bool = option(
         True,
@@ -63,6 +64,7 @@ class StoreConfig(Table, frozen=True, kw_only=True):
         "Record each request in the ledger (docs/usage.md), before its answer ends. *required*: a request that cannot be recorded is "
         "refused with 503. *best_effort*: it is answered, and recorded later. *off*: nothing is recorded. Default: *required* for "
         "requests that count against a budget, *best_effort* for others where the store has keys, *off* where it has none.",
+        example="required",
     )
     ledger_days: Annotated[float, Meta(ge=32, le=36_500)] = option(
         400.0,
