@@ -32,7 +32,7 @@ def test_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Any, fol
         (info / "direct_url.json").write_text(
             text.replace("{clone}", str(clone).replace(" ", "%20"))
         )
-    monkeypatch.setattr(extras, "distribution", lambda name: PathDistribution(info))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: PathDistribution(info))
 
     words = shlex.split(extras.install("transformers"))
 

@@ -6,7 +6,6 @@ Source: https://packaging.python.org/en/latest/specifications/direct-url/ (what 
 
 import json
 import shlex
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +24,8 @@ def install(extra: str) -> str:
 
 def _clone() -> str:
     """The folder that this package was installed from; empty where that is not known, or is gone."""
+    from importlib.metadata import PackageNotFoundError, distribution  # takes 25 ms to import
+
     try:
         told = json.loads(distribution(PACKAGE).read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

@@ -26,11 +26,9 @@ LEAST_LIKENESS = 0.75  # of a name that is offered for a misspelt one
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class Command(click.Command):
+class _WithExamples(click.Command):
     """
-    A command with examples in its help, and the right word for a flag that it does not have.
-
-    Its texts are texts: Python hands bytes that are no UTF-8 over as half a character each, which nobody can write.
+    A command or a group with examples in its help.
 
     Args:
         examples: Command lines.
@@ -42,8 +40,19 @@ class Command(click.Command):
         self.examples = examples
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        write_examples(self.examples, formatter)
+        """Write the examples, as they are typed."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+class Command(_WithExamples):
+    """
+    A command with the right word for a flag that it does not have.
+
+    Its texts are texts: Python hands bytes that are no UTF-8 over as half a character each, which nobody can write.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse its arguments."""
@@ -87,14 +96,6 @@ class Command(click.Command):
                 ctx.fail(f"No such option {flag!r}. {hint}")
 
 
-def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write command lines below a help, as they are typed."""
-    if examples:
-        with formatter.section("Examples"):
-            for example in examples:
-                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
-
-
 def close(name: str, among: Iterable[str]) -> list[str]:
     """Return what a misspelt name may mean, and nothing that only has some letters of it."""
     plain = name.lstrip("-").replace("_", "-").lower()
@@ -110,24 +111,10 @@ def _is_broken(text: str) -> bool:
     return False
 
 
-class Group(click.Group):
-    """
-    A group whose help has the commands in the order of their definition; Ctrl-C ends it with the code that shells have for that.
-
-    Args:
-        examples: Command lines.
-    """
+class Group(_WithExamples, click.Group):
+    """A group whose help has the commands in the order of their definition; Ctrl-C ends it with the code that shells have for that."""
 
     command_class = Command
-
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
-        more["context_settings"] = _HELP | (more.get("context_settings") or {})
-        super().__init__(*args, **more)
-        self.examples = examples
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        write_examples(self.examples, formatter)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of these arguments."""
