@@ -5,8 +5,8 @@ from msgspec import structs
 
 from unilect.config.admin import AdminConfig
 from unilect.config.fleet import FleetConfig
-from unilect.config.limits import LimitsConfig
-from unilect.config.model import ModelConfig
+from unilect.config.limits import Limits, LimitsConfig
+from unilect.config.model import ModelConfig, Replicas
 from unilect.config.otel import OtelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
@@ -48,6 +48,10 @@ def test_same_backends() -> None:
     assert same_backends(one, structs.replace(one, aliases=["b"], stop=["x"], idle_stop_s=1.0))
     assert not same_backends(one, structs.replace(one, context=512))
     assert not same_backends(one, structs.replace(one, options={"a": 1}))
+    few, many = (structs.replace(one, replicas=Replicas(max=most)) for most in (1, 2))
+    assert not same_backends(few, many)
+    limited = [structs.replace(one, limits=Limits(parallel=most)) for most in (1, 2)]
+    assert same_backends(*limited)
 
 
 def test_in_words() -> None:

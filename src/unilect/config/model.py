@@ -54,7 +54,7 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     original_max_position_embeddings: Annotated[int, Meta(ge=16)] | None = None
 
 
-class Price(Table, frozen=True, kw_only=True):
+class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     The price of a model, in any currency for a million tokens.
 
@@ -69,19 +69,21 @@ class Price(Table, frozen=True, kw_only=True):
     completion: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
-class Replicas(Table, frozen=True, kw_only=True):
-    """The number of a model's replicas, which follows the requests in flight."""
+class Replicas(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    The number of a model's replicas, which follows the requests in flight.
 
-    min: Annotated[int, Meta(ge=0, le=1000)] = option(
-        1, "The fewest; 0 for none while nobody asks."
-    )
-    max: Annotated[int, Meta(ge=1, le=1000)] = option(1, "The most.")
-    up_after_s: Annotated[float, Meta(ge=0, le=86400)] = option(
-        2.0, "So long there must be too many requests before a replica is added."
-    )
-    down_after_s: Annotated[float, Meta(ge=0, le=86400)] = option(
-        60.0, "So long there must be too few before one is stopped."
-    )
+    Attributes:
+        min: The fewest; 0 for none while nobody asks.
+        max: The most.
+        up_after_s: So long there must be too many requests before a replica is added.
+        down_after_s: So long there must be too few before one is stopped.
+    """
+
+    min: Annotated[int, Meta(ge=0, le=1000)] = 1
+    max: Annotated[int, Meta(ge=1, le=1000)] = 1
+    up_after_s: Annotated[float, Meta(ge=0, le=86400)] = 2.0
+    down_after_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
 
 
 class ModelConfig(Table, frozen=True, kw_only=True):

@@ -61,9 +61,9 @@ def check_fixed(before: Config, after: Config) -> None:
 
 def _fixed(one: Table, other: Table) -> Iterator[str]:
     """Yield the options in which two tables differ, and which are not live; of a table in them, none of what differs may be so."""
-    for name, option in type(one).declared.items():
+    for name in type(one).__struct_fields__:
         was, now = getattr(one, name), getattr(other, name)
-        if was == now or option.live:
+        if was == now or (name in type(one).declared and type(one).declared[name].live):
             continue
         if not (isinstance(was, Table) and isinstance(now, Table)) or any(_fixed(was, now)):
             yield name
