@@ -47,7 +47,7 @@ def test_mistakes_of_both() -> None:
     origin = given("a.gguf", config="main.toml").origin
 
     assert any("main.toml:3: models.f.fallback" in str(error) for error in mistakes.errors)
-    told = origin.told([ConfigError("models.a: x", ("models", "a", "source")), ConfigError("models.f: y", ("models", "f", "source"))])  # fmt: skip
+    told = origin.locate([ConfigError("models.a: x", ("models", "a", "source")), ConfigError("models.f: y", ("models", "f", "source"))])  # fmt: skip
     assert ["main.toml:2: models.f: y", "models.a: x"] == [str(error) for error in told]
 
 

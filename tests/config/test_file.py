@@ -118,7 +118,7 @@ def test_places(tmp_path: Path) -> None:
         "--port: too many",
         "of a flag",
         "of nothing",
-    ] == [str(error) for error in origin.told(errors)]
+    ] == [str(error) for error in origin.locate(errors)]
 
 
 def test_a_pipe_of_the_shell() -> None:

@@ -132,7 +132,7 @@ def check_config(config: Path | None) -> None:
     settings, found = or_exit(lambda: config_load.read(config), code=2)
     later = Mistakes()
     lines = list(preflight.look(settings, later))
-    found.errors += config_load.origin_of(config).told(later.errors)
+    found.errors += config_load.origin_of(config).locate(later.errors)
     or_exit(found.raise_all, code=2)
     file = config_load.origin_of(config).file
     warnings = [
@@ -214,7 +214,7 @@ def worker(
     names = [name for name in (model_names or "").split(",") if name]
 
     def single() -> Config:
-        return _named(_single(load_checked(given)), names)
+        return _rename(_single(load_checked(given)), names)
 
     settings = or_exit(single)
     _log_to_stderr(settings)
@@ -277,7 +277,7 @@ def _single(settings: Config) -> Config:
     return settings
 
 
-def _named(settings: Config, names: Sequence[str]) -> Config:
+def _rename(settings: Config, names: Sequence[str]) -> Config:
     if not names:
         return settings
     for name in names:
@@ -302,7 +302,7 @@ def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None
     try:
         return step()
     except ConfigError as error:
-        errors = error.each if origin is None else origin.told(error.each)
+        errors = error.each if origin is None else origin.locate(error.each)
         if len(errors) == 1:
             fail(escaped(str(errors[0])), code)
         fail(

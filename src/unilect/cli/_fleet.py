@@ -124,7 +124,7 @@ def _be_node(wanted: node.NodeSettings) -> str:
 
 def status(config: Path | None, address: str | None, as_json: bool) -> None:
     """Print the nodes, models and replicas of a cluster."""
-    told = _asked(or_exit(lambda: _cluster(config, address)), {"what": "status"})
+    told = _ask(or_exit(lambda: _cluster(config, address)), {"what": "status"})
     if as_json:
         tell(json.dumps(told))
         return
@@ -158,14 +158,14 @@ def drain(config: Path | None, address: str | None, which: str, timeout_s: float
     """Have a node leave, and wait until it has."""
     cluster = or_exit(lambda: _cluster(config, address))
     asked = {"what": "drain", "node": which, "timeout_s": timeout_s}
-    told = _asked(cluster, asked, timeout_s)
+    told = _ask(cluster, asked, timeout_s)
     tell(f"{told['node']} has left the cluster.")
 
 
 def remove(config: Path | None, address: str | None, model: str, timeout_s: float) -> None:
     """Take a model off the cluster, and wait until its replicas are gone."""
     cluster = or_exit(lambda: _cluster(config, address))
-    told = _asked(cluster, {"what": "remove", "model": model, "timeout_s": timeout_s}, timeout_s)
+    told = _ask(cluster, {"what": "remove", "model": model, "timeout_s": timeout_s}, timeout_s)
     tell(f"{told['model']} has left the cluster.")
 
 
@@ -258,7 +258,7 @@ def _node_settings(
         )
     place = _numbers(listen) if listen else _way_to(host)
     offered = resources_here(resources or "")
-    file = _known_token(token_file)
+    file = _find_token(token_file)
     if file is None:
         raise ConfigError(
             "The token of the cluster is missing. Copy the file that `unilect fleet start` has named, and give it with --token-file, or "
@@ -274,7 +274,7 @@ def _node_settings(
     return wanted
 
 
-def _known_token(named: Path | None) -> Path | None:
+def _find_token(named: Path | None) -> Path | None:
     """The token of a cluster that was started elsewhere."""
     if named is not None:
         return token.checked(named.absolute())
@@ -404,10 +404,10 @@ def _cluster(config: Path | None, address: str | None) -> _Cluster:
     where = _head(meant)
     known = [Path(one.token_file) for one in here if one.address == where]
     named = Path(fleet.token_file) if fleet.token_file is not None else None
-    return _Cluster(where, known[0] if known and named is None else _known_token(named))
+    return _Cluster(where, known[0] if known and named is None else _find_token(named))
 
 
-def _asked(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
+def _ask(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
     """Return the answer of a cluster; where it cannot answer, the command ends with the reason."""
     or_exit(_need_ray)
     host = cluster.address.rpartition(":")[0]

@@ -42,16 +42,16 @@ class Given(NamedTuple):
     def origin(self) -> Origin:
         """The places that options come from, for errors; flags about engines name themselves where they are wrong."""
         of_server = config_load.origin_of(self.config, self.server)
-        own = [f"models.{name}" for name, _ in self._named()]
+        own = [f"models.{name}" for name, _ in self._name_models()]
         return Origin(of_server.file, of_server.given | dict.fromkeys([*self.engine, *own], ""))
 
     @property
     def notes(self) -> list[str]:
         """Sentences about the names of models that are other than one would expect."""
-        found = [rename_note(name, argument) for name, argument in self._named()]
+        found = [rename_note(name, argument) for name, argument in self._name_models()]
         return [note for note in found if note]
 
-    def _named(self) -> list[tuple[str, str]]:
+    def _name_models(self) -> list[tuple[str, str]]:
         """The models with their names, those with no mistake."""
         found: dict[str, str] = {}
         for argument in self.models:
@@ -101,7 +101,7 @@ def load_checked(given: Given) -> Config:
 
         later = Mistakes()
         list(preflight.look(settings, later))
-        found.errors += given.origin.told(later.errors)
+        found.errors += given.origin.locate(later.errors)
     found.raise_all()
     return settings
 

@@ -144,7 +144,7 @@ def create(config: Path | None, as_json: bool, **asked: Any) -> None:
 
     place, key, secret = or_exit(run)
     _tell_secret(key, secret, as_json)
-    _note(f"{_called(key)} is in the store {place.store}.{place.hint}")
+    _note(f"{_name_of(key)} is in the store {place.store}.{place.hint}")
     _tell_servers(place)
 
 
@@ -162,7 +162,7 @@ def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
 
     place, key, made = or_exit(run)
     _tell_secret(key, made, as_json)
-    _note(f"{_called(key)} of the store {place.store} has a new secret; the old one works for {overlap} more.")  # fmt: skip
+    _note(f"{_name_of(key)} of the store {place.store} has a new secret; the old one works for {overlap} more.")  # fmt: skip
 
 
 def limit(
@@ -180,14 +180,14 @@ def limit(
         return _Place(config).ask(lambda keys: keys.limit(name, changes))
 
     key = or_exit(run)
-    shown = _shown(key.limits) or "no limits of its own"
-    tell(json.dumps(told(key, time.time())) if as_json else f"{_called(key)} has {shown}.")
+    shown = _format_limits(key.limits) or "no limits of its own"
+    tell(json.dumps(told(key, time.time())) if as_json else f"{_name_of(key)} has {shown}.")
 
 
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
     key = or_exit(lambda: _Place(config).ask(lambda keys: keys.revoke(name)))
-    tell(json.dumps(told(key, time.time())) if as_json else f"{_called(key)} is revoked.")
+    tell(json.dumps(told(key, time.time())) if as_json else f"{_name_of(key)} is revoked.")
 
 
 def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
@@ -200,7 +200,7 @@ def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
                 raise ConfigError("--yes: is needed where stdin is no terminal, since nobody can be asked. Nothing was deleted.")  # fmt: skip
             key = place.ask(lambda keys: keys.named(name))
             if key is not None:
-                about = f"Delete {_called(key)}, {state(key, time.time())}, from the store {place.store}?"
+                about = f"Delete {_name_of(key)}, {state(key, time.time())}, from the store {place.store}?"
                 click.confirm(about, abort=True, err=True)
         return place, *place.ask(lambda keys: keys.delete(name))
 
@@ -208,7 +208,7 @@ def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         tell(json.dumps(told(key, time.time()) | {"state": "deleted", "keys_left": left}))
     else:
-        tell(f"{_called(key)} is deleted from the store {place.store}.")
+        tell(f"{_name_of(key)} is deleted from the store {place.store}.")
     _note(f"What it used stays in the ledger under {key.id}; what it stored is deleted when it is old enough.")  # fmt: skip
     if not left:
         _note("It was the last key: servers that start with this store from now on ask for none. Those that ask for keys now do so until they are restarted.")  # fmt: skip
@@ -248,7 +248,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
             key.id,
             key.owner or "-",
             "all" if key.models is None else ",".join(key.models),
-            _shown(key.limits) or "-",
+            _format_limits(key.limits) or "-",
             _day(key.created_at),
             "never" if key.expires_at is None else _day(key.expires_at),
             state(key, time.time()),
@@ -326,15 +326,15 @@ def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
         tell(json.dumps(told(key, time.time()) | {"key": secret}) if as_json else secret)
         flush()
     except OSError as error:
-        fail(f"{_called(key)} has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip
+        fail(f"{_name_of(key)} has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip
 
 
-def _called(key: Key) -> str:
+def _name_of(key: Key) -> str:
     """A key by its name and its id."""
     return f"{escaped(key.name)} ({key.id})"
 
 
-def _shown(limits: Mapping[str, float]) -> str:
+def _format_limits(limits: Mapping[str, float]) -> str:
     return ",".join(f"{name}={most:.12g}" for name, most in limits.items())
 
 

@@ -79,7 +79,7 @@ def _model(
             spec = sources.spec_of(name, source, table, shared=shared)
             here = _here(spec)
             backend = None if here is None else sources.backend(here)
-            told = _told(spec, backend)
+            told = _describe(spec, backend)
             if here is None or backend is None:
                 _check_beside(spec, found)
             else:
@@ -148,7 +148,7 @@ def _here(spec: BackendSpec) -> BackendSpec | None:
     return None if path is None else structs.replace(spec, location=str(path))
 
 
-def _told(spec: BackendSpec, backend: Backend | None) -> list[str]:
+def _describe(spec: BackendSpec, backend: Backend | None) -> list[str]:
     """Describe a backend in a few words."""
     kind, config = sources.kind_of(spec.scheme), spec.config
     words = [called(spec.scheme)]

@@ -112,7 +112,7 @@ def choose(config: Path | None, server: str | None) -> list[AdminClient]:
         ConfigError: There is none.
     """
     if server is not None:
-        return [_named(server)]
+        return [_find(server)]
     file = config_load.origin_of(config).file
     if file is None:
         found, silent = running(process_environment())
@@ -161,7 +161,7 @@ def _choice(servers: Sequence[Server]) -> str:
     return f"Name one with --server PORT: {'; '.join(map(str, servers))}."
 
 
-def _named(server: str) -> AdminClient:
+def _find(server: str) -> AdminClient:
     """
     The server of a port, a URL, a process or a socket.
 

@@ -54,7 +54,7 @@ class Origin(Struct, frozen=True):
     file: Path | None = None
     given: dict[str, str] = {}
 
-    def told(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
+    def locate(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
         """Return errors with their places before them: the file and the line, in its order, the variable or the flag."""
         with_lines, others = [], []
         known: Mapping[OptionPath, int] = {}
@@ -63,7 +63,7 @@ class Origin(Struct, frozen=True):
             places = (*error.path[:1], table, *error.path[2:3])
             given = next((at for at in places if at in self.given), None)
             if given is not None:
-                others.append(self._given(str(given), error))
+                others.append(self._locate_given(str(given), error))
             elif self.file is None or not error.path:
                 others.append(error)
             else:
@@ -75,7 +75,7 @@ class Origin(Struct, frozen=True):
                 with_lines.append((line, ConfigError(f"{place}: {error}")))
         return [error for _, error in sorted(with_lines, key=itemgetter(0))] + others
 
-    def _given(self, option: str, error: ConfigError) -> ConfigError:
+    def _locate_given(self, option: str, error: ConfigError) -> ConfigError:
         place, text = self.given[option], str(error)
         if place and len(error.path) == 1:
             text = f"{place}: {text.removeprefix(f'{option}: ')}"

@@ -69,20 +69,20 @@ def read(
     if origin.file is not None:
         values = fill_secrets(read_file(origin.file), Config, env, found, used)
         good = _of_tables(resolve_paths(values, Config, origin.file.parent), found)
-    errors = Origin(origin.file).told(found.errors)
+    errors = Origin(origin.file).locate(found.errors)
     if found.full:
         errors.append(ConfigError(f"{origin.file}: there may be more mistakes; mend these first."))
     given = fill_secrets(given, Config, env, of_flags, used)
     unknown_variables({name: env[name] for name in env.keys() - used}, of_flags)
     good |= resolve_paths(_from_environment(env, of_flags), Config, None)
     good |= _of_tables(resolve_paths(given, Config, None), of_flags)
-    errors += Origin(None, origin.given).told(of_flags.errors)
+    errors += Origin(None, origin.given).locate(of_flags.errors)
     config = Config(**good)
     broken = {error.path[0] for error in (*found.errors, *of_flags.errors) if error.path}
     contradictions = Mistakes()
     with contradictions:
         check(config, broken)
-    errors += origin.told(contradictions.errors)
+    errors += origin.locate(contradictions.errors)
     return config, Mistakes(errors)
 
 

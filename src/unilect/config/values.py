@@ -125,7 +125,7 @@ def in_words(kind: inspect.Type) -> str:
         case inspect.Metadata():
             examples = (kind.extra_json_schema or {}).get("examples")
             words = in_words(kind.type)
-            return f"{words} such as {_quoted(examples)}" if examples else words
+            return f"{words} such as {_quote(examples)}" if examples else words
         case inspect.UnionType():
             return " or ".join(
                 dict.fromkeys(
@@ -133,7 +133,7 @@ def in_words(kind: inspect.Type) -> str:
                 )
             )
         case inspect.LiteralType():
-            return f"one of {_quoted(sorted(kind.values, key=str))}"
+            return f"one of {_quote(sorted(kind.values, key=str))}"
         case inspect.StrType():
             return "text" + _at_most(kind.max_length, " characters")
         case inspect.IntType():
@@ -224,7 +224,7 @@ def _wrong(place: inspect.Type, value: Any, message: str, secret: bool) -> tuple
     return tuple(steps), f"expected {expected}, found {describe_value(found, secret)}.{hint}"
 
 
-def _quoted(values: Iterable[Any]) -> str:
+def _quote(values: Iterable[Any]) -> str:
     return ", ".join(f"`{value}`" for value in values)
 
 

@@ -50,7 +50,7 @@ def check_fixed(before: Config, after: Config) -> None:
         ConfigError: They do not.
     """
     found = Mistakes()
-    for name in _fixed(before, after):
+    for name in _find_fixed(before, after):
         if name in ("tls_cert", "tls_key") and None not in (before.tls_cert, after.tls_cert):
             continue
         found.at(
@@ -59,13 +59,13 @@ def check_fixed(before: Config, after: Config) -> None:
     found.raise_all()
 
 
-def _fixed(one: Table, other: Table) -> Iterator[str]:
+def _find_fixed(one: Table, other: Table) -> Iterator[str]:
     """Yield the options in which two tables differ, and which are not live; of a table in them, none of what differs may be so."""
     for name in type(one).__struct_fields__:
         was, now = getattr(one, name), getattr(other, name)
         if was == now or (name in type(one).declared and type(one).declared[name].live):
             continue
-        if not (isinstance(was, Table) and isinstance(now, Table)) or any(_fixed(was, now)):
+        if not (isinstance(was, Table) and isinstance(now, Table)) or any(_find_fixed(was, now)):
             yield name
 
 
@@ -97,7 +97,7 @@ def compare(
 
 def same_backends(one: ModelConfig, other: ModelConfig) -> bool:
     """Return True if two tables differ in nothing that a backend knows of."""
-    return not any(_fixed(one, other))
+    return not any(_find_fixed(one, other))
 
 
 def _options(before: Config, after: Config) -> list[str]:

@@ -241,7 +241,7 @@ class Reloader:
                 part.check(config)
         with found:
             models = sources.build_models(config, self._registry.checker)
-        Mistakes(self._source.origin.told(found.errors)).raise_all()
+        Mistakes(self._source.origin.locate(found.errors)).raise_all()
         was, now = sources.models_of(self._config), sources.models_of(config)
         kept = {model.name: model for model in models if self._is_kept(model.name, was, now)}
         demanded = [

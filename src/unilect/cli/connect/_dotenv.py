@@ -11,12 +11,12 @@ _PLAIN = re.compile(r"[\w.+/=:-]+")
 
 def parse(text: str) -> dict[str, str]:
     """The values by name, without their quotes."""
-    return {name: _unquoted(value.strip(" \t")) for name, value in _LINE.findall(text)}
+    return {name: _unquote(value.strip(" \t")) for name, value in _LINE.findall(text)}
 
 
 def dump(data: dict[str, str]) -> str:
     """Variables as a file."""
-    return "".join(f"{name}={_quoted(value)}\n" for name, value in data.items())
+    return "".join(f"{name}={_quote(value)}\n" for name, value in data.items())
 
 
 def edit(text: str, setting: Setting) -> str:
@@ -29,10 +29,10 @@ def edit(text: str, setting: Setting) -> str:
     return text + ("" if not text or text.endswith("\n") else "\n") + line
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return value if _PLAIN.fullmatch(value) else json.dumps(value)
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
     return value[1:-1] if quoted else value

@@ -55,7 +55,7 @@ def edit(text: str, setting: Setting) -> str:
         if index is None:
             return _insert(text, node, setting.path[depth:], setting.value, unit)
         node = node.inside[index]
-    new = _indented(setting.value, _indent(text, node.start), unit)
+    new = _indent_lines(setting.value, _indent(text, node.start), unit)
     return text[: node.start] + new + text[node.end :]
 
 
@@ -71,7 +71,7 @@ def _insert(text: str, node: _Node, path: Sequence[Step], value: Any, unit: str)
     if inner == indent:
         inner += unit
     step = path[0]
-    new = _indented(nest(path[1:], value), inner, unit)
+    new = _indent_lines(nest(path[1:], value), inner, unit)
     if isinstance(step, str):
         new = f"{json.dumps(step, ensure_ascii=False)}: {new}"
     return f"{text[:last]}{comma}{rest}\n{inner}{new}\n{indent}{text[close:]}"
@@ -89,7 +89,7 @@ def _indent(text: str, at: int) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-def _indented(value: Any, indent: str, unit: str) -> str:
+def _indent_lines(value: Any, indent: str, unit: str) -> str:
     lines = json.dumps(value, indent=unit, ensure_ascii=False).split("\n")
     return f"\n{indent}".join(lines)
 

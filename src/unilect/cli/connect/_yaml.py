@@ -49,7 +49,7 @@ def edit(text: str, setting: Setting) -> str:
     old = re.compile(rf"^{re.escape(str(key))}[ \t]*:{_VALUE}", re.MULTILINE)
     if old.search(text):
         return old.sub(lambda match: line, text, count=1)
-    return _ended(text) + line + "\n"
+    return _end_line(text) + line + "\n"
 
 
 def _with_entry(text: str, key: str, named: Named, value: Any) -> str:
@@ -57,7 +57,7 @@ def _with_entry(text: str, key: str, named: Named, value: Any) -> str:
     head = re.compile(rf"^{re.escape(key)}[ \t]*:[ \t]*(#[^\n]*)?\n", re.MULTILINE).search(text)
     if head is None:
         empty = re.compile(rf"^{re.escape(key)}[ \t]*:[ \t]*\[[ \t]*\][ \t]*\n?", re.MULTILINE)
-        return _ended(empty.sub("", text)) + f"{key}:\n" + _entry(value, "")
+        return _end_line(empty.sub("", text)) + f"{key}:\n" + _entry(value, "")
     lines = text[head.end() :].splitlines(keepends=True)
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     indent = first[: len(first) - len(first.lstrip())] if first.lstrip().startswith("-") else ""
@@ -106,7 +106,7 @@ def _entry(value: Any, indent: str) -> str:
     return "".join(f"{indent}{line}\n" for line in lines)
 
 
-def _ended(text: str) -> str:
+def _end_line(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 

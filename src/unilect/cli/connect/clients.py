@@ -318,7 +318,7 @@ def _zed(server: Server, environment: Mapping[str, str]) -> Lines:
     settings = (Setting(("language_models", "openai_compatible", NAME), provider),)
     path = f"{_config_home(environment)}/zed/settings.json"
     shell = _shell(_key(server, VARIABLE), "zed")  # Zed makes this name from the provider's
-    return Lines((File(path, "json", settings),), (shell,), _assumed(server))
+    return Lines((File(path, "json", settings),), (shell,), _note_assumed(server))
 
 
 def _vscode(server: Server, environment: Mapping[str, str]) -> Lines:
@@ -343,7 +343,7 @@ def _vscode(server: Server, environment: Mapping[str, str]) -> Lines:
     path = f"{_config_home(environment)}/Code/User/chatLanguageModels.json"
     settings = (Setting((Named("name", NAME),), entry),)
     file = File(path, "json", settings, secret=server.needs_key)
-    return Lines((file,), (), _assumed(server))
+    return Lines((file,), (), _note_assumed(server))
 
 
 def _output(model: Model) -> int:
@@ -403,7 +403,7 @@ def _config_home(environment: Mapping[str, str]) -> str:
     return environment.get("XDG_CONFIG_HOME") or "~/.config"
 
 
-def _assumed(server: Server) -> tuple[str, ...]:
+def _note_assumed(server: Server) -> tuple[str, ...]:
     names = [model.name for model in server.models if model.context is None]
     told = (
         f"The server does not tell the context of {', '.join(names)}; {ASSUMED_CONTEXT} is assumed."

@@ -63,7 +63,7 @@ def connect(
     with_key = client.lines(server._replace(key=key or server.key), environment)
     changes = [plan(file, replace) for file in with_key.files]
     for change in changes:
-        yield _written(change)
+        yield _apply(change)
 
 
 def render_lines(lines: Lines) -> str:
@@ -79,7 +79,7 @@ def blocks_of(lines: Lines) -> list[Text]:
     return [*files, *lines.texts]
 
 
-def _written(change: Change) -> str:
+def _apply(change: Change) -> str:
     """Write a file, and say what was set in it."""
     if not change.needed:
         return f"{change.path}: has these lines already; nothing to write."
