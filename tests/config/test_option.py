@@ -6,7 +6,11 @@ import msgspec
 import pytest
 from msgspec import Meta
 
+from unilect.config.admin import AdminConfig
+from unilect.config.model import ModelConfig
 from unilect.config.option import Option, Table, option
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
 
 
 class Base(Table, frozen=True, kw_only=True):
@@ -40,3 +44,15 @@ def test_what_is_declared() -> None:
 
     assert {"size": size} == Base.declared
     assert {"size": size, "names": Option(default=[], description="Names.")} == Longer.declared
+
+
+@pytest.mark.parametrize("table", [Config, ModelConfig, StoreConfig, AdminConfig])
+def test_declarations_fit_together(table: type[Table]) -> None:
+    """What an option needs is an option of its table, no two have a flag, and what may be a path or a secret is a text or a list of such."""
+    names = [one.flag.name for one in table.declared.values() if one.flag]
+    texts = {name: str(kind) for name, kind in table.__annotations__.items()}
+
+    assert len(names) == len(set(names))
+    for name, one in table.declared.items():
+        assert one.needs in ("", *table.declared)
+        assert "str" in texts[name] or not (one.path or one.secret)

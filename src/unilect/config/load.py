@@ -118,7 +118,7 @@ def _of_tables(values: Mapping[str, Any], found: Mistakes) -> dict[str, Any]:
             break
         path = ("models", name)
         if (wrong := wrong_name(name)) is not None:
-            found.at(path, f"{wrong}")
+            found.at(path, wrong)
         elif not isinstance(table, dict):
             why = f"expected a table [models.{name}], found {describe_value(table)}."
             found.add(f"models.{name}: {why}", path)
