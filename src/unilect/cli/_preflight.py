@@ -124,7 +124,7 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
             state = asyncio.run(Upkeep(store, environment).look())
         except ConfigError as error:
             told = str(error).removeprefix("store: ")
-            raise OptionError(("store", "url"), f"{told}") from error
+            raise OptionError(("store", "url"), told) from error
         if state.problems:
             raise OptionError(
                 ("store", "url"),

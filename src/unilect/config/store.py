@@ -180,7 +180,7 @@ def check_store(store: StoreConfig) -> None:
         try:
             check_url(store.url)
         except ConfigError as error:
-            raise OptionError(("store", "url"), f"{error}") from error
+            raise OptionError(("store", "url"), str(error)) from error
 
 
 def check_url(url: str) -> None:
