@@ -242,13 +242,13 @@ def model(
 
 
 def _secrets(source: str, config: ModelConfig) -> Secrets:
-    """Return what no error of a backend may tell: its key, and the credentials in its URL."""
+    """Collect what no error of a backend may reveal: its key, and the credentials in its URL."""
     return Secrets([config.api_key, *secrets_of(source)])
 
 
 def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[Any], Any]:
     """
-    Check what can be told of a model's table without its backends.
+    Check a model's table as far as that is possible without its backends.
 
     Args:
         found: Collects the mistakes.
@@ -287,7 +287,7 @@ def spec_of(
     engines: int = 1,
 ) -> BackendSpec:
     """
-    Make the spec of a model's backend.
+    Make the specification of a backend of a model.
 
     Raises:
         ConfigError: The source cannot be served.
@@ -321,7 +321,7 @@ def backend(spec: BackendSpec) -> Backend:
 
 
 def _entry(scheme: str) -> EntryPoint:
-    """Return the entry point of the factory of a scheme that is known."""
+    """Return the entry point of the factory of a known scheme."""
     return _ours().get(scheme) or plugins.found(plugins.BACKENDS)[0][scheme]
 
 
@@ -379,7 +379,7 @@ def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
 
 def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:
     """
-    Return what lists the models of a table's server: `list_models` beside the factory of its backend.
+    Return the function that lists the models of a table's server: `list_models` beside the factory of its backend.
 
     Raises:
         ConfigError: The source is not a server, or there are several sources.

@@ -44,10 +44,10 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 def check_fixed(before: Config, after: Config) -> None:
     """
-    Check that two configurations differ in what a running server can change.
+    Check that no option that needs a restart differs between two configurations.
 
     Raises:
-        ConfigError: They do not.
+        ConfigError: One differs.
     """
     found = Mistakes()
     for name in _find_fixed(before, after):
@@ -77,7 +77,7 @@ def compare(
     restarted: Iterable[str],
 ) -> Changes:
     """
-    Work out what differs.
+    Compare two configurations.
 
     Args:
         was, now: The models' tables.
@@ -96,7 +96,7 @@ def compare(
 
 
 def same_backends(one: ModelConfig, other: ModelConfig) -> bool:
-    """Return True if two tables differ in nothing that a backend knows of."""
+    """Return True if two tables differ only in what backends do not know."""
     return not any(_find_fixed(one, other))
 
 

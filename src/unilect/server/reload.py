@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
 
 class Changing(Protocol):
-    """A part that goes by the configuration beside the models, such as the addresses."""
+    """The parts of a server beside the models that follow the configuration, such as the addresses."""
 
     async def look(self) -> None:
         """Look at what a configuration is checked with, such as the keys of the store."""
@@ -252,7 +252,7 @@ class Reloader:
         return _Plan(config, tls, models, kept, woken)
 
     def _is_kept(self, name: str, was: dict[str, ModelConfig], now: dict[str, ModelConfig]) -> bool:
-        """Return True if a model goes on with the backends that it has."""
+        """Return True if a model keeps the backends that it has."""
         return (
             name in was
             and name in self._registry.models
@@ -355,7 +355,7 @@ class Reloader:
 
 
 def first_message(group: BaseExceptionGroup[UnilectError]) -> str:
-    """Return what the operator is told of the first error of several."""
+    """Return the operator's message of the first of several errors."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -369,7 +369,7 @@ def _stopping() -> BackendUnavailable:
 
 
 def _mark(file: Path | None) -> tuple[int, ...] | None:
-    """Return what tells one version of a file from another, also where an editor puts a new file in its place; None without one."""
+    """Return what distinguishes one version of a file from another, also where an editor replaces the file; None without one."""
     if file is None:
         return None
     try:
