@@ -17,8 +17,8 @@ from torchside import need
 pytestmark = [pytest.mark.heavy, environments.may_install]
 TOKENS = 24
 AT_ONCE = 8
-#: A few questions of different tasks; `UNILECT_QUESTIONS=50` asks so many.
-COUNT = int(os.environ.get("UNILECT_QUESTIONS", "4"))
+#: A few questions of different tasks; `UNILECT_TEST_QUESTIONS=50` asks so many.
+COUNT = int(os.environ.get("UNILECT_TEST_QUESTIONS", "4"))
 CONFIG = """\
 [models.gguf]
 source = "{file}"
