@@ -28,8 +28,8 @@ COUNT = {"type": "integer", "minimum": 1, "maximum": 100, "default": 30}
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 AT_ONCE = 8
 LEAST = 17  # schemas that each engine enforces as it writes; others are held against the finished answer
-#: How often each schema is asked for, with other seeds; `UNILECT_SCHEMA_TIMES=10` asks so often.
-TIMES = int(os.environ.get("UNILECT_SCHEMA_TIMES", "1"))
+#: How often each schema is asked for, with other seeds; `UNILECT_TEST_SCHEMAS=10` asks so often.
+TIMES = int(os.environ.get("UNILECT_TEST_SCHEMAS", "1"))
 
 
 def closed(**properties: Any) -> dict[str, Any]:
