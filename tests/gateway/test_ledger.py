@@ -11,7 +11,7 @@ from unilect.errors import AuthenticationError, BackendError, LedgerUnavailable,
 from unilect.gateway import _writer, ledger
 from unilect.gateway.ledger import Rule, State
 from unilect.store.journal import LOST, About, Journal
-from unilect.store.ledger import CORRECTED
+from unilect.store.records import CORRECTED
 
 
 async def test_a_row(tmp_path: Path, url: str) -> None:

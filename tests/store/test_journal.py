@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unilect.errors import StoreUnavailable
 from unilect.store.journal import LOST, About, Journal, dead
-from unilect.store.ledger import Row
+from unilect.store.records import LedgerRow
 
 ABOUT = About("req_1.a1", 1.5, "key_A", "lab", "m", "openai", "chat.completions")
 #: Takes slots and is killed. Arguments: the stem, the number of slots, and of writes into each.
@@ -31,7 +31,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def left(stem: Path) -> list[Row]:
+def left(stem: Path) -> list[LedgerRow]:
     """What dead servers have left; it stays."""
     found = dead(stem)
     rows = [row for one in found for row in one.rows]
@@ -47,7 +47,7 @@ def test_a_killed_process(tmp_path: Path) -> None:
     assert -9 == done.returncode
 
     (found,) = dead(stem)
-    expected = Row(
+    expected = LedgerRow(
         id="r7",
         at=7.0,
         key="key_A",
@@ -146,7 +146,7 @@ def test_a_slot_is_used_again(tmp_path: Path) -> None:
     journal.take(About("req_2", 2.0))
     journal.close()
 
-    assert [Row(id="req_2", at=2.0, status=499, finish=LOST)] == left(tmp_path / "u")
+    assert [LedgerRow(id="req_2", at=2.0, status=499, finish=LOST)] == left(tmp_path / "u")
 
 
 def test_long_and_strange_texts(tmp_path: Path) -> None:

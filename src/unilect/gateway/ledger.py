@@ -35,7 +35,8 @@ from unilect.redact import redacted
 from unilect.requests import Call, Request
 from unilect.store.database import ABSENT
 from unilect.store.journal import About, Dead, Journal, Slot, dead
-from unilect.store.ledger import Ledger, Row
+from unilect.store.ledger import Ledger
+from unilect.store.records import LedgerRow
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
@@ -372,14 +373,14 @@ class Recorded(Struct, eq=False):
             (time.perf_counter() - self._context.started) * 1000,
         )
 
-    def _row(self, usage: Usage, status: int) -> Row:
+    def _row(self, usage: Usage, status: int) -> LedgerRow:
         if status == CLIENT_LEFT and (ended := self._context.ended) is not None:
             status = ended.status  # it was ended by us, and its client is told why
         about, meter, context = self._about, self._meter, self._context
         first_s = None if meter is None else meter.first_token_s
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         cached = usage.cached_tokens or 0
-        return Row(
+        return LedgerRow(
             id=about.id,
             at=about.at,
             key=about.key,

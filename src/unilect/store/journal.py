@@ -28,8 +28,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from unilect.errors import StoreUnavailable
-from unilect.store._failures import unavailable
-from unilect.store.ledger import Row
+from unilect.store.failures import unavailable
+from unilect.store.records import LedgerRow
 
 log = logging.getLogger("unilect")
 LOST = "lost"  # the finish reason of a request whose server has died
@@ -57,7 +57,7 @@ Price: TypeAlias = tuple[float, float, float]
 
 
 class About(Struct, frozen=True, array_like=True):
-    """What is known of a request when it begins; as `Row`. The price is that of its model then; None where older servers did not note it."""
+    """What is known of a request when it begins; as `LedgerRow`. The price is that of its model then; None where older servers did not note it."""
 
     id: str
     at: float
@@ -290,7 +290,7 @@ def dead(stem: Path) -> list[Dead]:
     return found
 
 
-def _rows(file: int) -> Iterator[tuple[Row, Price | None]]:
+def _rows(file: int) -> Iterator[tuple[LedgerRow, Price | None]]:
     """The requests in a file, and what their models cost. One whose beginning is torn was not admitted yet."""
     for number in range(1, min(os.fstat(file).st_size // _SLOT, _MOST_SEGMENTS * _IN_SEGMENT)):
         slot = os.pread(file, _SLOT, number * _SLOT)
@@ -305,7 +305,7 @@ def _rows(file: int) -> Iterator[tuple[Row, Price | None]]:
         _, prompt, cached, completion, first_ms, taken_ms = counts
         known = structs.asdict(about)
         price = known.pop("price")
-        row = Row(
+        row = LedgerRow(
             **known,
             backend=backend,
             prompt=int(prompt),
