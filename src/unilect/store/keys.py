@@ -97,7 +97,7 @@ class KeyStore:
         return await self._database.write(add)
 
     async def all(self) -> list[Key]:
-        """Every key, the oldest first."""
+        """Read every key, the oldest first."""
         return await self._database.read(lambda connection: keys.all(connection))
 
     async def revoke(self, name: str) -> Key:
@@ -199,11 +199,11 @@ class KeyStore:
         return await self._database.write(change)
 
     async def find(self, secret_id: str) -> Secret | None:
-        """The secret with this public part."""
+        """Read the secret with this public part."""
         return await self._database.read(lambda connection: keys.find(connection, secret_id))
 
     async def named(self, name: str) -> Key | None:
-        """The key of an id or a name; of several the one that can be used, or else the newest."""
+        """Read the key of an id or a name; of several the one that can be used, or else the newest."""
         now = self.clock()
 
         def look(connection: Connection) -> Key | None:
@@ -214,7 +214,7 @@ class KeyStore:
         return await self._database.read(look)
 
     async def get(self, id: str) -> Key:
-        """The key of an id that was there; where it is not any more, it is as if revoked."""
+        """Read the key of an id that was there; where it is not any more, it is as if revoked."""
         return await self._database.read(lambda connection: keys.get(connection, id))
 
     async def changed(self, since: int) -> KeyChanges | None:
@@ -286,7 +286,7 @@ def _time(at: float | None) -> str | None:
 
 def _named(keys: Sequence[Key], name: str, now: float) -> Key:
     """
-    The key of an id, or of a name.
+    Choose the key of an id, or of a name.
 
     Raises:
         ConfigError: There is none that can be used.
@@ -308,5 +308,5 @@ def _unknown(keys: Sequence[Key], name: str, now: float) -> ConfigError:
 
 
 def _of(keys: Sequence[Key], name: str) -> list[Key]:
-    """The key of an id, or else those of a name: who names an id means no key that is only called so."""
+    """Choose the key of an id, or else those of a name: who names an id means no key that is only called so."""
     return [key for key in keys if key.id == name] or [key for key in keys if key.name == name]

@@ -92,7 +92,7 @@ class Store:
     @property
     def journals(self) -> Path | None:
         """
-        What the paths of the journals of this database's servers begin with: beside its file, or in the folder of the user's data.
+        Stem of the paths of the journals of this database's servers: beside its file, or in the folder of the user's data.
 
         None where there is no such folder, or where the database is in memory, which no journal outlives.
         """

@@ -1,5 +1,5 @@
 """
-What an operator does with a store: look whether it is sound, bring its tables up to date, copy it.
+Upkeep of a store by its operator: see that it is sound, make its tables, copy it.
 
 A file is read beside the server that uses it, by a connection of its own that cannot write: neither waits for the other.
 

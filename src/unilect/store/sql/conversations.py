@@ -11,10 +11,13 @@ _ALIVE = "WHERE owner = ? AND id = ? AND used_at > ?"
 _APPENDED = "UPDATE conversations SET used_at = ?, size = size + ?, next_position = next_position + ? WHERE owner = ? AND id = ?"
 _OF_ITEMS = "FROM conversation_items WHERE owner = ? AND conversation = ?"
 _SIZES = f"SELECT position, length(body) {_OF_ITEMS} AND position"
-_OLDER, _NEWER = (
-    f"{_SIZES} < ? ORDER BY position DESC LIMIT ?",
-    f"{_SIZES} > ? ORDER BY position LIMIT ?",
-)
+_OLDER = f"{_SIZES} < ? ORDER BY position DESC LIMIT ?"
+_NEWER = f"{_SIZES} > ? ORDER BY position LIMIT ?"
+_BETWEEN = f"SELECT id, body {_OF_ITEMS} AND position BETWEEN ? AND ? ORDER BY position"
+_OLDEST = f"SELECT id, body {_OF_ITEMS} ORDER BY position LIMIT ?"
+_CREATE = """
+INSERT INTO conversations (owner, id, metadata, created_at, used_at, size, next_position) VALUES (?, ?, ?, ?, ?, ?, 0)
+"""
 
 
 def create(
@@ -23,15 +26,7 @@ def create(
     """Begin a conversation; returns the bytes that it takes."""
     connection.run("DELETE FROM conversations WHERE owner = ? AND id = ?", owner, id)
     own_size = size_of(metadata, ())
-    connection.run(
-        "INSERT INTO conversations (owner, id, metadata, created_at, used_at, size, next_position) VALUES (?, ?, ?, ?, ?, ?, 0)",
-        owner,
-        id,
-        metadata,
-        scope.now,
-        scope.now,
-        own_size,
-    )
+    connection.run(_CREATE, owner, id, metadata, scope.now, scope.now, own_size)
     return own_size + (append(connection, scope, owner, id, items) or 0)
 
 
@@ -69,8 +64,10 @@ def append(
     if position is None:
         return None
     new = {item.id: item.body for item in items}
-    there = "SELECT id, length(body) FROM conversation_items WHERE owner = ? AND conversation = ? AND id = ANY(?)"
-    old = dict[str, int](connection.rows(there, owner, id, list(new)))
+    there = connection.rows(
+        f"SELECT id, length(body) {_OF_ITEMS} AND id = ANY(?)", owner, id, [*new]
+    )
+    old = dict[str, int](there)
     if old:
         connection.run_many(
             "UPDATE conversation_items SET body = ? WHERE owner = ? AND conversation = ? AND id = ?",
@@ -100,12 +97,7 @@ def whole(
     if size is None:
         return None
     scope.check_size(size, "conversation")
-    rows = connection.rows(
-        "SELECT id, body FROM conversation_items WHERE owner = ? AND conversation = ? ORDER BY position LIMIT ?",
-        owner,
-        id,
-        most,
-    )
+    rows = connection.rows(_OLDEST, owner, id, most)
     return [Item(*row) for row in rows]
 
 
@@ -128,12 +120,7 @@ def page(
         return None
     start = -1 if not newest_first else 2**31 - 1
     if after is not None:
-        at = connection.scalar(
-            "SELECT position FROM conversation_items WHERE owner = ? AND conversation = ? AND id = ?",
-            owner,
-            id,
-            after,
-        )
+        at = connection.scalar(f"SELECT position {_OF_ITEMS} AND id = ?", owner, id, after)
         if at is None:
             raise InvalidRequest(
                 f"after: the conversation has no item {after[:100]!r}. Send the `last_id` of a page before.",
@@ -149,8 +136,7 @@ def page(
         taken.append(position)
     if not taken:
         return [], bool(sizes)
-    page = f"SELECT id, body {_OF_ITEMS} AND position BETWEEN ? AND ? ORDER BY position"
-    rows = connection.rows(page, owner, id, min(taken), max(taken))
+    rows = connection.rows(_BETWEEN, owner, id, min(taken), max(taken))
     items = [Item(*row) for row in rows]
     return items[::-1] if newest_first else items, len(taken) < len(sizes)
 
@@ -159,12 +145,7 @@ def item(connection: Connection, scope: Scope, owner: str, id: str, item: str) -
     """Read one of its items."""
     if get(connection, scope, owner, id) is None:
         return None
-    body = connection.scalar(
-        "SELECT body FROM conversation_items WHERE owner = ? AND conversation = ? AND id = ?",
-        owner,
-        id,
-        item,
-    )
+    body = connection.scalar(f"SELECT body {_OF_ITEMS} AND id = ?", owner, id, item)
     return None if body is None else Item(item, body)
 
 
@@ -173,11 +154,6 @@ def delete_item(connection: Connection, scope: Scope, owner: str, id: str, item_
     found = item(connection, scope, owner, id, item_id)
     if found is None:
         return False
-    connection.run(
-        "DELETE FROM conversation_items WHERE owner = ? AND conversation = ? AND id = ?",
-        owner,
-        id,
-        item_id,
-    )
+    connection.run(f"DELETE {_OF_ITEMS} AND id = ?", owner, id, item_id)
     connection.run(_APPENDED, scope.now, -len(found.body) - ROW_BYTES, 0, owner, id)
     return True

@@ -18,10 +18,9 @@ from unilect.store.sql.scope import ROW_BYTES, Scope, size_of
 AT_ONCE = 32
 _TIMES_READ = 4  # what is read for some items, to what may be read at once
 _COLUMNS = "owner, id, parent, conversation, status, instance, created_at, used_at, size, events_size, kept_at, talk, body, events"
-_GET = """
-SELECT status, body, talk, parent, conversation, created_at, events, instance FROM responses
-WHERE owner = ? AND id = ? AND used_at > ?
-"""
+_LIVING = "FROM responses WHERE owner = ? AND id = ? AND used_at > ?"
+_GET = f"SELECT status, body, talk, parent, conversation, created_at, events, instance {_LIVING}"
+_TOUCH = "INSERT INTO instances (id, touched_at) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET touched_at = excluded.touched_at"
 _UPWARDS = """
 WITH RECURSIVE up (owner, id, parent, depth) AS (
   SELECT owner, id, parent, 0 FROM responses WHERE owner = ? AND id = ? AND used_at > ?
@@ -198,8 +197,7 @@ def items(connection: Connection, scope: Scope, owner: str, ids: Sequence[str]) 
 
 def delete(connection: Connection, scope: Scope, owner: str, id: str) -> bool:
     """Remove a response; returns True if it was there."""
-    gone = "DELETE FROM responses WHERE owner = ? AND id = ? AND used_at > ?"
-    return connection.run(gone, owner, id, scope.since) > 0
+    return connection.run(f"DELETE {_LIVING}", owner, id, scope.since) > 0
 
 
 def update(
@@ -223,12 +221,8 @@ def update(
     Returns:
         The bytes that this adds; None where it was not changed.
     """
-    row = connection.row(
-        "SELECT status, talk, events_size, size, conversation FROM responses WHERE owner = ? AND id = ? AND used_at > ? FOR UPDATE",
-        owner,
-        id,
-        scope.since,
-    )
+    found = f"SELECT status, talk, events_size, size, conversation {_LIVING} FOR UPDATE"
+    row = connection.row(found, owner, id, scope.since)
     if row is None or (only_if and row[0] not in only_if):
         return None
     _, talk, events_size, old_size, conversation = row
@@ -247,16 +241,13 @@ def update(
 
 def touch(connection: Connection, scope: Scope, instance: str) -> None:
     """Note that a server lives."""
-    connection.run(
-        "INSERT INTO instances (id, touched_at) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET touched_at = excluded.touched_at",
-        instance,
-        scope.now,
-    )
+    connection.run(_TOUCH, instance, scope.now)
 
 
 def touched_at(connection: Connection, scope: Scope, instance: str) -> float | None:
     """Read when a server was touched last; None where it is not known."""
-    at: float | None = connection.scalar("SELECT touched_at FROM instances WHERE id = ?", instance)
+    at: float | None
+    at = connection.scalar("SELECT touched_at FROM instances WHERE id = ?", instance)
     return at
 
 
@@ -289,12 +280,8 @@ def _keep(connection: Connection, scope: Scope, owner: str, id: str) -> float:
     Returns:
         Until when they are kept; 0 where there is no such response.
     """
-    until: float | None = connection.scalar(
-        "SELECT kept_at FROM responses WHERE owner = ? AND id = ? AND used_at > ?",
-        owner,
-        id,
-        scope.since,
-    )
+    until: float | None
+    until = connection.scalar(f"SELECT kept_at {_LIVING}", owner, id, scope.since)
     if until is None:
         return 0.0
     if until >= scope.now:
@@ -329,9 +316,5 @@ def _with_items(
     homes = {home for id in ids if (home := home_of(id))}
     told = "SELECT response FROM response_items WHERE owner = ? AND id = ANY(?)"
     homes |= {home for (home,) in connection.rows(told, owner, list(ids))}
-    return connection.rows(
-        "SELECT created_at, length(talk), id FROM responses WHERE owner = ? AND id = ANY(?) AND used_at > ?",
-        owner,
-        list(homes),
-        scope.since,
-    )
+    sizes = "SELECT created_at, length(talk), id FROM responses WHERE owner = ? AND id = ANY(?) AND used_at > ?"
+    return connection.rows(sizes, owner, list(homes), scope.since)
