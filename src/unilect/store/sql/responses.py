@@ -17,6 +17,7 @@ from unilect.store.sql.scope import ROW_BYTES, Scope, size_of
 #: Responses that one statement inserts: it is a transaction by itself where nothing else has to be written.
 AT_ONCE = 32
 _TIMES_READ = 4  # what is read for some items, to what may be read at once
+_EMPTY = ("parent", "conversation")  # stored as NULL where they are
 _COLUMNS = "owner, id, parent, conversation, status, instance, created_at, used_at, size, events_size, kept_at, talk, body, events"
 _LIVING = "FROM responses WHERE owner = ? AND id = ? AND used_at > ?"
 _GET = f"SELECT status, body, talk, parent, conversation, created_at, events, instance {_LIVING}"
@@ -107,8 +108,8 @@ def row_of(one: StoredResponse, size: int, now: float, kept_at: float = 0.0) -> 
     return (
         one.owner,
         one.id,
-        one.parent,
-        one.conversation,
+        one.parent or "",
+        one.conversation or "",
         one.status,
         one.instance,
         one.created_at,
@@ -116,8 +117,8 @@ def row_of(one: StoredResponse, size: int, now: float, kept_at: float = 0.0) -> 
         size,
         len(one.events or b""),
         kept_at,
-        _encode_items((one.input, one.output)),
-        one.body,
+        bytearray(_encode_items((one.input, one.output))),
+        bytearray(one.body),
         one.events,
     )
 
@@ -253,8 +254,10 @@ def touched_at(connection: Connection, scope: Scope, instance: str) -> float | N
 
 @cache
 def _insertion(count: int) -> str:
-    row = f"({', '.join('?' * (_COLUMNS.count(',') + 1))})"
-    return f"INSERT INTO responses ({_COLUMNS}) VALUES {', '.join([row] * count)} ON CONFLICT DO NOTHING"
+    # Python's `sqlite3` looks for an adapter of each None and each `bytes`, which takes longer than to bind a text or a `bytearray`
+    names = _COLUMNS.split(", ")
+    row = ", ".join(["nullif(?, '')" if name in _EMPTY else "?" for name in names])
+    return f"INSERT INTO responses ({_COLUMNS}) VALUES {', '.join([f'({row})'] * count)} ON CONFLICT DO NOTHING"
 
 
 def _insert_all(connection: Connection, rows: Sequence[Sequence[object]]) -> int:

@@ -81,11 +81,11 @@ class SqliteConnection(Connection):
 
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Run a statement, and read all rows that it returns."""
-        return self._driver.execute(_translated(statement), _bound(values)).fetchall()
+        return self._execute(statement, values).fetchall()
 
     def run(self, statement: str, *values: object) -> int:
         """Run a statement; returns how many rows it has changed."""
-        return self._driver.execute(_translated(statement), _bound(values)).rowcount
+        return self._execute(statement, values).rowcount
 
     def run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> int:
         """Run a statement for each row of values."""
@@ -103,6 +103,11 @@ class SqliteConnection(Connection):
         self._driver.executescript(f"PRAGMA incremental_vacuum({pages})")
         return bool(self.scalar("PRAGMA freelist_count"))
 
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+        if ONE_OF in statement:  # a list is bound as JSON
+            values = tuple(json.dumps(one) if isinstance(one, list) else one for one in values)
+        return self._driver.execute(_translated(statement), values)
+
     def copy_to(self, path: Path) -> None:
         """Copy the database into a file, which is complete without others beside it."""
         with closing(sqlite3.connect(path)) as copy:
@@ -117,13 +122,6 @@ connect = SqliteConnection
 @lru_cache
 def _translated(statement: str) -> str:
     return statement.replace(ONE_OF, " IN (SELECT value FROM json_each(?))").replace(FOR_UPDATE, "")
-
-
-def _bound(values: tuple[object, ...]) -> Sequence[Any]:
-    """Values as SQLite takes them: a list as JSON."""
-    if list in map(type, values):
-        return [json.dumps(value) if isinstance(value, list) else value for value in values]
-    return values
 
 
 def reason(error: sqlite3.Error) -> str | None:
