@@ -163,7 +163,7 @@ def main() -> None:
         rows.append([name, median(costs), f"{median(map(truediv, costs, chat)):.2f}x"])
     print(report.table(["API", "CPU us", "to a chat"], rows))
     settings = {name: str(value) for name, value in vars(given).items()}
-    versions = report.versions("unilect", "aiohttp", "uvloop", "msgspec", "sqlalchemy")
+    versions = report.versions("unilect", "aiohttp", "uvloop", "msgspec")
     results = [{"name": name, "cpu_us": costs} for name, costs in found.items()]
     report.write("apis", versions, settings=settings, rows=results)
 

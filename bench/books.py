@@ -33,9 +33,9 @@ import report
 
 import gateway
 from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.store._keys import KeyRows
 from unilect.store.database import Database
-from unilect.store.keys import Key
+from unilect.store.records import Key
+from unilect.store.sql import keys
 
 LIMITS = {
     "requests_per_minute": 1e9,
@@ -51,13 +51,13 @@ async def add_keys(url: str, secret: str, count: int) -> None:
     database, now = Database(url), time.time()
 
     def add(connection) -> None:
-        rows = KeyRows(connection)
+        change = keys.begin(connection)
         for number in range(count):
             text = secret if number == count // 2 else new_secret()
             id = id_of(text) or ""
             key = Key(id=f"key_{id}", name=f"key{number}", owner="bench", limits=LIMITS, created_at=now)  # fmt: skip
-            rows.add(key)
-            rows.add_secret(key.id, id, digest(text))
+            keys.add(connection, key, change)
+            keys.add_secret(connection, key.id, id, digest(text))
 
     await database.write(add)
     await database.aclose()
@@ -157,7 +157,7 @@ def main() -> None:
     )
     print(f"{MANY}, to {ON}: JSON {ratios[0]:.3f}x, stream {ratios[1]:.3f}x")
     settings = {name: str(value) for name, value in vars(given).items()}
-    versions = report.versions("unilect", "aiohttp", "uvloop", "msgspec", "sqlalchemy")
+    versions = report.versions("unilect", "aiohttp", "uvloop", "msgspec")
     results = [{"name": name, "json_stream_cpu_us": costs} for name, costs in found.items()]
     report.write("books", versions, settings=settings, rows=results)
 

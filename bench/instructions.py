@@ -122,7 +122,7 @@ def main() -> None:
     columns = ["", "thousand, JSON", "to the first", "thousand, stream", "to the first"]
     print(report.table(columns, rows))
     settings = {name: str(value) for name, value in vars(given).items()}
-    versions = report.versions("unilect", "aiohttp", "uvloop", "msgspec", "sqlalchemy")
+    versions = report.versions("unilect", "aiohttp", "uvloop", "msgspec")
     report.write("instructions", versions, settings=settings, rows=rows)
 
 

@@ -48,7 +48,7 @@ from soak_watch import GATEWAY, Sample, Watch, cpu_of, ledger_rows, slope_per_ho
 from unilect.demo import FOLDER
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 CLIENTS, PARALLEL, DAY = 20, 24, 1e9
 HOUR_S, GROWTH_MB = 3600.0, 1.0
@@ -127,7 +127,7 @@ class Server:
     async def add_keys(self) -> None:
         """Put the keys of all clients into the store."""
         database = Database(f"sqlite:///{self.folder / 'unilect.db'}")
-        stored = StoredKeys(database)
+        stored = KeyStore(database)
         limits: dict[str, dict[str, float]] = {
             "hasty": {"requests_per_minute": 5.0},
             "spent": {"tokens_per_day": 60.0},
@@ -460,7 +460,7 @@ def main() -> None:
     print(report.table(["promise", "found", "may be", ""], promises.rows))
     told = {name: value for name, value in found.items() if name not in ("samples", "begin")}
     print(json.dumps(told, indent=1))
-    versions = report.versions("unilect", "aiohttp", "uvloop", "sqlalchemy", "xllamacpp", "torch", "transformers")  # fmt: skip
+    versions = report.versions("unilect", "aiohttp", "uvloop", "xllamacpp", "torch", "transformers")  # fmt: skip
     settings = {name: str(value) for name, value in vars(given).items()}
     report.write("soak", versions, given.json, settings=settings, promises=promises.rows, **found)
     sys.exit(not promises.held)

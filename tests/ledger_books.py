@@ -16,7 +16,8 @@ from unilect.gateway.ledger import LedgerBook, Rule
 from unilect.gateway.metrics import Meter, Metrics
 from unilect.requests import ChatRequest
 from unilect.store.database import Database
-from unilect.store.ledger import Ledger, Row
+from unilect.store.ledger import Ledger
+from unilect.store.records import LedgerRow
 
 PRICES = {"m": Price(prompt=1.0, cached=0.25, completion=4.0)}
 HELLO = [TextDelta("Hello", tokens=3)]
@@ -42,7 +43,7 @@ class Gate(Ledger):
         self.bad = ""
         self.groups: list[list[str]] = []
 
-    async def write(self, rows: Sequence[Row]) -> None:
+    async def write(self, rows: Sequence[LedgerRow]) -> None:
         """Write, as the test lets it."""
         self.begun.set()
         await self.goes_on.wait()

@@ -3,15 +3,15 @@
 import itertools
 from typing import Any
 
-from unilect.store.ledger import Row
+from unilect.store.records import LedgerRow
 
 _NUMBERS = itertools.count(1)
 
 
-def row(**fields: Any) -> Row:
+def row(**fields: Any) -> LedgerRow:
     """A row with an id of its own."""
     given = {"at": 1_800_000_000.0, "key": "key_A", "model": "m", "prompt": 1, "completion": 2}
-    return Row(**({"id": f"req_{next(_NUMBERS)}"} | given | fields))
+    return LedgerRow(**({"id": f"req_{next(_NUMBERS)}"} | given | fields))
 
 
 _PARTS = "day, key, owner, model"

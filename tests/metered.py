@@ -10,7 +10,7 @@ from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 PROMPT = "x" * 20
 WHOLE = 100  # tokens of a prompt and its answer
@@ -58,7 +58,7 @@ class Metered:
         return [line["total_tokens"] for line in body["data"]]
 
 
-async def create_key(stored: StoredKeys, name: str, **limits: float) -> str:
+async def create_key(stored: KeyStore, name: str, **limits: float) -> str:
     """Make a key in a store that requires its keys from then on, and return its secret."""
     secret = new_secret()
     await stored.create(name, id_of(secret) or "", digest(secret), limits=limits, require=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from ledger_rows import row
 from unilect.cli import _admin, _commands, _console, _keys, _usage
@@ -21,9 +20,8 @@ from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.model import ModelConfig
 from unilect.events import TextDelta
 from unilect.redact import Secrets
-from unilect.store._tables import keys as key_table
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger
 
 #: The window's name, a colour, a bell, a line of one's own, an escape of eight bits, and text from right to left.
@@ -99,10 +97,10 @@ def fill(file: Path) -> None:
 
     async def run() -> None:
         database = Database(f"sqlite:///{file}")
-        keys, ledger = StoredKeys(database), Ledger(database)
+        keys, ledger = KeyStore(database), Ledger(database)
         await keys.create("ann", "id", b"digest", models=(EVIL,))
-        evil = update(key_table).values(name=EVIL, owner=EVIL)  # as no command would write it
-        await database.write(lambda connection: connection.execute(evil))
+        evil = "UPDATE keys SET name = ?, owner = ?"  # as no command would write it
+        await database.write(lambda connection: connection.run(evil, EVIL, EVIL))
         await ledger.write([row(at=time.time(), key=EVIL, model=EVIL)])
         await ledger.aclose()
         await database.aclose()

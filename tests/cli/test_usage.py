@@ -19,7 +19,7 @@ from postgresql import POSTGRESQL
 from serving import Server, serve
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger
 
 CONFIG = """
@@ -54,7 +54,7 @@ class Place:
         """The keys, and a request of long ago."""
         database = Database(url)
         for name, secret in self.secrets.items():
-            await StoredKeys(database).create(name, id_of(secret) or "", digest(secret))
+            await KeyStore(database).create(name, id_of(secret) or "", digest(secret))
         ledger = Ledger(database)
         old = row(at=time.time() - 60 * 86_400, key="key-12345678", model="a", cost=7)
         await ledger.write([old])

@@ -24,7 +24,7 @@ from serving import Server, serve
 from unilect.demo import MODEL
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 TOKENS, LONG, LONGS = 120, 4000, 4
 BUDGET, EACH = 700, 12
@@ -74,7 +74,7 @@ class Shared:
         secret = secret or new_secret()
         database = Database(self.url)
         try:
-            await StoredKeys(database).create(secret, id_of(secret) or "", digest(secret), limits=limits, require=True)  # fmt: skip
+            await KeyStore(database).create(secret, id_of(secret) or "", digest(secret), limits=limits, require=True)  # fmt: skip
         finally:
             await database.aclose()
         return secret

@@ -13,13 +13,14 @@ from unilect.gateway import known_keys
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.secret import _checksum, digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import Changes, Key, StoredKeys
+from unilect.store.keys import KeyStore
+from unilect.store.records import Key, KeyChanges
 from watched import WatchedBytes, WatchedText
 
 NOW = 1_800_000_000.0
 
 
-class Counting(StoredKeys):
+class Counting(KeyStore):
     """Counts what is looked up, and can be away."""
 
     found = 0
@@ -43,7 +44,7 @@ class Counting(StoredKeys):
         finally:
             self.at_once -= 1
 
-    async def changed(self, since: int) -> Changes | None:
+    async def changed(self, since: int) -> KeyChanges | None:
         """As given, counted."""
         self.looked += 1
         if self.away:
@@ -59,7 +60,7 @@ class Rig:
         self.url = url
         self.database, self.other = Database(self.url), Database(self.url)
         self.stored = Counting(self.database, self.clock)
-        self.theirs = StoredKeys(self.other, self.clock)
+        self.theirs = KeyStore(self.other, self.clock)
         self.requests: dict[str, Context] = {}
         self.known = KnownKeys(self.stored, self.clock, self.requests)
 
@@ -420,8 +421,8 @@ async def test_a_backup_in_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     await rig.looked()
     await rig.known.key(secret)
 
-    async def older(since: int) -> Changes:
-        return Changes(0, [], deleted=False, required=0, has_keys=False)
+    async def older(since: int) -> KeyChanges:
+        return KeyChanges(0, [], deleted=False, required=0, has_keys=False)
 
     monkeypatch.setattr(rig.stored, "changed", older)
     monkeypatch.setattr(rig.stored, "mark", lambda: None)

@@ -10,8 +10,8 @@ from unilect.context import Context
 from unilect.errors import AuthenticationError, BackendError, LedgerUnavailable, StoreUnavailable
 from unilect.gateway import _writer, ledger
 from unilect.gateway.ledger import Rule, State
-from unilect.store.journal import LOST, About, Journal
-from unilect.store.ledger import CORRECTED
+from unilect.store.journal import LOST, Journal, RequestInfo
+from unilect.store.records import CORRECTED
 
 
 async def test_a_row(tmp_path: Path, url: str) -> None:
@@ -303,12 +303,12 @@ async def test_too_many_wait(tmp_path: Path, url: str, monkeypatch: pytest.Monke
 
 async def test_dead_servers(tmp_path: Path, url: str) -> None:
     """What dead servers have left becomes rows at the start, with their cost, once; also where some are rows already."""
-    about = About("a.lost", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat")
+    about = RequestInfo("a.lost", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat")
     for name in ("one", "two"):  # the same request in both, as where the first recovery was cut off
         journal = Journal(tmp_path / "unilect.db", name)
         slot = journal.take(about)
-        slot.answered_by("http://host")
-        slot.made(10, 0, 5, 1.0, 2.0)
+        slot.set_backend("http://host")
+        slot.set_counts(10, 0, 5, 1.0, 2.0)
         journal.close()
     Journal(tmp_path / "unilect.db", "empty").close()
 
@@ -329,9 +329,11 @@ async def test_dead_servers(tmp_path: Path, url: str) -> None:
 async def test_what_it_cost_when_it_came(tmp_path: Path, url: str) -> None:
     """What a dead server has left costs what its model cost when the request came, whatever it costs now, and whether it is known."""
     for price, cost in ((None, 30), ((0.0, 0.0, 0.0), 0), ((1.0, 0.5, 1000.0), 5010)):
-        about = About(f"a.{cost}", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat", price)
+        about = RequestInfo(
+            f"a.{cost}", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat", price
+        )
         journal = Journal(tmp_path / "unilect.db", f"of{cost}")
-        journal.take(about).made(10, 0, 5, 1.0, 2.0)
+        journal.take(about).set_counts(10, 0, 5, 1.0, 2.0)
         journal.close()
 
     async with books(tmp_path, None, known=None, url=url) as made:
@@ -358,7 +360,7 @@ async def test_what_nobody_got(tmp_path: Path, url: str) -> None:
 async def test_dead_servers_and_no_store(tmp_path: Path, url: str) -> None:
     """Where the database cannot be written at the start, what dead servers have left is written when it can be."""
     journal = Journal(tmp_path / "unilect.db", "one")
-    journal.take(About("a.lost", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+    journal.take(RequestInfo("a.lost", 1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
     journal.close()
     async with books(tmp_path, url=url) as made:
         made.ledger.error = StoreUnavailable("away")
@@ -381,7 +383,7 @@ async def test_another_server_dies(
     async with books(tmp_path, url=url) as made:
         await made.answer("first")
         dying = Journal(tmp_path / "unilect.db", "dying")
-        dying.take(About("a.lost", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+        dying.take(RequestInfo("a.lost", 1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
         living = made.account("living")
         async with living:
             living.see(HELLO)
@@ -401,7 +403,7 @@ async def test_before_what_a_dead_server_held_is_free(tmp_path: Path, url: str) 
         await made.book.start()
         assert made.book.state is State.UNUSED
         dying = Journal(tmp_path / "unilect.db", "dying")
-        dying.take(About("a.lost", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+        dying.take(RequestInfo("a.lost", 1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
         dying.close()
         made.ledger.error = StoreUnavailable("away")
         for _ in range(2):

@@ -14,7 +14,7 @@ from unilect.events import Finish, TextDelta, Usage
 from unilect.gateway import _writer
 from unilect.gateway.account import Account
 from unilect.store.journal import LOST
-from unilect.store.ledger import CORRECTED
+from unilect.store.records import CORRECTED
 
 ACTIONS = st.lists(
     st.tuples(

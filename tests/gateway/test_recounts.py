@@ -17,7 +17,7 @@ from unilect.errors import LimitsUnavailable
 from unilect.gateway import _recounts, known_keys
 from unilect.gateway._recounts import EVERY, Recounts
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ class Keys:
     def __init__(self, url: str) -> None:
         self.url = url
         self._database = Database(url)
-        self.stored = StoredKeys(self._database)
+        self.stored = KeyStore(self._database)
 
     async def create(self, name: str, **limits: float) -> str:
         """A new key."""

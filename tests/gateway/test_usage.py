@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from unilect.errors import ConfigError
 from unilect.gateway.usage import Line, asked, lines
-from unilect.store.ledger import PARTS, Sum
+from unilect.store.records import PARTS, UsageSum
 
 NOW = 1_800_000_000.0
 
@@ -41,8 +41,8 @@ def test_any_text(by: str, back: str) -> None:
 
 def test_lines() -> None:
     """A line has the key's name, the day as a date, the sum of its tokens, and the cost in the currency of the prices."""
-    whole = Sum(key="key_A", name="ann", model="m", day=20_780, requests=2, prompt=3, completion=4, cost=1_500_001)  # fmt: skip
-    none = Sum(key=None, name=None, model=None, day=None, requests=1, prompt=0, completion=0, cost=0)  # fmt: skip
+    whole = UsageSum(key="key_A", name="ann", model="m", day=20_780, requests=2, prompt=3, completion=4, cost=1_500_001)  # fmt: skip
+    none = UsageSum(key=None, name=None, model=None, day=None, requests=1, prompt=0, completion=0, cost=0)  # fmt: skip
     assert [
         Line("ann", "m", "2026-11-23", 2, 3, 4, 7, 1.500001),
         Line(None, None, None, 1, 0, 0, 0, 0.0),

@@ -18,7 +18,7 @@ from serving import Server, serve
 from unilect.cli._keys import create, revoke
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 from waiting import until
 
 MODELS = """
@@ -47,7 +47,7 @@ class Site(Reloadable):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "unilect.toml")
         self.database = Database(f"sqlite:///{folder / 'keys.db'}")
-        self.theirs = StoredKeys(self.database)
+        self.theirs = KeyStore(self.database)
 
     async def create(self, name: str, **given: Any) -> str:
         """The secret of a new key, which the other process creates."""

@@ -22,7 +22,7 @@ from unilect.gateway import _redis
 from unilect.gateway._redis import RedisCounters
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 from waiting import until
 
 CONFIG = """
@@ -62,7 +62,7 @@ async def test_a_server_that_is_killed(tmp_path: Path) -> None:
     """What a stream had sent when its server was killed is in the ledger of the next one, in its totals, and off the budget, once."""
     file, secret = tmp_path / "x.db", new_secret()
     database = Database(f"sqlite:///{file}")
-    stored = StoredKeys(database)
+    stored = KeyStore(database)
     await stored.create("ann", id_of(secret) or "", digest(secret), limits={"tokens_per_day": 300.0})  # fmt: skip
     await database.aclose()
 

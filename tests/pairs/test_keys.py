@@ -19,7 +19,7 @@ from unilect.routing import sources
 from unilect.routing.discovery import Discovery
 from unilect.server.listener import Listener
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 #: By the name of a key the models that it may use.
@@ -107,7 +107,7 @@ async def gate(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gate]:
         database = Database(url)
         for name, models in KEYS.items():
             secret = running.secrets[name] = new_secret()
-            await StoredKeys(database).create(name, id_of(secret) or "", digest(secret), models=models)  # fmt: skip
+            await KeyStore(database).create(name, id_of(secret) or "", digest(secret), models=models)  # fmt: skip
         await database.aclose()
         try:
             await discovery.start()

@@ -16,7 +16,7 @@ from metered import WHOLE, metered
 from unilect import clock as clocks
 from unilect.config.limits import LimitsConfig
 from unilect.server import _usage, listener
-from unilect.store._ledger import LedgerRows
+from unilect.store.sql import ledger as statements
 from waiting import until
 
 DAY_S = 86_400
@@ -33,15 +33,15 @@ class Slow:
 
     def __init__(self, patch: pytest.MonkeyPatch, name: str) -> None:
         self.begun, self.goes_on = 0, threading.Event()
-        read = getattr(LedgerRows, name)
+        read = getattr(statements, name)
 
-        def slowly(rows: LedgerRows, *args: Any) -> Any:
-            found = read(rows, *args)
+        def slowly(*args: Any) -> Any:
+            found = read(*args)
             self.begun += 1
             assert self.goes_on.wait(20)
             return found
 
-        patch.setattr(LedgerRows, name, slowly)
+        patch.setattr(statements, name, slowly)
 
 
 def ledger_of(file: Path) -> list[tuple[Any, ...]]:

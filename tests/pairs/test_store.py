@@ -2,7 +2,7 @@
 
 from unilect import clock as clocks
 from unilect.config.store import StoreConfig
-from unilect.store.answers import Stored
+from unilect.store.records import StoredResponse
 from unilect.store.store import Store
 
 DAY_S = 86_400
@@ -16,7 +16,7 @@ async def test_a_clock_that_jumps() -> None:
     answers, keys = store.answers, store.keys
     assert answers is not None
     assert keys is not None
-    await answers.put(Stored("r", "me", "completed", b"{}", [], [], None, None, clock()))
+    await answers.save(StoredResponse("r", "me", "completed", b"{}", [], [], None, None, clock()))
     await keys.create("ann", "AAAA", b"digest", lasts_s=30.0 * DAY_S)
 
     async def kept() -> tuple[bool, bool]:

@@ -19,7 +19,7 @@ from redis_server import RedisServer
 from serving import Server, serve
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
 REQUESTS = 1000  # before each kill
@@ -49,7 +49,7 @@ async def keys(url: str) -> dict[str, str]:
         secret = new_secret()
         id = id_of(secret) or ""
         limits = {"tokens_per_day": float(BUDGET)}
-        key = await StoredKeys(database).create(f"key{number}", id, digest(secret), limits=limits)
+        key = await KeyStore(database).create(f"key{number}", id, digest(secret), limits=limits)
         found[secret] = key.id
     await database.aclose()
     return found

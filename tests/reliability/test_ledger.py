@@ -19,7 +19,7 @@ from postgresql import postgresql
 from serving import Server, serve
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 KEY = "sk-of-the-file"
 KEY_ID = f"key-{digest(KEY).hex()[:16]}"
@@ -133,7 +133,7 @@ async def test_every_api(tmp_path: Path) -> None:
     """An answer of every API has its row when its client has it, with the key, its owner, the API and the tokens."""
     url, key = f"sqlite:///{tmp_path / 'unilect.db'}", new_secret()
     database = Database(url)
-    await StoredKeys(database).create("ann", id_of(key) or "", digest(key), owner="lab")
+    await KeyStore(database).create("ann", id_of(key) or "", digest(key), owner="lab")
     await database.aclose()
     said = [{"role": "user", "content": "Hello"}]
     bodies: list[tuple[str, str, dict[str, Any]]] = [

@@ -14,7 +14,7 @@ import pytest
 from rigged import Rig, rig
 
 from unilect.errors import RequestCancelled, StoreUnavailable
-from unilect.store.ledger import Row
+from unilect.store.records import LedgerRow
 from waiting import until
 
 _LIMITS = """
@@ -189,7 +189,7 @@ async def _lose(server: Rig) -> None:
     writer = server.ledger.writer
     write = writer._write
 
-    async def fails(rows: Sequence[Row]) -> None:
+    async def fails(rows: Sequence[LedgerRow]) -> None:
         if len(rows) % 2:  # the commit's end is not known
             await write(rows)
         raise StoreUnavailable("away")

@@ -12,7 +12,7 @@ from unilect.routing import sources
 from unilect.server.lifecycle import _tell_keys
 from unilect.server.listener import Listener
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 
 NONE = (
     "every request needs an API key, and none works: those of the store are revoked or have expired. `unilect keys create NAME{}` makes "
@@ -43,7 +43,7 @@ async def test_what_is_told(
     """A server that needs keys says how many work, and where none does how one is made; one that needs none says nothing."""
     url = f"sqlite:///{tmp_path / 'keys.db'}"
     database = Database(url)
-    keys = StoredKeys(database)
+    keys = KeyStore(database)
     for number in range(stored + revoked):
         secret = new_secret()
         await keys.create(f"n{number}", id_of(secret) or "", digest(secret))

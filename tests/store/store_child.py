@@ -7,19 +7,22 @@ Arguments: the URL of the database, a prefix of ids, how many to store (0: witho
 import asyncio
 import sys
 
-from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
+from unilect.store.records import Item, StoredResponse
+from unilect.store.responses import ResponseStore
 
 
 async def main(url: str, prefix: str, count: int, size: int) -> None:
     """Store them, each after the one before, and all in one conversation."""
     database = Database(url, timeout_s=60)
-    answers = Answers(database)
+    answers = ResponseStore(database)
     parent, number = None, 0
     while not count or number < count:
         id = f"{prefix}{number}"
         items = [Item(f"{id}-{part}", id.encode() * (size // 10 + 1)) for part in range(10)]
-        await answers.put(Stored(id, "me", "completed", b"{}", items, [], parent, prefix, 0.0))
+        await answers.save(
+            StoredResponse(id, "me", "completed", b"{}", items, [], parent, prefix, 0.0)
+        )
         print(id, flush=True)
         parent, number = id, number + 1
     await answers.aclose()

@@ -11,29 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilect.errors import StoreUnavailable
-from unilect.store.journal import LOST, About, Journal, dead
-from unilect.store.ledger import Row
+from unilect.store.journal import LOST, Journal, RequestInfo, find_abandoned
+from unilect.store.records import LedgerRow
 
-ABOUT = About("req_1.a1", 1.5, "key_A", "lab", "m", "openai", "chat.completions")
+ABOUT = RequestInfo("req_1.a1", 1.5, "key_A", "lab", "m", "openai", "chat.completions")
 #: Takes slots and is killed. Arguments: the stem, the number of slots, and of writes into each.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from unilect.store.journal import About, Journal
+from unilect.store.journal import RequestInfo, Journal
 journal = Journal(Path(sys.argv[1]), "child")
-slots = [journal.take(About(f"r{n}", float(n), "key_A", "lab", "m")) for n in range(int(sys.argv[2]))]
+slots = [journal.take(RequestInfo(f"r{n}", float(n), "key_A", "lab", "m")) for n in range(int(sys.argv[2]))]
 for n, slot in enumerate(slots):
-    slot.answered_by(f"backend {n}")
+    slot.set_backend(f"backend {n}")
     for count in range(1, int(sys.argv[3]) + 1):
-        slot.made(n, 1, count, 2.5, float(count))
+        slot.set_counts(n, 1, count, 2.5, float(count))
 slots[0].free()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def left(stem: Path) -> list[Row]:
+def left(stem: Path) -> list[LedgerRow]:
     """What dead servers have left; it stays."""
-    found = dead(stem)
+    found = find_abandoned(stem)
     rows = [row for one in found for row in one.rows]
     for one in found:
         one.close()
@@ -46,8 +46,8 @@ def test_a_killed_process(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, stem, "600", "3"], check=False)
     assert -9 == done.returncode
 
-    (found,) = dead(stem)
-    expected = Row(
+    (found,) = find_abandoned(stem)
+    expected = LedgerRow(
         id="r7",
         at=7.0,
         key="key_A",
@@ -65,9 +65,9 @@ def test_a_killed_process(tmp_path: Path) -> None:
     rows = {row.id: row for row in found.rows}
     assert {f"r{n}" for n in range(1, 600)} == set(rows)
     assert expected == rows["r7"]
-    assert [] == dead(stem)  # another one has it
+    assert [] == find_abandoned(stem)  # another one has it
     found.close()
-    (found,) = dead(stem)
+    (found,) = find_abandoned(stem)
     found.discard()
     assert [] == list(tmp_path.iterdir())
 
@@ -76,7 +76,7 @@ def test_one_that_lives(tmp_path: Path) -> None:
     """A journal that a process still has is nobody else's; it is for its user only, and is removed when all requests have ended."""
     journal = Journal(tmp_path / "a" / "unilect.db", "me")
     slot = journal.take(ABOUT)
-    assert [] == dead(tmp_path / "a" / "unilect.db")
+    assert [] == find_abandoned(tmp_path / "a" / "unilect.db")
     assert 0o600 == stat.S_IMODE(journal.path.stat().st_mode)
     assert 0o700 == stat.S_IMODE(journal.path.parent.stat().st_mode)
 
@@ -89,10 +89,10 @@ def test_one_that_lives(tmp_path: Path) -> None:
 def test_one_with_requests_stays(tmp_path: Path) -> None:
     """A journal that is closed while a request has no row yet is there for the next server, and no other database's."""
     journal = Journal(tmp_path / "a[1].db", "me")
-    journal.take(ABOUT).made(1, 0, 2, -1.0, 3.0)
+    journal.take(ABOUT).set_counts(1, 0, 2, -1.0, 3.0)
     journal.close()
 
-    assert [] == dead(tmp_path / "a.db") == dead(tmp_path / "a1.db")
+    assert [] == find_abandoned(tmp_path / "a.db") == find_abandoned(tmp_path / "a1.db")
     (row,) = left(tmp_path / "a[1].db")
     assert ("req_1.a1", 1, 2, None) == (row.id, row.prompt, row.completion, row.first_token_ms)
 
@@ -102,8 +102,8 @@ def test_what_an_answer_grew_by(tmp_path: Path, grown: int, torn: int, told: int
     """The tokens since the last counts are there, unless they are torn or no number that fits; then the counts are."""
     journal = Journal(tmp_path / "a.db", "me")
     slot = journal.take(ABOUT)
-    slot.made(7, 1, 5, 1.0, 2.0)
-    slot.grew(grown)
+    slot.set_counts(7, 1, 5, 1.0, 2.0)
+    slot.set_completion(grown)
     journal.close()
     if torn:
         with journal.path.open("r+b") as file:
@@ -117,8 +117,8 @@ def test_counts_after_growth(tmp_path: Path) -> None:
     """Counts that come after single tokens stand alone, also where they are lower."""
     journal = Journal(tmp_path / "a.db", "me")
     slot = journal.take(ABOUT)
-    slot.grew(9)
-    slot.made(7, 1, 8, 1.0, 2.0)
+    slot.set_completion(9)
+    slot.set_counts(7, 1, 8, 1.0, 2.0)
     journal.close()
     (row,) = left(tmp_path / "a.db")
     assert 8 == row.completion
@@ -140,22 +140,22 @@ def test_a_slot_is_used_again(tmp_path: Path) -> None:
     """The next request in a slot has nothing of the one before."""
     journal = Journal(tmp_path / "u", "me")
     first = journal.take(ABOUT)
-    first.answered_by("http://host")
-    first.made(5, 5, 5, 5.0, 5.0)
+    first.set_backend("http://host")
+    first.set_counts(5, 5, 5, 5.0, 5.0)
     first.free()
-    journal.take(About("req_2", 2.0))
+    journal.take(RequestInfo("req_2", 2.0))
     journal.close()
 
-    assert [Row(id="req_2", at=2.0, status=499, finish=LOST)] == left(tmp_path / "u")
+    assert [LedgerRow(id="req_2", at=2.0, status=499, finish=LOST)] == left(tmp_path / "u")
 
 
 def test_long_and_strange_texts(tmp_path: Path) -> None:
     """Texts of any length and characters fit into a slot, and a count that is none leaves the one before."""
     journal = Journal(tmp_path / "u", "me")
-    slot = journal.take(About("i" * 1000, 1.0, *["\U0001f600\ud800\0" * 1000] * 5))
-    slot.answered_by("\U0001f600" * 1000)
-    slot.made(1, 1, 1, 1.0, 1.0)
-    slot.made(-1, 0, 2**80, 1.0, 1.0)
+    slot = journal.take(RequestInfo("i" * 1000, 1.0, *["\U0001f600\ud800\0" * 1000] * 5))
+    slot.set_backend("\U0001f600" * 1000)
+    slot.set_counts(1, 1, 1, 1.0, 1.0)
+    slot.set_counts(-1, 0, 2**80, 1.0, 1.0)
     journal.close()
 
     (row,) = left(tmp_path / "u")
@@ -171,7 +171,7 @@ def test_torn(tmp_path_factory: pytest.TempPathFactory, at: int, noise: bytes, w
     journal = Journal(stem, "me")
     slot = journal.take(ABOUT)
     for count in range(1, writes + 1):
-        slot.made(7, 1, count, 1.0, 1.0)
+        slot.set_counts(7, 1, count, 1.0, 1.0)
     journal.close()
     with journal.path.open("r+b") as file:
         file.seek(2048 + at)
@@ -189,7 +189,7 @@ def test_no_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "u.running-x").write_bytes(b"something else" * 1000)
     (tmp_path / "u.running-y").write_bytes(b"")
 
-    (found,) = dead(tmp_path / "u")
+    (found,) = find_abandoned(tmp_path / "u")
     assert ("u.running-y", []) == (found.path.name, found.rows)
     found.discard()
     assert "u.running-x: is no journal" in caplog.text
@@ -207,17 +207,17 @@ def test_no_room(tmp_path: Path) -> None:
 import resource, signal, sys
 from pathlib import Path
 from unilect.errors import StoreUnavailable
-from unilect.store.journal import About, Journal
+from unilect.store.journal import RequestInfo, Journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600 * 1024, 600 * 1024))
 journal = Journal(Path(sys.argv[1]), "child")
-taken = [journal.take(About(str(n), 0.0)) for n in range(255)]
+taken = [journal.take(RequestInfo(str(n), 0.0)) for n in range(255)]
 try:
-    journal.take(About("more", 0.0))
+    journal.take(RequestInfo("more", 0.0))
 except StoreUnavailable as error:
     print(error.for_operator)
 taken.pop().free()
-journal.take(About("again", 0.0))
+journal.take(RequestInfo("again", 0.0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 600 * 1024))
 try:
     Journal(Path(sys.argv[1]), "other")

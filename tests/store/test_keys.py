@@ -4,32 +4,31 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from clock import Clock
 from unilect.errors import ConfigError
-from unilect.store._tables import key_changes
 from unilect.store.database import ABSENT, Database
-from unilect.store.keys import Changes, Key, StoredKeys, is_usable
+from unilect.store.keys import KeyStore
+from unilect.store.records import Key, KeyChanges
 
 NOW = 1_800_000_000.0
 DAY_S = 86_400.0
 
 
 @pytest.fixture
-def keys(database: Database, clock: Clock) -> StoredKeys:
+def keys(database: Database, clock: Clock) -> KeyStore:
     """The keys of a new database."""
-    return StoredKeys(database, clock)
+    return KeyStore(database, clock)
 
 
-async def changes(keys: StoredKeys, since: int) -> Changes:
+async def changes(keys: KeyStore, since: int) -> KeyChanges:
     """What has changed since a number, where something has."""
     found = await keys.changed(since)
     assert found is not None
     return found
 
 
-async def test_create(keys: StoredKeys) -> None:
+async def test_create(keys: KeyStore) -> None:
     """A key is there with all that was said of it, and is found by the public part of its secret, with the digest."""
     assert [] == await keys.all()
     limits = {"tokens_per_day": 1000.0}
@@ -54,7 +53,7 @@ async def test_create(keys: StoredKeys) -> None:
     assert await keys.find("BBBB") is None
 
 
-async def test_a_name_once(keys: StoredKeys, clock: Clock) -> None:
+async def test_a_name_once(keys: KeyStore, clock: Clock) -> None:
     """A name belongs to one key that can be used; the name of a revoked or expired one can be given again."""
     await keys.create("ann", "AAAA", b"1", lasts_s=DAY_S)
     with pytest.raises(ConfigError, match="a key named ann exists"):
@@ -65,11 +64,11 @@ async def test_a_name_once(keys: StoredKeys, clock: Clock) -> None:
     await keys.create("ann", "BBBB", b"2")
     await keys.revoke("ann")
     third = await keys.create("ann", "CCCC", b"3")
-    assert [False, False, True] == [is_usable(one, clock.now) for one in await keys.all()]
+    assert [False, False, True] == [one.is_usable(clock.now) for one in await keys.all()]
     assert third == (await keys.all())[-1]
 
 
-async def test_revoke(keys: StoredKeys, clock: Clock) -> None:
+async def test_revoke(keys: KeyStore, clock: Clock) -> None:
     """A key is revoked by its name or its id, once; its secret is found, and tells it."""
     await keys.create("ann", "AAAA", b"1")
     await keys.create("bob", "BBBB", b"2")
@@ -86,7 +85,7 @@ async def test_revoke(keys: StoredKeys, clock: Clock) -> None:
         await keys.revoke("eve")
 
 
-async def test_a_name_that_is_an_id(keys: StoredKeys, clock: Clock) -> None:
+async def test_a_name_that_is_an_id(keys: KeyStore, clock: Clock) -> None:
     """An id means its key, also where another one is called so, and also once it has been revoked."""
     ann = await keys.create("ann", "AAAA", b"1")
     bob = await keys.create("key_AAAA", "BBBB", b"2")
@@ -96,7 +95,7 @@ async def test_a_name_that_is_an_id(keys: StoredKeys, clock: Clock) -> None:
     assert ann.id == (await keys.revoke("key_AAAA")).id
     with pytest.raises(ConfigError, match="key_AAAA: this key has been revoked already"):
         await keys.revoke("key_AAAA")
-    assert is_usable(await keys.get("key_BBBB"), clock.now)
+    assert (await keys.get("key_BBBB")).is_usable(clock.now)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ async def test_a_name_that_is_an_id(keys: StoredKeys, clock: Clock) -> None:
         ("ＡＮＯＮＹＭＯＵＳ", "stands for requests without a key"),
     ],
 )
-async def test_names_that_mean_something_else(keys: StoredKeys, name: str, why: str) -> None:
+async def test_names_that_mean_something_else(keys: KeyStore, name: str, why: str) -> None:
     """No new key is called like an id of a key, nor as requests without a key are, in any case and width."""
     with pytest.raises(ConfigError, match=f"{name} {why}") as raised:
         await keys.create(name, "AAAA", b"1")
@@ -119,7 +118,7 @@ async def test_names_that_mean_something_else(keys: StoredKeys, name: str, why: 
     assert f"{name}x" in [key.name for key in await keys.all()]
 
 
-async def test_rotate(keys: StoredKeys, clock: Clock) -> None:
+async def test_rotate(keys: KeyStore, clock: Clock) -> None:
     """A rotated key has two secrets for a while; its id stays, and one that ends sooner is not kept longer."""
     made = await keys.create("ann", "AAAA", b"1")
     assert made == await keys.rotate("ann", "BBBB", b"2", overlap_s=100)
@@ -135,7 +134,7 @@ async def test_rotate(keys: StoredKeys, clock: Clock) -> None:
     assert [NOW + 100, NOW + 10 + 3600, None] == ends
 
 
-async def test_limit(keys: StoredKeys) -> None:
+async def test_limit(keys: KeyStore) -> None:
     """Limits of a key are set, replaced and taken away; the others stay, and servers see that the key has changed."""
     await keys.create("ann", "AAAA", b"1", limits={"parallel": 2.0, "tokens_per_day": 1000.0})
     await keys.create("bob", "BBBB", b"2")
@@ -157,7 +156,7 @@ async def test_limit(keys: StoredKeys) -> None:
 async def test_two_change_limits(url: str) -> None:
     """Of the limits that several processes change at once none is lost."""
     databases = [Database(url) for _ in range(3)]
-    every = [StoredKeys(one) for one in databases]
+    every = [KeyStore(one) for one in databases]
     await every[0].create("ann", "AAAA", b"1")
     names = ("parallel", "tokens_per_day", "money_per_day")
     for number in range(5):
@@ -168,7 +167,7 @@ async def test_two_change_limits(url: str) -> None:
         await one.aclose()
 
 
-async def test_changes(keys: StoredKeys) -> None:
+async def test_changes(keys: KeyStore) -> None:
     """A server sees which keys have changed since it looked, and nothing where none has."""
     assert await keys.changed(0) is None
     await keys.create("ann", "AAAA", b"1")
@@ -186,7 +185,7 @@ async def test_changes(keys: StoredKeys) -> None:
     assert ["key_BBBB"] == (await changes(keys, later.number)).ids
 
 
-async def test_delete(keys: StoredKeys) -> None:
+async def test_delete(keys: KeyStore) -> None:
     """A key is deleted with its secrets, also one that has ended, and servers see that one is gone; the last one leaves none."""
     await keys.create("ann", "AAAA", b"1")
     await keys.create("bob", "BBBB", b"2")
@@ -207,7 +206,7 @@ async def test_delete(keys: StoredKeys) -> None:
     assert not (await changes(keys, seen.number + 1)).deleted
 
 
-async def test_delete_one_of_several(keys: StoredKeys) -> None:
+async def test_delete_one_of_several(keys: KeyStore) -> None:
     """Of several keys of a name none is deleted by it: their ids are told."""
     for id in ("AAAA", "BBBB"):
         await keys.create("ann", id, b"1")
@@ -219,7 +218,7 @@ async def test_delete_one_of_several(keys: StoredKeys) -> None:
     assert ["key_BBBB"] == [key.id for key in await keys.all()]
 
 
-async def test_required(keys: StoredKeys) -> None:
+async def test_required(keys: KeyStore) -> None:
     """The key that is created to be required tells servers so, each time with a later number; others do not."""
     await keys.create("ann", "AAAA", b"1")
     await keys.create("bob", "BBBB", b"2", require=True)
@@ -236,7 +235,7 @@ async def test_required(keys: StoredKeys) -> None:
 async def test_two_create_one_name(url: str) -> None:
     """Of two processes that create a key of one name at once one is refused."""
     first, second = Database(url), Database(url)
-    every = [StoredKeys(first), StoredKeys(second)]
+    every = [KeyStore(first), KeyStore(second)]
     for round in range(5):
         name = f"ann{round}"
         creating = [keys.create(name, f"{round}{n}", b"1") for n, keys in enumerate(every * 2)]
@@ -257,7 +256,7 @@ async def test_two_create_one_name(url: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("what", ["name", "owner"])
-async def test_words_that_do_not_show(keys: StoredKeys, word: str, what: str) -> None:
+async def test_words_that_do_not_show(keys: KeyStore, word: str, what: str) -> None:
     """Neither a name nor an owner has blanks, or characters that show nothing, turn the others around or mean something to a terminal."""
     if what == "owner" and not word:
         return
@@ -268,29 +267,29 @@ async def test_words_that_do_not_show(keys: StoredKeys, word: str, what: str) ->
     assert str(raised.value).isprintable()
 
 
-async def test_words_of_any_language(keys: StoredKeys) -> None:
+async def test_words_of_any_language(keys: KeyStore) -> None:
     """Names and owners have letters of any language, and signs."""
     for number, word in enumerate(("Zoë", "анна", "小明", "team/a@b.example", "नमस्ते", "🦊")):
         made = await keys.create(word, f"A{number}", b"1", owner=word)
         assert (word, word) == (made.name, made.owner)
 
 
-async def test_a_change_while_a_server_looks(keys: StoredKeys, database: Database) -> None:
+async def test_a_change_while_a_server_looks(keys: KeyStore, database: Database) -> None:
     """What another process commits between the two questions of a look is told by the next one, and once."""
     await keys.create("ann", "AAAA", b"1")
     number = (await changes(keys, 0)).number
     await keys.create("bob", "BBBB", b"2")
-    await database.write(lambda of: of.execute(update(key_changes).values(number=number)))
+    await database.write(lambda of: of.run("UPDATE key_changes SET number = ?", number))
     assert (number, ["key_AAAA"]) == (await changes(keys, 0))[:2]  # as before bob was there
 
-    await database.write(lambda of: of.execute(update(key_changes).values(number=number + 1)))
+    await database.write(lambda of: of.run("UPDATE key_changes SET number = ?", number + 1))
     assert (number + 1, ["key_BBBB"]) == (await changes(keys, number))[:2]
 
 
 async def test_two_processes(url: str) -> None:
     """What one process changes another one sees; of a file it sees without opening it that something has changed."""
     first, second = Database(url), Database(url)
-    ours, theirs = StoredKeys(first), StoredKeys(second)
+    ours, theirs = KeyStore(first), KeyStore(second)
     await ours.create("ann", "AAAA", b"1")
     number = (await changes(theirs, 0)).number
     mark = theirs.mark()
@@ -314,7 +313,7 @@ async def test_a_folder_that_may_not_be_looked_into(
 
     url = f"sqlite:///{tmp_path}/unilect.db"
     named, default = Database(url), Database(url, is_default=True)
-    monkeypatch.setattr("unilect.store._file.os.stat", refuse)
+    monkeypatch.setattr("unilect.store.file.os.stat", refuse)
     assert (None, ABSENT) == (named.mark(), default.mark())
 
 
@@ -322,6 +321,6 @@ async def test_no_file(tmp_path: Path) -> None:
     """A look at a file that is not there makes none."""
     database = Database(f"sqlite:///{tmp_path}/unilect.db")
 
-    assert ABSENT == StoredKeys(database).mark() == Database("sqlite://").mark()
+    assert ABSENT == KeyStore(database).mark() == Database("sqlite://").mark()
     assert [] == list(tmp_path.iterdir())
     await database.aclose()

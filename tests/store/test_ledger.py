@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from sqlalchemy import Connection, text
 
 from clock import Clock
 from ledger_rows import DIFFERENCES, row
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
-from unilect.store.ledger import CORRECTED, PARTS, Ledger, Row, Sum, Used
+from unilect.store.keys import KeyStore
+from unilect.store.ledger import Ledger
+from unilect.store.records import CORRECTED, PARTS, KeyUsage, LedgerRow, UsageSum
+from unilect.store.sql.connection import Connection
 
 NOW = 1_800_000_000.0
 DAY_S = 86_400
@@ -38,15 +39,17 @@ def ledger(database: Database, clock: Clock) -> Ledger:
     return Ledger(database, max_age_s=100 * DAY_S, clock=clock)
 
 
-def summed(rows: list[Row], by: tuple[str, ...], since: float, key: str | None) -> list[Sum]:
+def summed(
+    rows: list[LedgerRow], by: tuple[str, ...], since: float, key: str | None
+) -> list[UsageSum]:
     """The sums as the words say."""
-    groups = dict[tuple[object, ...], list[Row]]()
+    groups = dict[tuple[object, ...], list[LedgerRow]]()
     for one in rows:
         if one.at >= since and key in (None, one.key):
             parts = {"key": one.key, "model": one.model, "day": int(one.at // DAY_S)}
             groups.setdefault(tuple(parts[name] for name in by), []).append(one)
     found = [
-        Sum(
+        UsageSum(
             **({"key": None, "model": None, "day": None} | dict(zip(by, parts, strict=True))),
             name=parts[by.index("key")] if "key" in by else None,
             requests=len(some),
@@ -64,13 +67,15 @@ async def test_sums(kind: str, new_url: Callable[[str], str], clock: Clock) -> N
     """Sums by any parts, since any time, of one key or of all, are those of the rows that were written, whatever was written twice or deleted."""
     database = Database(new_url(kind))
     ledger = Ledger(database, max_age_s=4 * DAY_S, clock=clock)
-    written: list[Row] = []
+    written: list[LedgerRow] = []
     asked = [by for length in range(len(PARTS) + 1) for by in combinations(PARTS, length)]
 
     def differences(connection: Connection) -> list[Any]:
-        return list(connection.execute(text(DIFFERENCES)))
+        return connection.rows(DIFFERENCES)
 
-    async def check(groups: list[list[Row]], again: int, since: float, key: str | None) -> None:
+    async def check(
+        groups: list[list[LedgerRow]], again: int, since: float, key: str | None
+    ) -> None:
         for group in groups:
             await ledger.write(group)
             written.extend(group)
@@ -106,7 +111,7 @@ async def test_sums(kind: str, new_url: Callable[[str], str], clock: Clock) -> N
         st.floats(NOW - 3 * DAY_S, NOW) | st.sampled_from([NOW // DAY_S * DAY_S]),
         st.sampled_from([None, "key_AAAA", "key_BBBB"]),
     )
-    def property(groups: list[list[Row]], again: int, since: float, key: str | None) -> None:
+    def property(groups: list[list[LedgerRow]], again: int, since: float, key: str | None) -> None:
         asyncio.run_coroutine_threadsafe(check(groups, again, since, key), loop).result(60)
 
     await asyncio.to_thread(property)
@@ -132,13 +137,10 @@ async def test_what_is_kept(database: Database, ledger: Ledger) -> None:
     await ledger.write([whole, wild])
     await ledger.write([])
 
-    def read(connection: object) -> list[dict[str, object]]:
-        from sqlalchemy import select
-
-        from unilect.store._tables import ledger as table
-
-        found = connection.execute(select(table).order_by(table.c.prompt.desc()))  # type: ignore[attr-defined]
-        return [dict(one) for one in found.mappings()]
+    def read(connection: Connection) -> list[dict[str, object]]:
+        names = [*LedgerRow.__struct_fields__, "day"]
+        found = connection.rows(f"SELECT {', '.join(names)} FROM ledger ORDER BY prompt DESC")
+        return [dict(zip(names, one, strict=True)) for one in found]
 
     first, second = await database.write(read)
     expected = structs.asdict(whole) | {"owner": "lab?", "day": int(whole.at // DAY_S)}
@@ -173,15 +175,11 @@ async def test_a_corrected_status(ledger: Ledger) -> None:
 
 async def status_of(ledger: Ledger, id: str) -> int:
     """The status of a row."""
-    from sqlalchemy import select
-
-    from unilect.store._tables import ledger as table
-
-    status = await ledger._database.write(
-        lambda connection: connection.scalar(select(table.c.status).where(table.c.id == id))
+    found = await ledger._database.read(
+        lambda connection: connection.scalar("SELECT status FROM ledger WHERE id = ?", id)
     )
-    assert status is not None
-    return status
+    assert isinstance(found, int)
+    return found
 
 
 async def test_two_servers(url: str) -> None:
@@ -204,7 +202,7 @@ async def test_two_servers(url: str) -> None:
 
 async def test_names_of_keys(database: Database, ledger: Ledger, clock: Clock) -> None:
     """A key of the store is told by its name, another by its id."""
-    await StoredKeys(database, clock).create("ann", "AAAA", b"digest")
+    await KeyStore(database, clock).create("ann", "AAAA", b"digest")
     await ledger.write([row(key="key_AAAA"), row(key="key-12345678"), row(key="")])
 
     found = [(one.key, one.name) for one in await ledger.sums(("key",))]
@@ -230,5 +228,5 @@ async def test_retention(ledger: Ledger, clock: Clock) -> None:
     assert [2] == [one.requests for one in await ledger.sums(())]
     clock.now += 2 * DAY_S
     await ledger.sweep()
-    assert [Used("key_A", "", "m", 3, 0)] == await ledger.used(0.0)
+    assert [KeyUsage("key_A", "", "m", 3, 0)] == await ledger.used(0.0)
     await ledger.aclose()

@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from engine import THOROUGH
 from postgresql import PostgreSQL
-from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
+from unilect.store.records import Item, StoredResponse
+from unilect.store.responses import ResponseStore
 
 AGE_S = 100.0
 owners = st.sampled_from(["a", "b"])
@@ -40,11 +41,11 @@ class Model:
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
-        self.responses: dict[tuple[str, str], tuple[Stored, float]] = {}
+        self.responses: dict[tuple[str, str], tuple[StoredResponse, float]] = {}
         self.kept: dict[tuple[str, str], float] = {}  # until when the ancestors of each are
         self.rooms: dict[tuple[str, str], tuple[bytes, float, dict[str, bytes], float]] = {}
 
-    def response(self, owner: str, id: str) -> Stored | None:
+    def response(self, owner: str, id: str) -> StoredResponse | None:
         """A response that has not expired."""
         found, used = self.responses.get((owner, id), (None, 0.0))
         return found if used > self.now - AGE_S else None
@@ -54,9 +55,9 @@ class Model:
         found = self.rooms.get((owner, id))
         return found if found is not None and found[3] > self.now - AGE_S else None
 
-    def chain(self, owner: str, id: str | None) -> list[Stored] | None:
+    def chain(self, owner: str, id: str | None) -> list[StoredResponse] | None:
         """A response after its ancestors; as many as there are responses, where it bites its tail."""
-        found: list[Stored] = []
+        found: list[StoredResponse] = []
         while id is not None:
             response = self.response(owner, id)
             if response is None:
@@ -126,7 +127,7 @@ class Machine(RuleBasedStateMachine):
     def open(self) -> None:
         """Open the store."""
         self.database = Database(self.url)
-        self.answers = Answers(self.database, max_age_s=AGE_S, clock=lambda: self.model.now)
+        self.answers = ResponseStore(self.database, max_age_s=AGE_S, clock=lambda: self.model.now)
 
     def do(self, call: Any) -> Any:
         """The result of a call."""
@@ -181,8 +182,8 @@ class Machine(RuleBasedStateMachine):
         events: bytes | None,
     ) -> None:
         """Store a response."""
-        one = Stored(id, owner, status, body, input, output, parent, room, 1.0, events)
-        self.do(self.answers.put(one))
+        one = StoredResponse(id, owner, status, body, input, output, parent, room, 1.0, events)
+        self.do(self.answers.save(one))
         kept = self.model.keep(owner, parent)
         self.model.responses[owner, id] = (one, self.model.now)
         self.model.kept[owner, id] = kept

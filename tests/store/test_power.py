@@ -17,8 +17,8 @@ import pytest
 
 import power
 from power import Disk, Event
-from unilect.store.answers import Answers
 from unilect.store.database import Database
+from unilect.store.responses import ResponseStore
 
 LOSSES = int(os.environ.get("UNILECT_TEST_POWER", "150"))
 TRANSACTIONS = 60
@@ -126,7 +126,7 @@ async def test_the_server_goes_on(tmp_path: Path) -> None:
     said = [word for event in events[: last + 1] if event.what == "say" for word in event.data.decode().split()]  # fmt: skip
     stored = [one for one in said if one.startswith("resp")]
     database = Database(f"sqlite:///{tmp_path / 'after' / 'x.db'}")
-    answers = Answers(database)
+    answers = ResponseStore(database)
     found = await asyncio.gather(*(answers.get("me", id) for id in stored))
     await answers.aclose()
     await database.aclose()

@@ -9,14 +9,14 @@ from unilect.config.store import StoreConfig
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.routing.registry import Registry
 from unilect.server.app import SITE, create_app
-from unilect.store.answers import Stored
+from unilect.store.records import StoredResponse
 from unilect.store.store import Store
 
 
 async def keep(store: Store, id: str) -> None:
     """Store a response."""
     assert store.answers is not None
-    await store.answers.put(Stored(id, "me", "completed", b"{}", [], [], None, None, 0.0))
+    await store.answers.save(StoredResponse(id, "me", "completed", b"{}", [], [], None, None, 0.0))
 
 
 async def is_there(store: Store, id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Tests of what is too old or too much in unilect.store.answers, on every kind of database."""
+"""Tests of what is too old or too much in unilect.store.responses, on every kind of database."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,27 +8,30 @@ from msgspec.structs import replace
 
 from clock import Clock
 from unilect.errors import InvalidRequest
-from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
+from unilect.store.records import Item, StoredResponse
+from unilect.store.responses import ResponseStore
 
 ME = "me"
 AGE_S = 1000.0
 
 
 @pytest.fixture
-async def answers(database: Database, clock: Clock) -> AsyncIterator[Answers]:
+async def answers(database: Database, clock: Clock) -> AsyncIterator[ResponseStore]:
     """A store on a new database."""
-    store = Answers(database, max_age_s=AGE_S, clock=clock)
+    store = ResponseStore(database, max_age_s=AGE_S, clock=clock)
     yield store
     await store.aclose()
 
 
-def stored(id: str, parent: str | None = None, size: int = 0) -> Stored:
+def stored(id: str, parent: str | None = None, size: int = 0) -> StoredResponse:
     """A response of a size."""
-    return Stored(id, ME, "completed", b"x" * size, [Item(f"{id}-in", b"")], [], parent, None, 0.0)
+    return StoredResponse(
+        id, ME, "completed", b"x" * size, [Item(f"{id}-in", b"")], [], parent, None, 0.0
+    )
 
 
-async def there(answers: Answers, ids: list[str]) -> list[str]:
+async def there(answers: ResponseStore, ids: list[str]) -> list[str]:
     """Those responses and conversations that are there."""
     return [
         id
@@ -37,9 +40,9 @@ async def there(answers: Answers, ids: list[str]) -> list[str]:
     ]
 
 
-async def test_what_is_too_old(answers: Answers, clock: Clock) -> None:
+async def test_what_is_too_old(answers: ResponseStore, clock: Clock) -> None:
     """What has expired is not there for any method, even before it is deleted."""
-    await answers.put(stored("r"))
+    await answers.save(stored("r"))
     conversation = await answers.create_conversation(ME, b"{}", [Item("a", b"")])
     clock.now += AGE_S - 1
     assert ["r", conversation] == await there(answers, ["r", conversation])
@@ -58,13 +61,13 @@ async def test_what_is_too_old(answers: Answers, clock: Clock) -> None:
     assert not await answers.delete_conversation(ME, conversation)
 
 
-async def test_a_chain_lives_as_long_as_its_youngest(answers: Answers, clock: Clock) -> None:
+async def test_a_chain_lives_as_long_as_its_youngest(answers: ResponseStore, clock: Clock) -> None:
     """A response that is continued lives on, with all that stand before it; its other branches do not."""
-    await answers.put(stored("1"))
-    await answers.put(stored("2", "1"))
-    await answers.put(stored("branch", "1"))
+    await answers.save(stored("1"))
+    await answers.save(stored("2", "1"))
+    await answers.save(stored("branch", "1"))
     clock.now += AGE_S - 1
-    await answers.put(stored("3", "2"))
+    await answers.save(stored("3", "2"))
     clock.now += AGE_S - 1
 
     assert 3 == len(await answers.chain(ME, "3") or [])
@@ -75,10 +78,12 @@ async def test_a_chain_lives_as_long_as_its_youngest(answers: Answers, clock: Cl
     assert [] == await there(answers, ["1", "2", "3"])
 
 
-async def test_a_long_chain_lives_as_long_as_its_youngest(answers: Answers, clock: Clock) -> None:
+async def test_a_long_chain_lives_as_long_as_its_youngest(
+    answers: ResponseStore, clock: Clock
+) -> None:
     """Ancestors that are kept ahead, and so are not kept again by each turn, are there as long as the last turn."""
     for turn in range(100):
-        await answers.put(stored(str(turn), str(turn - 1) if turn else None))
+        await answers.save(stored(str(turn), str(turn - 1) if turn else None))
         clock.now += AGE_S / 1000 * (turn % 30)
     clock.now += AGE_S - AGE_S / 1000 * (99 % 30) - 1
 
@@ -87,17 +92,19 @@ async def test_a_long_chain_lives_as_long_as_its_youngest(answers: Answers, cloc
     assert [] == await there(answers, [*map(str, range(100))])
 
 
-async def test_nothing_comes_back_from_the_dead(answers: Answers, clock: Clock) -> None:
+async def test_nothing_comes_back_from_the_dead(answers: ResponseStore, clock: Clock) -> None:
     """A response that continues an expired one does not bring it back."""
-    await answers.put(stored("1"))
+    await answers.save(stored("1"))
     clock.now += AGE_S
-    await answers.put(stored("2", "1"))
+    await answers.save(stored("2", "1"))
 
     assert await answers.get(ME, "1") is None
     assert await answers.chain(ME, "2") is None
 
 
-async def test_a_conversation_lives_as_long_as_it_changes(answers: Answers, clock: Clock) -> None:
+async def test_a_conversation_lives_as_long_as_it_changes(
+    answers: ResponseStore, clock: Clock
+) -> None:
     """Each change of a conversation keeps it."""
     conversation = await answers.create_conversation(ME, b"{}", [Item("a", b"")])
     clock.now += AGE_S - 1
@@ -113,12 +120,12 @@ async def test_a_conversation_lives_as_long_as_it_changes(answers: Answers, cloc
 
 
 @pytest.mark.heavy(but=1)
-async def test_expired_rows_are_deleted(answers: Answers, clock: Clock) -> None:
+async def test_expired_rows_are_deleted(answers: ResponseStore, clock: Clock) -> None:
     """A sweep deletes what has expired, also where it is more than one transaction's, and nothing else."""
     for number in range(250):
-        await answers.put(stored(str(number)))
+        await answers.save(stored(str(number)))
     clock.now += AGE_S / 2
-    await answers.put(stored("young"))
+    await answers.save(stored("young"))
     clock.now += AGE_S / 2
     await answers.sweep()
     clock.now -= AGE_S / 2  # what is not deleted would be there again
@@ -128,18 +135,18 @@ async def test_expired_rows_are_deleted(answers: Answers, clock: Clock) -> None:
 
 async def test_the_sweep_in_the_background(database: Database, clock: Clock) -> None:
     """A store that is used deletes by itself what has expired, and what is too much."""
-    old = Answers(database, max_age_s=AGE_S, clock=clock)
-    await old.put(stored("old"))
+    old = ResponseStore(database, max_age_s=AGE_S, clock=clock)
+    await old.save(stored("old"))
     await old.aclose()
     clock.now += AGE_S
-    answers = Answers(database, max_age_s=AGE_S, max_count=20, clock=clock)
-    await answers.put(stored("new"))
-    watch = Answers(database, max_age_s=10 * AGE_S, clock=clock)
+    answers = ResponseStore(database, max_age_s=AGE_S, max_count=20, clock=clock)
+    await answers.save(stored("new"))
+    watch = ResponseStore(database, max_age_s=10 * AGE_S, clock=clock)
     while await watch.get(ME, "old") is not None:
         assert await watch.get(ME, "new") is not None
     for number in range(30):
         clock.now += 1
-        await answers.put(stored(str(number)))
+        await answers.save(stored(str(number)))
     while await watch.get(ME, "0") is not None:
         assert await watch.get(ME, "29") is not None
     await answers.aclose()
@@ -149,11 +156,11 @@ async def test_the_sweep_in_the_background(database: Database, clock: Clock) -> 
 @pytest.mark.heavy
 async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
     """Of too many responses and conversations those that were used least lately are deleted, and their ancestors live with the young."""
-    answers = Answers(database, max_age_s=AGE_S, max_count=200, clock=clock)
+    answers = ResponseStore(database, max_age_s=AGE_S, max_count=200, clock=clock)
     names = list[str]()
     for number in range(150):
         clock.now += 1
-        await answers.put(stored(f"r{number}", "r0" if number % 40 == 39 else None))
+        await answers.save(stored(f"r{number}", "r0" if number % 40 == 39 else None))
         await answers.create_conversation(ME, b"{}", id=f"c{number}")
         names += [f"r{number}", f"c{number}"]
     await answers.sweep()
@@ -168,14 +175,14 @@ async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
 @pytest.mark.heavy(but=1)
 async def test_a_chain_that_nobody_continues(database: Database, clock: Clock) -> None:
     """Of too many responses a chain goes from its end to its beginning, although it was kept for longer, and none that came since goes before it."""
-    answers = Answers(database, max_age_s=AGE_S * 1000, max_count=40, clock=clock)
+    answers = ResponseStore(database, max_age_s=AGE_S * 1000, max_count=40, clock=clock)
     for number in range(20):
         clock.now += 1
-        await answers.put(stored(f"a{number}", f"a{number - 1}" if number else None))
+        await answers.save(stored(f"a{number}", f"a{number - 1}" if number else None))
     for number in range(100):
         clock.now += 1
-        await answers.put(stored(f"b{number}"))
-        await answers.put(stored(f"c{number}", f"c{number - 1}" if number % 10 else None))
+        await answers.save(stored(f"b{number}"))
+        await answers.save(stored(f"c{number}", f"c{number - 1}" if number % 10 else None))
         await answers.sweep()
         chain = await answers.chain(ME, f"c{number}", 100)
         assert chain is not None
@@ -188,20 +195,20 @@ async def test_a_chain_that_nobody_continues(database: Database, clock: Clock) -
 
 async def test_what_is_worked_on_goes_last(database: Database, clock: Clock) -> None:
     """Of too many responses those that a server still works on are deleted when there are no others."""
-    answers = Answers(database, max_age_s=AGE_S, max_count=10, clock=clock)
+    answers = ResponseStore(database, max_age_s=AGE_S, max_count=10, clock=clock)
     running = [f"q{number}" for number in range(5)]
     for id in running:
         clock.now += 1
-        await answers.put(replace(stored(id), status="in_progress"))
+        await answers.save(replace(stored(id), status="in_progress"))
     for number in range(20):
         clock.now += 1
-        await answers.put(stored(f"r{number}"))
+        await answers.save(stored(f"r{number}"))
     await answers.sweep()
     assert running == await there(answers, running)
 
     for number in range(5, 20):
         clock.now += 1
-        await answers.put(replace(stored(f"q{number}"), status="queued"))
+        await answers.save(replace(stored(f"q{number}"), status="queued"))
     await answers.sweep()
     left = await there(answers, [f"q{number}" for number in range(20)])
     assert [f"q{number}" for number in range(20 - len(left), 20)] == left
@@ -209,32 +216,14 @@ async def test_what_is_worked_on_goes_last(database: Database, clock: Clock) -> 
     await answers.aclose()
 
 
-async def test_any_number_that_goes(database: Database, clock: Clock) -> None:
-    """However many rows are deleted at once, it is one statement: of a database's statements each form is kept in memory."""
-    answers = Answers(database, max_age_s=AGE_S, clock=clock)
-    kept = set[int]()
-    for count in range(1, 5):
-        for number in range(count):
-            await answers.put(stored(f"r{number}"))
-        clock.now += AGE_S
-        await answers.sweep()
-        assert [] == await there(answers, ["r0"])
-        assert database._engine is not None
-        if count > 1:  # the first one has also made what the others do
-            kept.add(len(database._engine._compiled_cache or ()))
-    await answers.aclose()
-
-    assert 1 == len(kept)
-
-
 async def test_what_is_too_large(database: Database, clock: Clock) -> None:
     """Of too many bytes the oldest are deleted; conversations that grow count, and what is changed or deleted counts as it is now."""
-    answers = Answers(database, max_age_s=AGE_S, max_bytes=100_000, clock=clock)
-    await answers.put(stored("old", size=30_000))
+    answers = ResponseStore(database, max_age_s=AGE_S, max_bytes=100_000, clock=clock)
+    await answers.save(stored("old", size=30_000))
     clock.now += 1
     conversation = await answers.create_conversation(ME, b"{}")
     clock.now += 1
-    await answers.put(stored("young", size=30_000))
+    await answers.save(stored("young", size=30_000))
     await answers.sweep()
     assert ["old", "young"] == await there(answers, ["old", "young"])
     clock.now += 1
@@ -246,7 +235,7 @@ async def test_what_is_too_large(database: Database, clock: Clock) -> None:
     await answers.sweep()
     assert ["young", conversation] == await there(answers, ["old", "young", conversation])
     with pytest.raises(InvalidRequest, match="Send `store: false`") as error:
-        await answers.put(stored("huge", size=100_001))
+        await answers.save(stored("huge", size=100_001))
     assert "store" == error.value.param
     assert ["young", conversation] == await there(answers, ["young", conversation])
     await answers.aclose()
@@ -257,13 +246,13 @@ async def test_who_has_most_loses_first(database: Database, clock: Clock, bound:
     """Of too many, and of too many bytes, the oldest of whoever has the most go, though another's are older: responses and conversations."""
     limits = {"max_count": 20} if bound == "count" else {"max_bytes": 100_000}
     size = 100 if bound == "count" else 9_000
-    answers = Answers(database, max_age_s=AGE_S, clock=clock, **limits)
-    await answers.put(replace(stored("quiet", size=size), owner="quiet"))
+    answers = ResponseStore(database, max_age_s=AGE_S, clock=clock, **limits)
+    await answers.save(replace(stored("quiet", size=size), owner="quiet"))
     talk = await answers.create_conversation("quiet", b"{}", [Item("a", b"x" * size)])
     for number in range(40):
         clock.now += 1
         if number % 2:
-            await answers.put(replace(stored(f"r{number}", size=size), owner="loud"))
+            await answers.save(replace(stored(f"r{number}", size=size), owner="loud"))
         else:
             await answers.create_conversation("loud", b"x" * size, id=f"c{number}")
         if number % 10 == 9:
@@ -280,12 +269,12 @@ async def test_who_has_most_loses_first(database: Database, clock: Clock, bound:
 
 async def test_who_runs_most_loses_first(database: Database, clock: Clock) -> None:
     """What a server works on for whoever has the most goes before what another has finished."""
-    answers = Answers(database, max_age_s=AGE_S, max_count=10, clock=clock)
+    answers = ResponseStore(database, max_age_s=AGE_S, max_count=10, clock=clock)
     for number in range(3):
-        await answers.put(replace(stored(f"r{number}"), owner="quiet"))
+        await answers.save(replace(stored(f"r{number}"), owner="quiet"))
     for number in range(20):
         clock.now += 1
-        await answers.put(replace(stored(f"q{number}"), owner="loud", status="in_progress"))
+        await answers.save(replace(stored(f"q{number}"), owner="loud", status="in_progress"))
     await answers.sweep()
 
     assert all([await answers.get("quiet", f"r{number}") is not None for number in range(3)])
@@ -294,10 +283,10 @@ async def test_who_runs_most_loses_first(database: Database, clock: Clock) -> No
 
 async def test_equals_lose_alike(database: Database, clock: Clock) -> None:
     """Of owners who have as much each keeps a share."""
-    answers = Answers(database, max_age_s=AGE_S, max_count=40, clock=clock)
+    answers = ResponseStore(database, max_age_s=AGE_S, max_count=40, clock=clock)
     for number in range(120):
         clock.now += 1
-        await answers.put(replace(stored(f"r{number}"), owner=f"o{number % 4}"))
+        await answers.save(replace(stored(f"r{number}"), owner=f"o{number % 4}"))
     await answers.sweep()
     left = [
         number
@@ -315,12 +304,12 @@ async def test_a_file_gives_its_space_back(tmp_path: Path, clock: Clock) -> None
     """An SQLite file shrinks when what was in it is deleted, and does not hold deleted texts."""
     path = tmp_path / "x.db"
     database = Database(f"sqlite:///{path}")
-    answers = Answers(database, max_age_s=AGE_S, clock=clock)
+    answers = ResponseStore(database, max_age_s=AGE_S, clock=clock)
     secret = b"a secret that nobody may keep"
     for number in range(50):
         response = stored(str(number))
         response.body = secret * 4000
-        await answers.put(response)
+        await answers.save(response)
     clock.now += AGE_S
     await answers.sweep()
     await answers.aclose()

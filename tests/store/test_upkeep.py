@@ -8,21 +8,24 @@ import pytest
 
 from unilect.config.store import StoreConfig
 from unilect.errors import ConfigError
-from unilect.store._migrate import NEWEST
-from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
+from unilect.store.records import Item, StoredResponse
+from unilect.store.responses import ResponseStore
+from unilect.store.sql.schema import VERSION
 from unilect.store.upkeep import Upkeep
 
 
 async def filled(url: str) -> Database:
     """A database with a response and a key."""
     database = Database(url)
-    answers = Answers(database)
+    answers = ResponseStore(database)
     body = b'{"id":"r"}'
-    await answers.put(Stored("r", "me", "completed", body, [Item("i", b"{}")], [], None, None, 1e9))
+    await answers.save(
+        StoredResponse("r", "me", "completed", body, [Item("i", b"{}")], [], None, None, 1e9)
+    )
     await answers.aclose()
-    await StoredKeys(database).create("ann", "AAAA", b"digest")
+    await KeyStore(database).create("ann", "AAAA", b"digest")
     return database
 
 
@@ -31,12 +34,12 @@ def upkeep(url: str) -> Upkeep:
     return Upkeep(StoreConfig(url=url), {})
 
 
-async def test_look(url: str) -> None:
+async def test_inspect(url: str) -> None:
     """A store says what it holds while a server uses it."""
     database = await filled(url)
-    found = await upkeep(url).look()
+    found = await upkeep(url).inspect()
 
-    assert (NEWEST, NEWEST, []) == (found.version, found.newest, found.problems)
+    assert (VERSION, VERSION, []) == (found.version, found.newest, found.problems)
     counts = {"responses": 1, "conversations": 0, "API keys": 1, "requests in the ledger": 0}
     assert counts == found.counts
     assert (found.size_bytes is None) == url.startswith("postgresql")
@@ -46,9 +49,9 @@ async def test_look(url: str) -> None:
 
 async def test_migrate(url: str) -> None:
     """Tables are made where there are none, and nothing is done where they are up to date."""
-    assert ("", NEWEST) == await upkeep(url).migrate()
-    assert (NEWEST, NEWEST) == await upkeep(url).migrate()
-    assert 0 == (await upkeep(url).look()).counts["responses"]
+    assert ("", VERSION) == await upkeep(url).migrate()
+    assert (VERSION, VERSION) == await upkeep(url).migrate()
+    assert 0 == (await upkeep(url).inspect()).counts["responses"]
 
 
 async def test_a_copy(tmp_path: Path) -> None:
@@ -60,10 +63,10 @@ async def test_a_copy(tmp_path: Path) -> None:
     assert {"a.db", "a.db-shm", "a.db-wal", "a.db.lock", "copy.db"} == {one.name for one in tmp_path.iterdir()}  # fmt: skip
     assert (size, 0o600) == (target.stat().st_size, stat.S_IMODE(target.stat().st_mode))
     await database.aclose()
-    found = await upkeep(f"sqlite:///{target}").look()
+    found = await upkeep(f"sqlite:///{target}").inspect()
     assert (1, 1, []) == (found.counts["responses"], found.counts["API keys"], found.problems)
     copied = Database(f"sqlite:///{target}")
-    answers = Answers(copied)
+    answers = ResponseStore(copied)
     assert await answers.get("me", "r") is not None
     await answers.aclose()
     await copied.aclose()
@@ -96,7 +99,7 @@ async def test_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(ConfigError, match=r"a\.db: is not an SQLite database; name another file"):
-        await upkeep(f"sqlite:///{path}").look()
+        await upkeep(f"sqlite:///{path}").inspect()
     with pytest.raises(ConfigError, match=r"a\.db: is not an SQLite database; name another file"):
         upkeep(f"sqlite:///{path}").copy_to(tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
@@ -107,7 +110,7 @@ async def test_a_damaged_file(tmp_path: Path) -> None:
         whole[at + 100 : at + 2000] = b"\xff" * 1900
     path.write_bytes(whole)
     try:
-        problems = (await upkeep(f"sqlite:///{path}").look()).problems
+        problems = (await upkeep(f"sqlite:///{path}").inspect()).problems
     except ConfigError as error:
         problems = [str(error)]
     assert problems
@@ -123,5 +126,5 @@ def test_in_memory(url: str | None) -> None:
 async def test_a_server_that_is_away() -> None:
     """A database server that cannot be reached is told, without the password."""
     with pytest.raises(ConfigError, match="cannot be reached") as raised:
-        await upkeep("postgresql://me:secret-word@127.0.0.1:1/x").look()
+        await upkeep("postgresql://me:secret-word@127.0.0.1:1/x").inspect()
     assert "secret-word" not in str(raised.value)

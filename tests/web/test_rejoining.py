@@ -32,8 +32,8 @@ from unilect.routing.registry import Model, Registry
 from unilect.server.app import GUARD, SITE
 from unilect.server.listener import Listener
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
-from unilect.store.ledger import Row
+from unilect.store.keys import KeyStore
+from unilect.store.records import LedgerRow
 from unilect.testing.echo import Echo
 from unilect.web.rejoining import ENDPOINTS, IDENTITY, REJOINED
 
@@ -345,7 +345,7 @@ async def test_a_row_before_the_last_frame(site: Site, monkeypatch: pytest.Monke
     assert book is not None
     write, begun, goes_on = book.writer._write, asyncio.Event(), asyncio.Event()
 
-    async def held_up(rows: Sequence[Row]) -> None:
+    async def held_up(rows: Sequence[LedgerRow]) -> None:
         begun.set()
         await goes_on.wait()
         await write(rows)
@@ -544,7 +544,7 @@ async def test_a_key_that_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with serving(tmp_path, api_keys=[BOB]) as site:
         database = Database(f"sqlite:///{site.file}")
         try:
-            stored = StoredKeys(database)
+            stored = KeyStore(database)
             await stored.create("ann", id_of(secret) or "", digest(secret))
             known = site.listener._known
             assert known is not None

@@ -28,7 +28,8 @@ from unilect.errors import ConfigError, StoreUnavailable, listed
 from unilect.gateway.secret import digest, id_of, is_mistyped, new_secret
 from unilect.logs import escaped
 from unilect.routing import sources
-from unilect.store.keys import Key, StoredKeys, state, told
+from unilect.store.keys import KeyStore, describe, state
+from unilect.store.records import Key
 from unilect.store.store import Store
 
 _Result = TypeVar("_Result")
@@ -82,7 +83,7 @@ class _Place:
         """A sentence about naming another store; empty where one was named."""
         return "" if self._is_named else " --config FILE names the store of a server with a configuration file."  # fmt: skip
 
-    def ask(self, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Result]]) -> _Result:
+    def ask(self, ask: Callable[[KeyStore], Coroutine[Any, Any, _Result]]) -> _Result:
         """
         Return what the keys of the store say.
 
@@ -128,7 +129,7 @@ def create(config: Path | None, as_json: bool, **asked: Any) -> None:
         limited, secret = parse_limits(new.limits), new_secret()
         _warn_of_unknown(allowed or (), place.settings)
 
-        async def add(keys: StoredKeys) -> Key:
+        async def add(keys: KeyStore) -> Key:
             return await keys.create(
                 new.name,
                 id_of(secret) or "",
@@ -181,13 +182,13 @@ def limit(
 
     key = or_exit(run)
     shown = _format_limits(key.limits) or "no limits of its own"
-    tell(json.dumps(told(key, time.time())) if as_json else f"{_name_of(key)} has {shown}.")
+    tell(json.dumps(describe(key, time.time())) if as_json else f"{_name_of(key)} has {shown}.")
 
 
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
     key = or_exit(lambda: _Place(config).ask(lambda keys: keys.revoke(name)))
-    tell(json.dumps(told(key, time.time())) if as_json else f"{_name_of(key)} is revoked.")
+    tell(json.dumps(describe(key, time.time())) if as_json else f"{_name_of(key)} is revoked.")
 
 
 def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
@@ -206,7 +207,7 @@ def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
 
     place, key, left = or_exit(run)
     if as_json:
-        tell(json.dumps(told(key, time.time()) | {"state": "deleted", "keys_left": left}))
+        tell(json.dumps(describe(key, time.time()) | {"state": "deleted", "keys_left": left}))
     else:
         tell(f"{_name_of(key)} is deleted from the store {place.store}.")
     _note(f"What it used stays in the ledger under {key.id}; what it stored is deleted when it is old enough.")  # fmt: skip
@@ -240,7 +241,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
     if not keys:
         _note(f"There are no keys in the store {place.store}.{place.hint}")
     if as_json:
-        tell(json.dumps([told(key, time.time()) for key in keys]))
+        tell(json.dumps([describe(key, time.time()) for key in keys]))
         return
     rows = [
         (
@@ -323,7 +324,7 @@ def _check_stdout() -> None:
 def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
     """Print the secret, which nobody can show again; where that fails the command ends with what is to be done."""
     try:
-        tell(json.dumps(told(key, time.time()) | {"key": secret}) if as_json else secret)
+        tell(json.dumps(describe(key, time.time()) | {"key": secret}) if as_json else secret)
         flush()
     except OSError as error:
         fail(f"{_name_of(key)} has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip

@@ -121,7 +121,7 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
         if place == "memory" or not path.exists():
             return
         try:
-            state = asyncio.run(Upkeep(store, environment).look())
+            state = asyncio.run(Upkeep(store, environment).inspect())
         except ConfigError as error:
             told = str(error).removeprefix("store: ")
             raise OptionError(("store", "url"), told) from error
@@ -130,7 +130,7 @@ def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
                 ("store", "url"),
                 f"{state.place} is damaged; `unilect store check` says where. Put a backup in its place, or move it away.",
             )
-        if state.version > state.newest:
+        if state.version not in ("", state.newest):
             raise OptionError(
                 ("store", "url"),
                 f"{state.place} is of a newer version of unilect (revision {state.version}; this one knows {state.newest}). "

@@ -10,24 +10,24 @@ from unilect.cli._commands import fail, or_exit
 from unilect.cli._screen import tell
 from unilect.config import load as config_load
 from unilect.config.server import process_environment
-from unilect.store.upkeep import Found, Upkeep
+from unilect.store.upkeep import StoreReport, Upkeep
 
 
 def check(config: Path | None, as_json: bool) -> None:
     """Print what a store holds; what is wrong with it ends the process with exit code 1."""
-    found: Found = or_exit(lambda: asyncio.run(_upkeep(config).look()))
+    report: StoreReport = or_exit(lambda: asyncio.run(_upkeep(config).inspect()))
     if as_json:
-        tell(json.dumps(structs.asdict(found)))
+        tell(json.dumps(structs.asdict(report)))
     else:
-        tell("\n".join(_lines(found)))
-    if found.problems:
+        tell("\n".join(_lines(report)))
+    if report.problems:
         fail(
-            f"{found.place}: damaged. Stop the servers that use it, and put a backup in its place or move it away."
+            f"{report.place}: damaged. Stop the servers that use it, and put a backup in its place or move it away."
         )
 
 
 def migrate(config: Path | None) -> None:
-    """Bring tables up to date, and say from what they were."""
+    """Make tables where there are none, and say from what they were."""
     before, now = or_exit(lambda: asyncio.run(_upkeep(config).migrate()))
     if before == now:
         tell(f"The tables are up to date (revision {now}).")
@@ -45,18 +45,14 @@ def _upkeep(config: Path | None) -> Upkeep:
     return Upkeep(config_load.load(config).store, process_environment())
 
 
-def _lines(found: Found) -> list[str]:
-    size = "" if found.size_bytes is None else f", {found.size_bytes / 1024**2:.1f} MiB"
-    lines = [f"{found.place}{size}"]
-    if not found.version:
+def _lines(report: StoreReport) -> list[str]:
+    size = "" if report.size_bytes is None else f", {report.size_bytes / 1024**2:.1f} MiB"
+    lines = [f"{report.place}{size}"]
+    if not report.version:
         return [*lines, "there are no tables yet; a server makes them when it first uses the store"]
-    if found.version > found.newest:
-        lines.append(f"the tables have revision {found.version}, of a newer version of unilect")
-    elif found.version < found.newest:
-        lines.append(
-            f"the tables have revision {found.version}; `unilect store migrate`, or a server, makes it {found.newest}"
-        )
-    lines += [f"{count} {name}" for name, count in found.counts.items()]
-    if found.problems:
-        return [*lines, *(f"wrong: {problem}" for problem in found.problems)]
-    return [*lines, "sound" if found.size_bytes is not None else "readable"]
+    if report.version != report.newest:
+        lines.append(f"the tables have revision {report.version}, of a newer version of unilect")
+    lines += [f"{count} {name}" for name, count in report.counts.items()]
+    if report.problems:
+        return [*lines, *(f"wrong: {problem}" for problem in report.problems)]
+    return [*lines, "sound" if report.size_bytes is not None else "readable"]

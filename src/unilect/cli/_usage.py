@@ -18,7 +18,7 @@ from unilect.config.store import StoreConfig
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway import usage
 from unilect.logs import escaped
-from unilect.store.ledger import Sum
+from unilect.store.records import UsageSum
 from unilect.store.store import Store
 
 _FIELDS = usage.Line.__struct_fields__
@@ -29,7 +29,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the 
 def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) -> None:
     """Print what was used, as a table, as a JSON list or as CSV."""
 
-    def run() -> list[Sum]:
+    def run() -> list[UsageSum]:
         if as_json and as_csv:
             raise ConfigError("--json: cannot be combined with --csv; leave one of them out.")
         asked = usage.asked(by, since, time.time(), ("--by", "--since"))
@@ -46,7 +46,7 @@ def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) 
         _print_table(lines)
 
 
-async def _sums(config: StoreConfig, asked: usage.Asked) -> list[Sum]:
+async def _sums(config: StoreConfig, asked: usage.Asked) -> list[UsageSum]:
     """
     Read the sums of a store's ledger.
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct, structs
 
 from unilect.errors import LedgerUnavailable, UnilectError
-from unilect.store.ledger import CORRECTED, Row
+from unilect.store.records import CORRECTED, LedgerRow
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
@@ -23,7 +23,7 @@ GATHER_S = 0.005  # the longest that rows wait for others
 IDLE_S = 50e-6  # a turn of the event loop that took no longer had nothing else to do
 MOST = 20_000  # rows that wait
 _AT_ONCE = 1000
-Write = Callable[[Sequence[Row]], Awaitable[None]]
+Write = Callable[[Sequence[LedgerRow]], Awaitable[None]]
 Probe = Callable[[], Awaitable[None]]
 
 
@@ -39,7 +39,7 @@ class Item(Struct, eq=False):
         until: When who waits for it is told that it takes too long.
     """
 
-    row: Row
+    row: LedgerRow
     written: Callable[[], None]
     required: bool = True
     end: asyncio.Future[None] | None = None
@@ -111,7 +111,7 @@ class Writer:
 
     def put(
         self,
-        row: Row,
+        row: LedgerRow,
         written: Callable[[], None],
         required: bool = True,
         *,

@@ -14,7 +14,7 @@ from unilect.config.digests import identity, key_digest
 from unilect.errors import MissingKey, PermissionDenied
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.secret import digest
-from unilect.store.keys import Key
+from unilect.store.records import Key
 
 
 class Caller(NamedTuple):

@@ -23,7 +23,8 @@ from unilect.context import Requests
 from unilect.errors import AuthenticationError, StoreUnavailable
 from unilect.gateway.secret import digest, id_of, is_mistyped
 from unilect.store.database import ABSENT
-from unilect.store.keys import Changes, Key, Secret, StoredKeys, is_usable
+from unilect.store.keys import KeyStore
+from unilect.store.records import Key, KeyChanges, Secret
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
@@ -55,7 +56,7 @@ class KnownKeys:
 
     def __init__(
         self,
-        stored: StoredKeys,
+        stored: KeyStore,
         clock: Callable[[], float] = time.time,
         requests: Requests | None = None,
         *,
@@ -129,7 +130,7 @@ class KnownKeys:
         if self.stored.mark() == ABSENT:
             return 0
         now = self._clock()
-        return sum(is_usable(key, now) for key in await self.stored.all())
+        return sum(key.is_usable(now) for key in await self.stored.all())
 
     def require_if_any(self, why: str) -> None:
         """
@@ -286,7 +287,7 @@ class KnownKeys:
                 self._forget(changes, is_first)
                 self._decide(changes, is_first)
 
-    def _forget(self, changes: Changes, is_first: bool) -> None:
+    def _forget(self, changes: KeyChanges, is_first: bool) -> None:
         """Forget the keys that have changed, and tell who has to know; what runs with them is looked at again."""
         is_other = changes.number < self._number  # another database stands there, such as a backup
         self._number = changes.number
@@ -299,7 +300,7 @@ class KnownKeys:
         if changes.ids and not is_first:
             self.changed(changes.ids)
 
-    def _decide(self, changes: Changes, is_first: bool) -> None:
+    def _decide(self, changes: KeyChanges, is_first: bool) -> None:
         """Decide whether keys are asked for, and say what a person who has created one may not expect."""
         is_told = changes.required > self._told and not is_first
         had_keys, self._has_keys, self._told = self._has_keys, changes.has_keys, changes.required
@@ -325,7 +326,7 @@ def _why_not(key: Key, until: float, now: float) -> AuthenticationError | None:
     """Make the error of a key that ends at the time `until`; None where it can be used now."""
     if key.revoked_at is not None:
         return wrong("it has been revoked.")
-    if until <= now or not is_usable(key, now):
+    if until <= now or not key.is_usable(now):
         day = datetime.fromtimestamp(until, UTC)
         return wrong(f"it has expired at {day:%Y-%m-%d %H:%M} UTC.")
     return None

@@ -34,8 +34,9 @@ from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.redact import redacted
 from unilect.requests import Call, Request
 from unilect.store.database import ABSENT
-from unilect.store.journal import About, Dead, Journal, Slot, dead
-from unilect.store.ledger import Ledger, Row
+from unilect.store.journal import AbandonedJournal, Journal, RequestInfo, Slot, find_abandoned
+from unilect.store.ledger import Ledger
+from unilect.store.records import LedgerRow
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
@@ -97,7 +98,7 @@ class LedgerBook:
         self.writer = Writer(ledger.write, ledger.probe, self._tasks, self._has_more)
         self._opening = asyncio.Lock()
         self._journal: Journal | None = None
-        self._held: list[Dead] = []  # whose rows are not written yet
+        self._held: list[AbandonedJournal] = []  # whose rows are not written yet
         self._try_at = 0.0
         self._misses = False  # the journal, as the log has it
         self._is_required = rule == "required"
@@ -163,7 +164,7 @@ class LedgerBook:
             self.writer.check()
         price, at = context.price, self.clock()
         context.at = at
-        about = About(
+        about = RequestInfo(
             # rows of one server are neighbours in the index of ids: a transaction writes a page of it, and not one for each row
             f"{self._instance}{next(self._numbers):010x}.{context.request_id or 'apart'}",
             at,
@@ -219,7 +220,7 @@ class LedgerBook:
             return "best_effort"
         return "best_effort"
 
-    async def _open(self, found: list[Dead] | None = None) -> None:
+    async def _open(self, found: list[AbandonedJournal] | None = None) -> None:
         """Open the database, and make rows of what dead servers have left, once."""
         async with self._opening:
             if self.state is State.UNUSED:
@@ -230,7 +231,7 @@ class LedgerBook:
                 self.state = State.OPEN
                 self._tasks.start("the look for dead servers' journals", self._look_on())
 
-    def _slot(self, about: About, required: bool) -> Slot | None:
+    def _slot(self, about: RequestInfo, required: bool) -> Slot | None:
         """
         A slot of the journal; None where there is no journal.
 
@@ -263,24 +264,24 @@ class LedgerBook:
         """Return True if several requests run, or wait for their rows."""
         return self._journal is not None and self._journal.used > 1
 
-    def _dead(self) -> list[Dead]:
+    def _dead(self) -> list[AbandonedJournal]:
         """The journals of dead servers that hold requests; those that hold none are removed."""
         stem, found = self._journals(), []
-        for one in [] if stem is None else dead(stem):
+        for one in [] if stem is None else find_abandoned(stem):
             if one.rows:
                 found.append(one)
             else:
                 one.discard()
         return found
 
-    def _recover(self, found: list[Dead]) -> None:
+    def _recover(self, found: list[AbandonedJournal]) -> None:
         """Have the rows written that dead servers have left."""
         for one in found:
             log.warning("ledger: a server has died with %d requests: %s", len(one.rows), one.path)
             left = [len(one.rows)]
             self._held.append(one)
 
-            def written(one: Dead = one, left: list[int] = left) -> None:
+            def written(one: AbandonedJournal = one, left: list[int] = left) -> None:
                 left[0] -= 1
                 if left[0] == 0:
                     self._held.remove(one)
@@ -305,7 +306,7 @@ class Recorded(Struct, eq=False):
 
     _book: LedgerBook
     _context: Context
-    _about: About
+    _about: RequestInfo
     _slot: Slot | None
     _required: bool
     _streams: bool
@@ -323,7 +324,7 @@ class Recorded(Struct, eq=False):
         ):
             self._note(usage)
         elif self._streams and self._slot is not None and self._book.state is not State.CLOSED:
-            self._slot.grew(usage.completion_tokens)
+            self._slot.set_completion(usage.completion_tokens)
 
     def close(self, usage: Usage, status: int) -> Awaitable[None] | None:
         """
@@ -357,14 +358,14 @@ class Recorded(Struct, eq=False):
             return
         if source is not self._source:
             self._source = source
-            slot.answered_by(_shown(source))
+            slot.set_backend(_shown(source))
         self._prompt = usage.prompt_tokens
         if not self._streams:
             self._next = sys.maxsize
             return  # nothing is delivered before the end, and so nothing is charged where the server dies
         self._next = usage.completion_tokens + _APART - 1
         first_s = None if self._meter is None else self._meter.first_token_s
-        slot.made(
+        slot.set_counts(
             usage.prompt_tokens,
             usage.cached_tokens or 0,
             usage.completion_tokens,
@@ -372,14 +373,14 @@ class Recorded(Struct, eq=False):
             (time.perf_counter() - self._context.started) * 1000,
         )
 
-    def _row(self, usage: Usage, status: int) -> Row:
+    def _row(self, usage: Usage, status: int) -> LedgerRow:
         if status == CLIENT_LEFT and (ended := self._context.ended) is not None:
             status = ended.status  # it was ended by us, and its client is told why
         about, meter, context = self._about, self._meter, self._context
         first_s = None if meter is None else meter.first_token_s
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         cached = usage.cached_tokens or 0
-        return Row(
+        return LedgerRow(
             id=about.id,
             at=about.at,
             key=about.key,

@@ -38,7 +38,7 @@ from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway._refusals import refuse, refuse_large
 from unilect.gateway.claims import Asked, Limit, Measures, never_fit
 from unilect.requests import Call, Request
-from unilect.store.ledger import Used
+from unilect.store.records import KeyUsage
 
 _TRIES = 8  # others may take what is left between two of them
 _MOST_PLANS = 4096
@@ -48,7 +48,7 @@ _NAMES = frozenset(Table.__struct_fields__)
 class Ledger(Protocol):
     """A record of the usage before this server started."""
 
-    async def used(self, since: float, key: str | None = None) -> Sequence[Used]:
+    async def used(self, since: float, key: str | None = None) -> Sequence[KeyUsage]:
         """
         The sums of all requests since a time, in seconds since 1970, of each key, or one, and of each owner and model.
 
@@ -387,7 +387,7 @@ class LimitBook:
             if self._unread:
                 await self.seed()
 
-    async def _ledger_since(self, since: float, key: str | None) -> Sequence[Used]:
+    async def _ledger_since(self, since: float, key: str | None) -> Sequence[KeyUsage]:
         if self._ledger is None:
             return ()
         try:

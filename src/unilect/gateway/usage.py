@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from unilect.config.durations import since
 from unilect.errors import ConfigError
-from unilect.store.ledger import PARTS, Sum
+from unilect.store.records import PARTS, UsageSum
 
 DEFAULT_BY = ",".join(PARTS)
 DEFAULT_SINCE = "30d"
@@ -65,7 +65,7 @@ def asked(by: str, back: str, now: float, where: tuple[str, str] = ("by", "since
     return Asked(parts, since(back, where[1], now))
 
 
-def lines(sums: Sequence[Sum]) -> list[Line]:
+def lines(sums: Sequence[UsageSum]) -> list[Line]:
     """The lines of some sums."""
     return [
         Line(

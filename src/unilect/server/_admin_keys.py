@@ -18,7 +18,8 @@ from unilect.config.model import NAME
 from unilect.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.store.keys import Key, StoredKeys, told
+from unilect.store.keys import KeyStore, describe
+from unilect.store.records import Key
 from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Route
 
@@ -88,7 +89,7 @@ def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) ->
     async def list_keys(request: web.Request) -> web.StreamResponse:
         """List all keys, also those that have ended, without their secrets."""
         keys = _stored(known)
-        return json_of({"keys": [told(key, keys.clock()) for key in await keys.all()]})
+        return json_of({"keys": [describe(key, keys.clock()) for key in await keys.all()]})
 
     async def create_key(request: web.Request) -> web.StreamResponse:
         """Make a key; its text is in this answer, and nowhere else."""
@@ -232,7 +233,7 @@ def _limits(given: Limits | None) -> dict[str, float]:
     return {name: most for name, most in every.items() if most is not None}
 
 
-def _stored(known: KnownKeys | None) -> StoredKeys:
+def _stored(known: KnownKeys | None) -> KeyStore:
     """
     Raises:
         UnsupportedOperation: The store lets nobody in.
@@ -246,7 +247,7 @@ def _stored(known: KnownKeys | None) -> StoredKeys:
 
 def _told(known: KnownKeys | None, key: Key) -> dict[str, Any]:
     """Tell what is known of a key now."""
-    return told(key, _stored(known).clock())
+    return describe(key, _stored(known).clock())
 
 
 async def _changed(known: KnownKeys | None, change: Awaitable[_Result]) -> _Result:

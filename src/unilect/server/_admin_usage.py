@@ -13,14 +13,15 @@ from unilect.gateway.remaining import remaining
 from unilect.routing.registry import Registry
 from unilect.server._admin_keys import json_of
 from unilect.server._usage import NONE, asked_of, check_query
-from unilect.store.keys import Key, StoredKeys
+from unilect.store.keys import KeyStore
+from unilect.store.records import Key
 from unilect.web.route import Route
 
 
 def routes(
     ledger: LedgerBook | None,
     limits: LimitBook | None,
-    stored: StoredKeys | None,
+    stored: KeyStore | None,
     registry: Registry,
 ) -> list[Route]:
     """
@@ -89,19 +90,19 @@ def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> tuple[
     return (asked,)
 
 
-async def _found(stored: StoredKeys | None, name: str) -> Key | None:
+async def _found(stored: KeyStore | None, name: str) -> Key | None:
     """A key of the store; None where it has none of this name or id."""
     is_text = "\0" not in name and name.isprintable()  # else no database takes it
     return await stored.named(name) if stored is not None and is_text else None
 
 
-async def _id_of(stored: StoredKeys | None, name: str) -> str:
+async def _id_of(stored: KeyStore | None, name: str) -> str:
     """The id of a key; one that the store does not have is one of the configuration, or nobody's."""
     key = await _found(stored, name)
     return name if key is None else key.id
 
 
-async def _of_key(stored: StoredKeys | None, name: str) -> Context:
+async def _of_key(stored: KeyStore | None, name: str) -> Context:
     """
     A request of a key.
 

@@ -1,1 +1,1 @@
-"""What is kept beyond a request: a database, and in it the stored answers and conversations. It knows neither HTTP nor models."""
+"""Storage beyond a request: stored responses and conversations, API keys, and the ledger, in one database. It knows neither HTTP nor models."""

@@ -5,41 +5,78 @@ There are two ways to use it, `write` and `read`, each with threads and connecti
 writes, and the other way round. SQLite reads what was committed last beside its one writer (WAL); a database in memory has one connection
 for both.
 
-Nothing is opened, and SQLAlchemy is not imported, before the first transaction: a server that stores nothing pays nothing.
+Nothing is opened, and no driver is imported, before the first transaction: a server that stores nothing pays nothing.
 
-Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/pragma.html, https://docs.sqlalchemy.org/en/21/core/connections.html
+Source: https://www.sqlite.org/wal.html
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from types import ModuleType
+from typing import TypeVar
 
 from unilect.config.store import check_url, sqlite_path
 from unilect.errors import StoreUnavailable
 from unilect.redact import Secrets, redacted, secrets_of
-from unilect.store import _failures
-from unilect.store._file import SqliteFile
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-    from sqlalchemy.exc import SQLAlchemyError
+from unilect.store.failures import stopping, unavailable
+from unilect.store.file import SqliteFile
+from unilect.store.sql import schema
+from unilect.store.sql.connection import Connection
 
 log = logging.getLogger("unilect")
 _Result = TypeVar("_Result")
 _POSTGRESQL_WRITERS = 4
 _READERS = 4
 _LONG_READERS = 2
-#: PostgreSQL's codes of what another transaction has caused, and a second try may not meet: serialization_failure,
-#: deadlock_detected, unique_violation (both have made the same row).
-_AGAIN = ("40001", "40P01", "23505")
 ABSENT = ()
 _TRIES = 5  # of a transaction that PostgreSQL undoes in favour of another
+
+
+class _Pool:
+    """Connections of one kind: each is one thread's at a time, so that there are as many as threads."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Lend a connection: that which was used last, as each has a cache of its own."""
+        try:
+            one = self._idle.pop()
+        except IndexError:
+            one = self._connect()
+        try:
+            yield one
+        finally:
+            self._idle.append(one)
+            if self._closed:
+                self.close()
+
+    def run(self, function: Callable[[Connection], _Result]) -> _Result:
+        """Call a function in a transaction."""
+        with self.connection() as connection:
+            connection.begin()
+            try:
+                result = function(connection)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+            return result
+
+    def close(self) -> None:
+        """Close all; one that is in use when its user gives it back."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
 
 
 class Database:
@@ -78,9 +115,8 @@ class Database:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="unilect-store-read")
         self._long_readers = ThreadPoolExecutor(_LONG_READERS, thread_name_prefix="unilect-store-report")  # fmt: skip
         self._opening = threading.Lock()
-        self._engine: Engine | None = None
-        self._read_engine: Engine | None = None  # None where reads go through the writer
-        self._connection: Connection | None = None  # the one to SQLite, while all goes well
+        self._write_pool: _Pool | None = None
+        self._read_pool: _Pool | None = None
         self._closed = False
         self._wrong = ""  # why it cannot be used, as the log has it
         self._cannot_write = False  # a file that cannot be written may be one that can be read
@@ -98,78 +134,50 @@ class Database:
 
     @property
     def is_server(self) -> bool:
-        """Whether it is a PostgreSQL server's."""
+        """True if it is a PostgreSQL server's."""
         return not self._is_sqlite
-
-    async def write(self, function: "Callable[[Connection], _Result]") -> _Result:
-        """
-        Call a function in a thread, with a connection in a transaction, and return its result.
-
-        The transaction is committed, and on SQLite on the disk, when this returns; it is undone where the function raises. It may be
-        called again where a server undoes it. A caller that is cancelled does not undo what has begun.
-
-        Raises:
-            StoreUnavailable: The database cannot be opened, read or written now; the next call tries again. The log tells why, once.
-        """
-        return await self.begin(function)
-
-    async def read(
-        self, function: "Callable[[Connection], _Result]", *, long: bool = False
-    ) -> _Result:
-        """
-        As `write`, with a connection that cannot write; all that the function reads is of one moment, with all that was committed before.
-
-        It waits for nobody who writes, and may be called again as there.
-
-        Args:
-            long: It may take seconds: only a few such run at once, and other reads wait for none of them.
-        """
-        threads = self._long_readers if long else self._readers
-        return await self._submit(threads, self._read, function)
-
-    def begin(
-        self,
-        function: "Callable[[Connection], _Result]",
-        statement: "Callable[[Connection], _Result | None] | None" = None,
-    ) -> "asyncio.Future[_Result]":
-        """
-        As `write`, for who waits without a task.
-
-        Args:
-            statement: Called first on SQLite, without a transaction: it may run one statement, which is a transaction by itself and costs a third of
-                one that is begun and committed. Where it returns None, the function is called.
-        """
-        return self._submit(self._writers, self._transaction, function, statement)
-
-    def _submit(
-        self,
-        threads: ThreadPoolExecutor,
-        work: "Callable[..., _Result]",
-        *functions: object,
-    ) -> "asyncio.Future[_Result]":
-        """Do a piece of work in one of some threads."""
-        loop = asyncio.get_running_loop()
-        end: asyncio.Future[_Result] = loop.create_future()
-        if self._closed:
-            end.set_exception(
-                StoreUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
-            )
-            return end
-        # `run_in_executor` takes twice as long to bring a result back
-        begun: Future[_Result] = threads.submit(work, *functions)
-        writes = threads is self._writers
-        begun.add_done_callback(partial(self._hand_over, loop, end, writes))
-        end.add_done_callback(partial(_leave, begun))
-        return end
 
     @property
     def works(self) -> bool:
         """True if the last use succeeded, and the last one that wrote."""
         return not self._wrong
 
+    def write(
+        self,
+        function: Callable[[Connection], _Result],
+        statement: Callable[[Connection], _Result | None] | None = None,
+    ) -> "asyncio.Future[_Result]":
+        """
+        Call a function in a thread, with a connection in a transaction, and return its result.
+
+        The transaction is committed, and on SQLite on the disk, when this is done; it is undone where the function raises. It may be
+        called again where a server undoes it. A caller that is cancelled does not undo what has begun.
+
+        Args:
+            statement: Called first on SQLite, without a transaction: it may run one statement, which is a transaction by itself and costs
+                less than one that is begun and committed. Where it returns None, the function is called.
+
+        Raises:
+            StoreUnavailable: The database cannot be opened, read or written now; the next call tries again. The log tells why, once.
+        """
+        return self._submit(self._writers, self._write, function, statement)
+
+    def read(
+        self, function: Callable[[Connection], _Result], *, long: bool = False
+    ) -> "asyncio.Future[_Result]":
+        """
+        Call a function as `write` does, with a connection that cannot write; all that it reads is of one moment, with all that was committed before.
+
+        It waits for nobody who writes, and may be called again as there.
+
+        Args:
+            long: It may take seconds: only a few such run at once, and other reads wait for none of them.
+        """
+        return self._submit(self._long_readers if long else self._readers, self._read, function)
+
     def mark(self) -> object | None:
         """
-        What is another value after the database was changed, by whatever process, and costs nothing to look at.
+        Return what is another value after the database was changed, by whatever process, and costs nothing to look at.
 
         Returns:
             None where the database has to be asked, and `ABSENT` where there is none yet.
@@ -179,13 +187,29 @@ class Database:
                 return self._file.mark() or ABSENT
             except OSError:  # of a default file, memory takes the place
                 return ABSENT if self._is_default else None
-        return ABSENT if self._is_sqlite and self._engine is None else None
+        return ABSENT if self._is_sqlite and self._write_pool is None else None
 
     async def aclose(self) -> None:
         """End what runs, and close the connections. Idempotent."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._close)
+
+    def _submit(
+        self, threads: ThreadPoolExecutor, work: Callable[..., _Result], *functions: object
+    ) -> "asyncio.Future[_Result]":
+        """Do a piece of work in one of some threads."""
+        loop = asyncio.get_running_loop()
+        end: asyncio.Future[_Result] = loop.create_future()
+        if self._closed:
+            end.set_exception(stopping())
+            return end
+        # `run_in_executor` takes twice as long to bring a result back
+        begun: Future[_Result] = threads.submit(work, *functions)
+        writes = threads is self._writers
+        begun.add_done_callback(partial(self._hand_over, loop, end, writes))
+        end.add_done_callback(partial(_cancel, begun))
+        return end
 
     def _hand_over(
         self,
@@ -218,96 +242,76 @@ class Database:
         end.set_exception(error)
 
     def _log(self, wrong: str) -> None:
-        """The log tells why the database cannot be used, and that it can be used again, once each."""
+        """Log why the database cannot be used, and that it can be used again, once each."""
         if wrong != self._wrong and not self._is_lasting:
             self._wrong = wrong
             log.warning("%s", wrong) if wrong else log.warning("store: %s works again", self.name)
 
-    def _transaction(
+    def _write(
         self,
-        function: "Callable[[Connection], _Result]",
-        statement: "Callable[[Connection], _Result | None] | None" = None,
+        function: Callable[[Connection], _Result],
+        statement: Callable[[Connection], _Result | None] | None = None,
     ) -> _Result:
         def once() -> _Result:
-            self._prepare()
+            self._make_folder()
             with self._alone():
-                engine = self._opened()
+                pool = self._open()
                 if statement is not None and self._is_sqlite:
-                    found = self._stated(engine, statement)
+                    with pool.connection() as connection:
+                        found = statement(connection)
                     if found is not None:
                         return found
-                return self._transacted(engine, function)
+                return pool.run(function)
 
-        return self._tried(once)
+        return self._try(once)
 
-    def _read(self, function: "Callable[[Connection], _Result]") -> _Result:
+    def _read(self, function: Callable[[Connection], _Result]) -> _Result:
         if not self._is_open():  # whoever writes makes the file and its tables
-            self._writers.submit(self._transaction, _use_nothing).result()
-        engine = self._read_engine
-        if engine is None:
-            return self._writers.submit(self._transaction, function).result()
-
-        def once() -> _Result:
-            with engine.begin() as connection:
-                return function(connection)
-
-        return self._tried(once)
+            self._writers.submit(self._write, _use_nothing).result()
+        pool = self._read_pool
+        if pool is None:  # memory
+            return self._writers.submit(self._write, function).result()
+        return self._try(partial(pool.run, function))
 
     def _is_open(self) -> bool:
-        """True if the database is open, and its file still the one that was opened."""
+        """Return True if the database is open, and its file still the one that was opened."""
         with self._opening:
-            return self._engine is not None and not (self._file and self._file.is_replaced())
+            return self._write_pool is not None and not (self._file and self._file.is_replaced())
 
-    def _tried(self, once: "Callable[[], _Result]") -> _Result:
-        """Do something, and again where a server has undone it; errors of the library are translated."""
-        # the import is here, in the thread: it takes 0.2 s
-        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+    def _try(self, once: Callable[[], _Result], otherwise: str = "") -> _Result:
+        """
+        Do something, and again where a server has undone it; errors of the driver become words for the operator.
 
+        Args:
+            otherwise: What is told of an error for which there are no words; without it a flaw of ours stays what it is.
+        """
+        driver = self._driver()
         for left in reversed(range(_TRIES)):
             try:
                 return once()
-            except DBAPIError as error:
-                if not left or getattr(error.orig, "sqlstate", "") not in _AGAIN:
-                    raise self._told(error) from error
-            except SQLAlchemyError as error:
-                raise self._told(error) from error
+            except driver.Error as error:
+                if left and driver.is_retryable(error):
+                    continue
+                reason = driver.reason(error)
+                if reason is None and otherwise:
+                    reason = f"{otherwise} ({str(error).strip().partition(chr(10))[0]})"
+                if reason is None:
+                    raise
+                place = str(self._file.path) if self._file else self.name
+                raise unavailable(self._secrets.removed_from(f"{place}: {reason}")) from error
         raise AssertionError("the last try returns or raises")
 
-    def _transacted(self, engine: "Engine", function: "Callable[[Connection], _Result]") -> _Result:
-        """What a function returns that is called in a transaction."""
-        if not self._is_sqlite:
-            with engine.begin() as connection:
-                return function(connection)
-        connection = self._connected(engine)
-        try:
-            with connection.begin():
-                return function(connection)
-        except BaseException:
-            self._let_go()  # the pool undoes what may be left of it
-            raise
+    def _driver(self) -> ModuleType:
+        """Import the driver of the database, in the thread: it takes its time."""
+        if self._is_sqlite:
+            from unilect.store.sql import sqlite
 
-    def _stated(
-        self, engine: "Engine", statement: "Callable[[Connection], _Result | None]"
-    ) -> _Result | None:
-        """What a function returns that runs one statement of SQLite, without a transaction around it."""
-        connection = self._connected(engine)
-        try:
-            return statement(connection)
-        except BaseException:
-            self._let_go()
-            raise
+            return sqlite
+        from unilect.store.sql import postgresql
 
-    def _connected(self, engine: "Engine") -> "Connection":
-        # one thread has the one connection: to take it from the pool and give it back costs more than many a transaction
-        connection = self._connection = self._connection or engine.connect()
-        return connection
+        return postgresql
 
-    def _let_go(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def _prepare(self) -> None:
+    def _make_folder(self) -> None:
         """Make the folder of the default file; where it cannot be used, memory has to do."""
         if self._is_default and self._file is not None:
             try:
@@ -322,83 +326,51 @@ class Database:
     def _alone(self) -> AbstractContextManager[None]:
         return self._file.alone() if self._file else nullcontext()
 
-    def _opened(self) -> "Engine":
-        """The connections; opened, and the tables brought up to date, where this is the first use or the file is another one."""
+    def _open(self) -> _Pool:
+        """Open the database, and make its tables, where this is the first use or the file is another one."""
         with self._opening:
-            if self._engine is not None and self._file and self._file.is_replaced():
+            if self._write_pool is not None and self._file and self._file.is_replaced():
                 self._dispose()
-            if self._engine is None:
-                self._engine = self._open()
-                self._read_engine = self._open_readers()
-            return self._engine
+            if self._write_pool is None:
+                if self._file:
+                    self._file.create()
+                pool = self._pool()
+                try:
+                    self._try(partial(pool.run, schema.ensure), "cannot be opened")
+                except BaseException:
+                    pool.close()
+                    raise
+                if self._file or not self._is_sqlite:
+                    self._read_pool = self._pool(read_only=True)
+                self._write_pool = pool
+            return self._write_pool
+
+    def _pool(self, *, read_only: bool = False) -> _Pool:
+        place = (self._file and self._file.path) if self._is_sqlite else self._url
+        connect = self._driver().connect
+        return _Pool(partial(connect, place, self._timeout_s, read_only=read_only))
 
     def _dispose(self) -> None:
         """Close the connections: those that read first, as the last one of an SQLite file brings what was written into it."""
-        if self._read_engine is not None:
-            self._read_engine.dispose()
-        self._let_go()
-        if self._engine is not None:
-            self._engine.dispose()
-        self._engine = self._read_engine = None
-
-    def _open(self) -> "Engine":
-        from sqlalchemy.exc import SQLAlchemyError
-
-        from unilect.store import _engines, _migrate
-
-        if self._file:
-            self._file.create()
-        engine = (
-            _engines.sqlite(self._file.path if self._file else None, self._timeout_s)
-            if self._is_sqlite
-            else _engines.postgresql(self._url, self._timeout_s, _POSTGRESQL_WRITERS)
-        )
-        try:
-            with engine.begin() as connection:
-                _migrate.up_to_date(connection)
-        except SQLAlchemyError as error:
-            engine.dispose()
-            raise self._told(error, "cannot be opened") from error
-        except BaseException:
-            engine.dispose()
-            raise
-        return engine
-
-    def _open_readers(self) -> "Engine | None":
-        """The connections that read; None for a database in memory, which is one connection's."""
-        from unilect.store import _engines
-
-        most = _READERS + _LONG_READERS
-        if self._file:
-            return _engines.sqlite_readers(self._file.path, self._timeout_s, most)
-        if self._is_sqlite:
-            return None
-        return _engines.postgresql(self._url, self._timeout_s, most, read_only=True)
+        for pool in (self._read_pool, self._write_pool):
+            if pool is not None:
+                pool.close()
+        self._read_pool = self._write_pool = None
 
     def _close(self) -> None:
         for readers in (self._readers, self._long_readers):
             readers.shutdown()  # first: one that reads may wait for the writer
         self._writers.shutdown()
-        if self._engine is not None:
+        if self._write_pool is not None:
             with self._alone():
                 self._dispose()
 
-    def _told(self, error: "SQLAlchemyError", otherwise: str = "") -> Exception:
-        """An error of the library: what the operator can do about it; a flaw of ours stays what it is, unless there is a word for it."""
-        reason = _failures.reason(error)
-        if reason is None and otherwise:
-            reason = f"{otherwise} ({_failures.first_line(error)})"
-        if reason is None:
-            return error
-        place = str(self._file.path) if self._file else self.name
-        return _failures.unavailable(self._secrets.removed_from(f"{place}: {reason}"))
 
-
-def _leave(work: "Future[_Result]", end: "asyncio.Future[_Result]") -> None:
-    """Who waited has left: what has not begun is not done."""
+def _cancel(work: "Future[_Result]", end: "asyncio.Future[_Result]") -> None:
+    """Cancel what has not begun where who waited has left."""
     if end.cancelled():
         work.cancel()
 
 
-def _use_nothing(connection: "Connection") -> None:
+def _use_nothing(connection: Connection) -> None:
     """Open the database, and no more."""

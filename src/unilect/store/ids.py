@@ -17,13 +17,13 @@ OUTPUT = 0x8000
 
 
 def response_id() -> str:
-    """A new id of a response."""
+    """Make a new id of a response."""
     return f"{_RESPONSE}{time.time_ns() // 1_000_000:012x}{os.urandom(16).hex()}"
 
 
 def item_id(response: str, prefix: str, number: int) -> str:
     """
-    The id of an item of a response.
+    Make the id of an item of a response.
 
     Args:
         response: The id of the response, as `response_id` makes it.
@@ -34,6 +34,6 @@ def item_id(response: str, prefix: str, number: int) -> str:
 
 
 def home_of(item: str) -> str:
-    """The id of the response that an id of an item tells; it may tell anything, where a client has made it. Empty where it tells none."""
+    """Read the id of the response out of that of an item; where a client has made it, it may be anything. Empty where there is none."""
     own = item.partition("_")[2][:_OWN_LENGTH]
     return _RESPONSE + own if len(own) == _OWN_LENGTH else ""

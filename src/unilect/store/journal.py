@@ -28,8 +28,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from unilect.errors import StoreUnavailable
-from unilect.store._failures import unavailable
-from unilect.store.ledger import Row
+from unilect.store.failures import unavailable
+from unilect.store.records import LedgerRow
 
 log = logging.getLogger("unilect")
 LOST = "lost"  # the finish reason of a request whose server has died
@@ -56,8 +56,8 @@ _NO_HEAD, _NO_SLOT, _NO_TOKENS = bytes(_HEAD.size), bytes(_SLOT), bytes(_TOKENS.
 Price: TypeAlias = tuple[float, float, float]
 
 
-class About(Struct, frozen=True, array_like=True):
-    """What is known of a request when it begins; as `Row`. The price is that of its model then; None where older servers did not note it."""
+class RequestInfo(Struct, frozen=True, array_like=True):
+    """Request as it is known when it begins, with the fields of a `LedgerRow`. The price is that of its model then; None where older servers did not note it."""
 
     id: str
     at: float
@@ -76,7 +76,7 @@ _MOST_BACKEND = 480
 
 
 class Slot:
-    """The place of one running request in a journal; `free` gives it back."""
+    """Place of one running request in a journal; `free` gives it back."""
 
     __slots__ = ("_at", "_free", "_grew", "_map", "_writes")
 
@@ -86,27 +86,27 @@ class Slot:
         self._writes = 0
         self._grew = False  # since the counts were written last
 
-    def begin(self, about: About) -> None:
+    def begin(self, about: RequestInfo) -> None:
         """Note who asks; what stood here is gone."""
         at, id = self._at, about.id
         self._writes, self._grew = 0, False
         self._map[at : at + _SLOT] = _NO_SLOT
         if len(id) > _MOST_ID or not id.isascii():
             id = _cut(id, _MOST_ID)
-        # an `About`, of which all but the first two parts is the same in many requests
+        # an `RequestInfo`, of which all but the first two parts is the same in many requests
         first = msgspec.msgpack.encode((id, about.at))[1:]
-        rest = _packed(about.key, about.owner, about.model, about.dialect, about.endpoint, about.price)  # fmt: skip
-        data = _checked(b"\x98" + first + rest)
+        rest = _pack(about.key, about.owner, about.model, about.dialect, about.endpoint, about.price)  # fmt: skip
+        data = _with_checksum(b"\x98" + first + rest)
         at += _ABOUT
         self._map[at : at + len(data)] = data
 
-    def answered_by(self, backend: str) -> None:
+    def set_backend(self, backend: str) -> None:
         """Note who answers."""
-        data = _encoded(backend)
+        data = _encode(backend)
         at = self._at + _BACKEND
         self._map[at : at + len(data)] = data
 
-    def made(
+    def set_counts(
         self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
     ) -> None:
         """Note what was used so far; `first_ms` is negative where no token has come."""
@@ -122,15 +122,15 @@ class Slot:
             at = self._at + _GREW
             self._map[at : at + 8] = _NO_TOKENS
 
-    def grew(self, completion: int) -> None:
-        """The answer has so many tokens now, and all else is as it was `made`: a single write."""
+    def set_completion(self, completion: int) -> None:
+        """Note the tokens of the answer, where all else is as it was in `set_counts`: a single write."""
         if 0 <= completion < _BITS:
             self._grew = True
             at = self._at + _GREW
             self._map[at : at + 8] = _TOKENS.pack(completion, completion ^ _BITS)
 
     def free(self) -> None:
-        """The request has its row in the ledger, or needs none."""
+        """Give the slot back: the request has its row in the ledger, or needs none."""
         at = self._at
         self._map[at : at + len(_NO_HEAD)] = _NO_HEAD
         self._free.append(self)
@@ -154,7 +154,7 @@ class Journal:
         self._free: list[Slot] = []
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = self._opened()
+            self._file = self._open()
             try:
                 self._grow()
             except BaseException:
@@ -163,16 +163,16 @@ class Journal:
                     self.path.unlink()
                 raise
         except OSError as error:
-            raise self._told(error) from error
+            raise self._unavailable(error) from error
 
     @property
     def used(self) -> int:
-        """How many slots are not free."""
+        """Number of slots that are not free."""
         return len(self._maps) * _IN_SEGMENT - 1 - len(self._free)
 
-    def take(self, about: About) -> Slot:
+    def take(self, about: RequestInfo) -> Slot:
         """
-        A slot for a request.
+        Take a slot for a request.
 
         Raises:
             StoreUnavailable: There is no room for another one.
@@ -181,7 +181,7 @@ class Journal:
             try:
                 self._grow()
             except OSError as error:
-                raise self._told(error) from error
+                raise self._unavailable(error) from error
         slot = self._free.pop()
         slot.begin(about)
         return slot
@@ -199,8 +199,8 @@ class Journal:
                     self.path.unlink()
             os.close(self._file)
 
-    def _opened(self) -> int:
-        """The file; it gets its name once it is locked, so that nobody takes it for a dead server's."""
+    def _open(self) -> int:
+        """Open the file; it gets its name once it is locked, so that nobody takes it for a dead server's."""
         new = self.path.with_name(f"{self.path.name}.new")
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -231,13 +231,13 @@ class Journal:
         numbers = range((count + 1) * _IN_SEGMENT - 1, first - 1, -1)
         self._free += [Slot(self._maps[count], number, self._free) for number in numbers]
 
-    def _told(self, error: OSError) -> StoreUnavailable:
+    def _unavailable(self, error: OSError) -> StoreUnavailable:
         return unavailable(
             f"{self.path}: cannot be written ({error.strerror}). Let the user of this process write there, or make room."
         )
 
 
-class Dead:
+class AbandonedJournal:
     """
     The journal of a server that has died, held until `discard` or `close`.
 
@@ -254,7 +254,7 @@ class Dead:
         self.prices = {row.id: price for row, price in found if price is not None}
 
     def discard(self) -> None:
-        """Its rows are in the ledger: remove it."""
+        """Remove it: its rows are in the ledger."""
         with suppress(OSError):
             self.path.unlink()
         self.close()
@@ -266,8 +266,8 @@ class Dead:
             self._file = -1
 
 
-def dead(stem: Path) -> list[Dead]:
-    """The journals that dead servers have left; what cannot be read is told in the log, and left."""
+def find_abandoned(stem: Path) -> list[AbandonedJournal]:
+    """Find the journals that dead servers have left; what cannot be read is told in the log, and left."""
     found = []
     for path in sorted(stem.parent.glob(f"{escape(stem.name)}.running-*[!w]")):  # not `.new`
         try:
@@ -282,7 +282,7 @@ def dead(stem: Path) -> list[Dead]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(file, path) and _is_known(file, path):
-                found.append(Dead(file, path))
+                found.append(AbandonedJournal(file, path))
                 continue
         except OSError:  # its server lives
             pass
@@ -290,14 +290,14 @@ def dead(stem: Path) -> list[Dead]:
     return found
 
 
-def _rows(file: int) -> Iterator[tuple[Row, Price | None]]:
-    """The requests in a file, and what their models cost. One whose beginning is torn was not admitted yet."""
+def _rows(file: int) -> Iterator[tuple[LedgerRow, Price | None]]:
+    """Read the requests in a file, and what their models cost. One whose beginning is torn was not admitted yet."""
     for number in range(1, min(os.fstat(file).st_size // _SLOT, _MOST_SEGMENTS * _IN_SEGMENT)):
         slot = os.pread(file, _SLOT, number * _SLOT)
         if slot[: _HEAD.size] == bytes(_HEAD.size) or (text := _text(slot, _ABOUT)) is None:
             continue
         try:
-            about = msgspec.msgpack.decode(text, type=About)
+            about = msgspec.msgpack.decode(text, type=RequestInfo)
         except msgspec.DecodeError:
             continue
         backend = (_text(slot, _BACKEND) or b"").decode(errors="replace")
@@ -305,12 +305,12 @@ def _rows(file: int) -> Iterator[tuple[Row, Price | None]]:
         _, prompt, cached, completion, first_ms, taken_ms = counts
         known = structs.asdict(about)
         price = known.pop("price")
-        row = Row(
+        row = LedgerRow(
             **known,
             backend=backend,
             prompt=int(prompt),
             cached=int(cached),
-            completion=max(int(completion), _grown(slot)),
+            completion=max(int(completion), _completion(slot)),
             first_token_ms=first_ms if first_ms >= 0 else None,
             duration_ms=taken_ms,
             status=_LOST_STATUS,
@@ -320,14 +320,14 @@ def _rows(file: int) -> Iterator[tuple[Row, Price | None]]:
 
 
 def _text(slot: bytes, place: int) -> bytes | None:
-    """A text of a slot; None where it is torn."""
+    """Read a text of a slot; None where it is torn."""
     length, checksum = _HEAD.unpack_from(slot, place)
     data = slot[place + _HEAD.size : place + _HEAD.size + length]
     return data if len(data) == length and crc32(data) == checksum else None
 
 
 def _counts(slot: bytes, place: int) -> tuple[float, ...]:
-    """The numbers at one of the two places; zeros where they are torn, or were never written."""
+    """Read the numbers at one of the two places; zeros where they are torn, or were never written."""
     data = slot[place : place + _NUMBERS.size]
     (checksum,) = _SUM.unpack_from(slot, place + _NUMBERS.size)
     if crc32(data) != checksum or data == bytes(_NUMBERS.size):
@@ -335,8 +335,8 @@ def _counts(slot: bytes, place: int) -> tuple[float, ...]:
     return _NUMBERS.unpack(data)
 
 
-def _grown(slot: bytes) -> int:
-    """The tokens that stand alone; 0 where there are none, or no such number."""
+def _completion(slot: bytes) -> int:
+    """Read the tokens that stand alone; 0 where there are none, or no such number."""
     completion, turned = _TOKENS.unpack_from(slot, _GREW)
     return int(completion) if completion ^ turned == _BITS else 0
 
@@ -346,7 +346,7 @@ def _path(stem: Path, instance: str) -> Path:
 
 
 def _is_known(file: int, path: Path) -> bool:
-    """Whether this version can read a journal; an empty one is of a server that died when it made it."""
+    """Return True if this version can read a journal; an empty one is of a server that died when it made it."""
     head = os.pread(file, len(_MAGIC), 0)
     if head.strip(b"\0") in (b"", _MAGIC):
         return True
@@ -358,7 +358,7 @@ def _is_known(file: int, path: Path) -> bool:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether an open file is the one that stands at a path."""
+    """Return True if an open file is the one that stands at a path."""
     try:
         there, here = os.stat(path), os.fstat(file)
     except OSError:
@@ -367,24 +367,24 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 @lru_cache(256)
-def _packed(key: str, owner: str, model: str, dialect: str, endpoint: str, price: Price | None) -> bytes:  # fmt: skip
-    """What is the same of many requests, as MessagePack has it in an `About`."""
+def _pack(key: str, owner: str, model: str, dialect: str, endpoint: str, price: Price | None) -> bytes:  # fmt: skip
+    """Encode the part of a request that is the same in many, as MessagePack has it in a `RequestInfo`."""
     texts = (key, owner, model, dialect, endpoint)
     cut = [_cut(text, most) for text, most in zip(texts, _ROOM, strict=True)]
     return b"".join(map(msgspec.msgpack.encode, [*cut, price]))
 
 
 @lru_cache(256)
-def _encoded(backend: str) -> bytes:
-    """The text of a backend, as it stands in a slot."""
-    return _checked(_cut(backend, _MOST_BACKEND).encode())
+def _encode(backend: str) -> bytes:
+    """Encode the text of a backend as it stands in a slot."""
+    return _with_checksum(_cut(backend, _MOST_BACKEND).encode())
 
 
-def _checked(data: bytes) -> bytes:
-    """A text with its length and its checksum."""
+def _with_checksum(data: bytes) -> bytes:
+    """Put before a text its length and its checksum."""
     return _HEAD.pack(len(data), crc32(data)) + data
 
 
 def _cut(text: str, most: int) -> str:
-    """A text of so many bytes at most."""
+    """Cut a text to so many bytes."""
     return text.encode(errors="replace")[:most].decode(errors="ignore")

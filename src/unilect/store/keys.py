@@ -4,27 +4,20 @@ API keys in the store: who has one, what it may do, and until when. Of a key's t
 A key has one secret, or two for a while after it was rotated: its id, and all that is kept under it, stay the same.
 """
 
-import json
 import re
 import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-from msgspec import Struct
+from typing import Any
 
 from unilect.context import ANONYMOUS
 from unilect.errors import ConfigError
 from unilect.store.database import Database
+from unilect.store.records import Key, KeyChanges, Secret
+from unilect.store.sql import keys
+from unilect.store.sql.connection import Connection
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from unilect.store._keys import KeyRows
-
-_Result = TypeVar("_Result")
 #: The names, in usage and limits, of a key of the store and of one of the configuration.
 _IDS = re.compile(r"key_[0-9A-Za-z]{8}|key-[0-9a-f]{16}")
 _MOST_CHARACTERS = 100
@@ -34,64 +27,7 @@ _INVISIBLE = re.compile(
 )
 
 
-class Key(Struct, frozen=True, kw_only=True):
-    """
-    One key.
-
-    Attributes:
-        id: Of the key itself; it outlives its secrets.
-        name: What people call it; no two keys that can be used have the same.
-        owner: Whose it is; empty for nobody's.
-        models: The names of the models that it may use; None for all.
-        limits: Its limits, by name.
-        created_at, expires_at, revoked_at: Seconds since 1970; None for never.
-    """
-
-    id: str
-    name: str
-    owner: str = ""
-    models: tuple[str, ...] | None = None
-    limits: Mapping[str, float] = {}
-    created_at: float
-    expires_at: float | None = None
-    revoked_at: float | None = None
-
-
-class Secret(Struct, frozen=True, kw_only=True):
-    """
-    One secret of a key.
-
-    Attributes:
-        key: Whose it is.
-        digest: Of its text.
-        expires_at: Seconds since 1970, of a secret that was replaced; None for as long as the key.
-    """
-
-    key: Key
-    digest: bytes
-    expires_at: float | None = None
-
-
-class Changes(NamedTuple):
-    """
-    Changes of keys since a server looked.
-
-    Attributes:
-        number: What to ask with the next time.
-        ids: The ids of the keys that have changed and are still there.
-        deleted: Keys have been deleted.
-        required: The number of the change with which running servers were told to ask for keys; 0 for none.
-        has_keys: There are keys, also such as cannot be used any more.
-    """
-
-    number: int
-    ids: list[str]
-    deleted: bool
-    required: int
-    has_keys: bool
-
-
-class StoredKeys:
+class KeyStore:
     """
     The keys of a database.
 
@@ -145,24 +81,24 @@ class StoredKeys:
             expires_at=None if lasts_s is None else now + lasts_s,
         )
 
-        def add(rows: "KeyRows") -> Key:
-            number = rows.begin()
-            if any(one.name == name and is_usable(one, now) for one in rows.all()):
+        def add(connection: Connection) -> Key:
+            number = keys.begin(connection)
+            if any(one.name == name and one.is_usable(now) for one in keys.all(connection)):
                 raise ConfigError(
                     f"a key named {name} exists. Choose another name, or `unilect keys rotate {name}` for a new secret.",
                     ("name",),
                 )
-            rows.add(key, number)
-            rows.add_secret(key.id, secret_id, digest)
+            keys.add(connection, key, number)
+            keys.add_secret(connection, key.id, secret_id, digest)
             if require:
-                rows.require(number)
+                keys.require(connection, number)
             return key
 
-        return await self._write(add)
+        return await self._database.write(add)
 
     async def all(self) -> list[Key]:
-        """Every key, the oldest first."""
-        return await self._read(lambda rows: rows.all())
+        """Read every key, the oldest first."""
+        return await self._database.read(lambda connection: keys.all(connection))
 
     async def revoke(self, name: str) -> Key:
         """
@@ -176,13 +112,13 @@ class StoredKeys:
         """
         now = self.clock()
 
-        def end(rows: "KeyRows") -> Key:
-            number = rows.begin()
-            key = _named(rows.all(), name, now)
-            rows.revoke(key.id, now, number)
-            return rows.get(key.id)
+        def end(connection: Connection) -> Key:
+            number = keys.begin(connection)
+            key = _named(keys.all(connection), name, now)
+            keys.revoke(connection, key.id, now, number)
+            return keys.get(connection, key.id)
 
-        return await self._write(end)
+        return await self._database.write(end)
 
     async def delete(self, name: str) -> tuple[Key, int]:
         """
@@ -199,19 +135,19 @@ class StoredKeys:
         """
         now = self.clock()
 
-        def remove(rows: "KeyRows") -> tuple[Key, int]:
-            number = rows.begin()
-            every = rows.all()
+        def remove(connection: Connection) -> tuple[Key, int]:
+            number = keys.begin(connection)
+            every = keys.all(connection)
             found = _of(every, name)
             if not found:
                 raise _unknown(every, name, now)
             if len(found) > 1:
                 ids = ", ".join(f"{key.id} ({state(key, now)})" for key in found[:20])
                 raise ConfigError(f"{name}: {len(found)} keys have this name: {ids}. Name one by its id.")  # fmt: skip
-            rows.delete(found[0].id, number)
+            keys.delete(connection, found[0].id, number)
             return found[0], len(every) - 1
 
-        return await self._write(remove)
+        return await self._database.write(remove)
 
     async def rotate(self, name: str, secret_id: str, digest: bytes, overlap_s: float) -> Key:
         """
@@ -226,14 +162,14 @@ class StoredKeys:
         """
         now = self.clock()
 
-        def replace(rows: "KeyRows") -> Key:
-            number = rows.begin()
-            key = _named(rows.all(), name, now)
-            rows.end_secrets(key.id, now + overlap_s, number)
-            rows.add_secret(key.id, secret_id, digest)
+        def replace(connection: Connection) -> Key:
+            number = keys.begin(connection)
+            key = _named(keys.all(connection), name, now)
+            keys.end_secrets(connection, key.id, now + overlap_s, number)
+            keys.add_secret(connection, key.id, secret_id, digest)
             return key
 
-        return await self._write(replace)
+        return await self._database.write(replace)
 
     async def limit(self, name: str, limits: Mapping[str, float | None]) -> Key:
         """
@@ -248,35 +184,40 @@ class StoredKeys:
         """
         now = self.clock()
 
-        def change(rows: "KeyRows") -> Key:
-            number = rows.begin()
-            key = _named(rows.all(), name, now)
+        def change(connection: Connection) -> Key:
+            number = keys.begin(connection)
+            key = _named(keys.all(connection), name, now)
             changed = {**key.limits, **limits}
-            rows.limit(key.id, {n: most for n, most in changed.items() if most is not None}, number)
-            return rows.get(key.id)
+            keys.limit(
+                connection,
+                key.id,
+                {n: most for n, most in changed.items() if most is not None},
+                number,
+            )
+            return keys.get(connection, key.id)
 
-        return await self._write(change)
+        return await self._database.write(change)
 
     async def find(self, secret_id: str) -> Secret | None:
-        """The secret with this public part."""
-        return await self._read(lambda rows: rows.find(secret_id))
+        """Read the secret with this public part."""
+        return await self._database.read(lambda connection: keys.find(connection, secret_id))
 
     async def named(self, name: str) -> Key | None:
-        """The key of an id or a name; of several the one that can be used, or else the newest."""
+        """Read the key of an id or a name; of several the one that can be used, or else the newest."""
         now = self.clock()
 
-        def look(rows: "KeyRows") -> Key | None:
-            found = _of(rows.named(name), name)
-            usable = [key for key in found if is_usable(key, now)]
+        def look(connection: Connection) -> Key | None:
+            found = _of(keys.named(connection, name), name)
+            usable = [key for key in found if key.is_usable(now)]
             return next(reversed(usable or found), None)
 
-        return await self._read(look)
+        return await self._database.read(look)
 
     async def get(self, id: str) -> Key:
-        """The key of an id that was there; where it is not any more, it is as if revoked."""
-        return await self._read(lambda rows: rows.get(id))
+        """Read the key of an id that was there; where it is not any more, it is as if revoked."""
+        return await self._database.read(lambda connection: keys.get(connection, id))
 
-    async def changed(self, since: int) -> Changes | None:
+    async def changed(self, since: int) -> KeyChanges | None:
         """
         Read what has changed; None for nothing.
 
@@ -284,24 +225,11 @@ class StoredKeys:
             since: The number that the last call returned; 0 at first.
         """
         # not by `read`, which does not wait for a transaction that is being committed: the file's `mark` may have it already
-        return await self._write(lambda rows: rows.changed(since))
+        return await self._database.write(lambda connection: keys.changes(connection, since))
 
     def mark(self) -> object | None:
         """See `Database.mark`."""
         return self._database.mark()
-
-    async def _write(self, ask: "Callable[[KeyRows], _Result]") -> _Result:
-        return await self._database.write(partial(_ask, ask))
-
-    async def _read(self, ask: "Callable[[KeyRows], _Result]") -> _Result:
-        return await self._database.read(partial(_ask, ask))
-
-
-def _ask(ask: "Callable[[KeyRows], _Result]", connection: "Connection") -> _Result:
-    """Ask something of the rows, in a transaction."""
-    from unilect.store._keys import KeyRows
-
-    return ask(KeyRows(connection))
 
 
 def check_word(what: str, text: str) -> None:
@@ -330,13 +258,8 @@ def check_word(what: str, text: str) -> None:
         raise ConfigError(f"{text} has the form of a key's id. Choose another name.", (what,))
 
 
-def is_usable(key: Key, now: float) -> bool:
-    """Whether a key is neither revoked nor expired."""
-    return key.revoked_at is None and (key.expires_at is None or now < key.expires_at)
-
-
-def told(key: Key, now: float) -> dict[str, Any]:
-    """Tell programs what is known of a key; times in ISO 8601, UTC."""
+def describe(key: Key, now: float) -> dict[str, Any]:
+    """Return what programs are told of a key; times in ISO 8601, UTC."""
     return {
         "id": key.id,
         "name": key.name,
@@ -351,8 +274,8 @@ def told(key: Key, now: float) -> dict[str, Any]:
 
 
 def state(key: Key, now: float) -> str:
-    """Tell `active`, `revoked` or `expired`."""
-    if is_usable(key, now):
+    """Return `active`, `revoked` or `expired`."""
+    if key.is_usable(now):
         return "active"
     return "expired" if key.revoked_at is None else "revoked"
 
@@ -363,13 +286,13 @@ def _time(at: float | None) -> str | None:
 
 def _named(keys: Sequence[Key], name: str, now: float) -> Key:
     """
-    The key of an id, or of a name.
+    Choose the key of an id, or of a name.
 
     Raises:
         ConfigError: There is none that can be used.
     """
     of_name = _of(keys, name)
-    usable = [key for key in of_name if is_usable(key, now)]
+    usable = [key for key in of_name if key.is_usable(now)]
     if usable:
         return usable[-1]
     if of_name:
@@ -380,15 +303,10 @@ def _named(keys: Sequence[Key], name: str, now: float) -> Key:
 
 def _unknown(keys: Sequence[Key], name: str, now: float) -> ConfigError:
     """Make the error for a name that no key has."""
-    names = ", ".join([key.name for key in keys if is_usable(key, now)][:20]) or "none"
+    names = ", ".join([key.name for key in keys if key.is_usable(now)][:20]) or "none"
     return ConfigError(f"{name}: there is no key of this name. The keys are: {names}.")
 
 
 def _of(keys: Sequence[Key], name: str) -> list[Key]:
-    """The key of an id, or else those of a name: who names an id means no key that is only called so."""
+    """Choose the key of an id, or else those of a name: who names an id means no key that is only called so."""
     return [key for key in keys if key.id == name] or [key for key in keys if key.name == name]
-
-
-def packed(value: object) -> str:
-    """A value as the JSON of a column."""
-    return json.dumps(value, ensure_ascii=False)

@@ -16,10 +16,10 @@ from unilect.config.store import (
     sqlite_path,
 )
 from unilect.errors import ConfigError
-from unilect.store.answers import Answers
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger
+from unilect.store.responses import ResponseStore
 from unilect.tasks import close_each
 
 log = logging.getLogger("unilect")
@@ -77,11 +77,11 @@ class Store:
             is_lasting=is_lasting,
         )
         self._data = Path(sqlite_path(default) or "").parent if default is not None else None
-        self.keys = StoredKeys(self.database, clock) if config.keys else None
+        self.keys = KeyStore(self.database, clock) if config.keys else None
         self.ledger = Ledger(self.database, max_age_s=config.ledger_days * _DAY_S, clock=clock)
-        self.answers: Answers | None = None
+        self.answers: ResponseStore | None = None
         if config.responses:
-            self.answers = Answers(
+            self.answers = ResponseStore(
                 self.database,
                 max_age_s=config.max_age_days * _DAY_S,
                 max_bytes=config.max_size_mib * 1024**2,
@@ -92,7 +92,7 @@ class Store:
     @property
     def journals(self) -> Path | None:
         """
-        What the paths of the journals of this database's servers begin with: beside its file, or in the folder of the user's data.
+        Stem of the paths of the journals of this database's servers: beside its file, or in the folder of the user's data.
 
         None where there is no such folder, or where the database is in memory, which no journal outlives.
         """

@@ -1,13 +1,13 @@
 """
-What an operator does with a store: look whether it is sound, bring its tables up to date, copy it.
+Upkeep of a store by its operator: see that it is sound, make its tables, copy it.
 
 A file is read beside the server that uses it, by a connection of its own that cannot write: neither waits for the other.
 
 Source: https://www.sqlite.org/pragma.html#pragma_integrity_check, https://www.sqlite.org/backup.html
 """
 
+import asyncio
 import os
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -17,8 +17,9 @@ from msgspec import Struct
 from unilect.config.store import SQLITE, StoreConfig, check_place, default_url, sqlite_path
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.redact import Secrets, redacted, secrets_of
-from unilect.store._failures import advise
 from unilect.store.database import Database
+from unilect.store.sql import schema, sqlite
+from unilect.store.sql.connection import Connection
 
 _TABLES = {
     "responses": "responses",
@@ -27,16 +28,17 @@ _TABLES = {
     "ledger": "requests in the ledger",
 }
 _MOST_PROBLEMS = 20
+_TIMEOUT_S = 5.0
 
 
-class Found(Struct, frozen=True):
+class StoreReport(Struct, frozen=True):
     """
-    What a store holds.
+    Contents and state of a store.
 
     Attributes:
         place: Its file, or its URL without the password.
-        version: The revision of its tables; empty where it has none.
-        newest: The revision that this version of unilect makes.
+        version: The version of its tables; empty where it has none.
+        newest: The version that this unilect makes.
         counts: How many there are of each thing, by its name.
         size_bytes: What it takes on the disk; None where only the server knows.
         problems: What is wrong with it.
@@ -72,30 +74,30 @@ class Upkeep:
         self._url = url
         self._file = Path(path).absolute() if path is not None else None
 
-    async def look(self) -> Found:
+    async def inspect(self) -> StoreReport:
         """
-        What the store holds, and what is wrong with it. Nothing is changed.
+        Read what the store holds, and what is wrong with it. Nothing is changed.
 
         Raises:
             ConfigError: It cannot be read.
         """
-        return self._look_at_file() if self._file is not None else await self._look_at_server()
+        if self._file is not None:
+            return _inspect_file(self._file)
+        return await asyncio.to_thread(_inspect_server, self._url)
 
     async def migrate(self) -> tuple[str, str]:
         """
-        Bring the tables up to date.
+        Make the tables where there are none.
 
         Returns:
-            Their revision before, empty where there were none, and now.
+            Their version before, empty where there were none, and now.
 
         Raises:
             ConfigError: It cannot be done.
         """
-        from unilect.store._migrate import NEWEST
-
         before = ""
         if self._file is None or self._file.exists():
-            before = (await self.look()).version
+            before = (await self.inspect()).version
         database = Database(f"{SQLITE}/{self._file}" if self._file is not None else self._url)
         try:
             await database.write(lambda connection: None)
@@ -103,7 +105,7 @@ class Upkeep:
             raise ConfigError(error.for_operator) from error
         finally:
             await database.aclose()
-        return before, NEWEST
+        return before, schema.VERSION
 
     def copy_to(self, target: Path) -> int:
         """
@@ -120,7 +122,7 @@ class Upkeep:
                 f"store: {redacted(self._url)} is copied with PostgreSQL's own programs: `pg_dump --format=custom --file {target} URL`, "
                 "and `pg_restore` puts it back."
             )
-        with self._opened() as source:
+        with _opened(self._file) as source:
             try:
                 os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             except FileExistsError as error:
@@ -130,12 +132,9 @@ class Upkeep:
                     f"{target}: cannot be written ({error.strerror}). Name a new file in a folder that this user may write to."
                 ) from error
             try:
-                with closing(sqlite3.connect(target)) as copy:
-                    source.backup(copy)
-                    copy.execute("PRAGMA journal_mode = DELETE")  # one file, complete
-                    copy.commit()
+                source.copy_to(target)
                 _write_through(target)
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite.Error, OSError) as error:
                 with suppress(OSError):
                     target.unlink()
                 raise ConfigError(
@@ -143,90 +142,66 @@ class Upkeep:
                 ) from error
             return target.stat().st_size
 
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        """
-        The file, to be read.
 
-        Raises:
-            ConfigError: It is not there, or is no database that can be read.
-        """
-        assert self._file is not None
-        if not self._file.is_file():
-            raise ConfigError(
-                f"{self._file}: there is no such file; nothing has been stored yet. A server makes it when it first stores something."
-            )
-        try:
-            with closing(sqlite3.connect(f"{self._file.as_uri()}?mode=ro", uri=True)) as file:
-                file.execute("BEGIN")
-                file.execute(
-                    "PRAGMA schema_version"
-                )  # reads the file: what is wrong with it is known before it is copied
-                yield file
-        except sqlite3.Error as error:
-            why = advise(error) or f"cannot be read ({error})"
-            raise ConfigError(f"{self._file}: {why}.") from error
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite.SqliteConnection]:
+    """
+    Open a file, to be read.
 
-    def _look_at_file(self) -> Found:
-        from unilect.store._migrate import NEWEST
-
-        assert self._file is not None
-        with self._opened() as file:
-            rows = file.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
-            problems = [str(row[0]) for row in rows if row[0] != "ok"]
-            problems += [
-                f"a row of {table} belongs to one of {of} that is not there"
-                for table, _, of, _ in file.execute("PRAGMA foreign_key_check").fetchmany(
-                    _MOST_PROBLEMS
-                )
-            ]
-            names = {row[0] for row in file.execute("SELECT name FROM sqlite_master")}
-            counts = {
-                told: int(file.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-                for table, told in _TABLES.items()
-                if table in names
-            }
-            version = ""
-            if "unilect_version" in names:
-                row = file.execute("SELECT version_num FROM unilect_version").fetchone()
-                version = row[0] if row else ""
-        size = sum(
-            path.stat().st_size for path in (self._file, Path(f"{self._file}-wal")) if path.exists()
+    Raises:
+        ConfigError: It is not there, or is no database that can be read.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: there is no such file; nothing has been stored yet. A server makes it when it first stores something."
         )
-        return Found(str(self._file), version, NEWEST, counts, size, problems)
+    try:
+        with closing(sqlite.SqliteConnection(path, _TIMEOUT_S, read_only=True)) as file:
+            file.begin()
+            # reads the file: what is wrong with it is known before it is copied
+            file.rows("PRAGMA schema_version")
+            yield file
+    except sqlite.Error as error:
+        why = sqlite.reason(error) or f"cannot be read ({error})"
+        raise ConfigError(f"{path}: {why}.") from error
 
-    async def _look_at_server(self) -> Found:
-        from sqlalchemy import func, inspect, select, text
-        from sqlalchemy.exc import SQLAlchemyError
 
-        from unilect.store import _engines, _failures
-        from unilect.store._migrate import NEWEST
-        from unilect.store._tables import METADATA
+def _inspect_file(path: Path) -> StoreReport:
+    with _opened(path) as file:
+        rows = file.rows(f"PRAGMA integrity_check({_MOST_PROBLEMS})")
+        problems = [str(row[0]) for row in rows if row[0] != "ok"]
+        problems += [
+            f"a row of {table} belongs to one of {of} that is not there"
+            for table, _, of, _ in file.rows("PRAGMA foreign_key_check")[:_MOST_PROBLEMS]
+        ]
+        size = sum(one.stat().st_size for one in (path, Path(f"{path}-wal")) if one.exists())
+        return _report(file, str(path), size, problems)
 
-        engine = _engines.postgresql(self._url, 5.0, 1)
-        try:
-            with engine.connect() as connection:
-                names = set(inspect(connection).get_table_names())
-                version = ""
-                if "unilect_version" in names:
-                    version = (
-                        connection.scalar(text("SELECT version_num FROM unilect_version")) or ""
-                    )
-                counts = {
-                    told: connection.scalar(
-                        select(func.count()).select_from(METADATA.tables[table])
-                    )
-                    or 0
-                    for table, told in _TABLES.items()
-                    if table in names
-                }
-        except SQLAlchemyError as error:
-            why = _failures.reason(error) or _failures.first_line(error)
-            told = Secrets(secrets_of(self._url)).removed_from(f"{redacted(self._url)}: {why}")
-            raise ConfigError(f"store: {told}") from error
-        finally:
-            engine.dispose()
-        return Found(redacted(self._url), version, NEWEST, counts, None, [])
+
+def _inspect_server(url: str) -> StoreReport:
+    from unilect.store.sql import postgresql
+
+    server = postgresql.PostgresqlConnection(url, _TIMEOUT_S, read_only=True)
+    try:
+        server.begin()
+        return _report(server, redacted(url), None, [])
+    except postgresql.Error as error:
+        why = postgresql.reason(error) or str(error).strip().partition("\n")[0]
+        told = Secrets(secrets_of(url)).removed_from(f"{redacted(url)}: {why}")
+        raise ConfigError(f"store: {told}") from error
+    finally:
+        server.close()
+
+
+def _report(connection: Connection, place: str, size_bytes: int | None, problems: list[str]) -> StoreReport:  # fmt: skip
+    tables = connection.tables()
+    counts = {
+        told: int(connection.scalar(f"SELECT count(*) FROM {table}"))
+        for table, told in _TABLES.items()
+        if table in tables
+    }
+    version = schema.version(connection)
+    return StoreReport(place, version, schema.VERSION, counts, size_bytes, problems)
 
 
 def _write_through(path: Path) -> None:

@@ -13,7 +13,7 @@ from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
 from unilect.routing.service import Service
-from unilect.store.answers import Answers
+from unilect.store.responses import ResponseStore
 from unilect.tasks import END_TIMEOUT_S, Tasks
 from unilect.web.profile import CompatProfile, profile_of
 
@@ -61,7 +61,7 @@ class Site:
         self,
         service: Service,
         config: Config | None = None,
-        answers: Answers | None = None,
+        answers: ResponseStore | None = None,
         known: KnownKeys | None = None,
         ledger: LedgerBook | None = None,
         requests: Requests | None = None,

@@ -25,7 +25,7 @@ from unilect.dialects.responses import _kept
 from unilect.dialects.responses._output import ResponseEncoder, Telling
 from unilect.errors import StoreUnavailable
 from unilect.events import Event, Finish, ToolCallDelta, Usage
-from unilect.store.answers import Item, Stored
+from unilect.store.records import Item, StoredResponse
 from unilect.web import streaming
 
 USER = {"role": "user", "content": [{"type": "input_text", "text": "x"}]}
@@ -366,7 +366,7 @@ async def test_an_answer_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) 
     store, heard = in_memory(), asyncio.Event()
     assert store.answers is not None
 
-    async def put(stored: Stored) -> None:
+    async def save(stored: StoredResponse) -> None:
         raise StoreUnavailable("away")
 
     async def script(exchange: Exchange) -> None:
@@ -375,7 +375,7 @@ async def test_an_answer_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) 
         await exchange.send(frames(delta(content="lo"), delta(finish="stop"), USAGE, DONE))
         exchange.close()
 
-    monkeypatch.setattr(store.answers, "put", put)
+    monkeypatch.setattr(store.answers, "save", save)
     async with client(script, store) as one:
         async with one.app.post("/v1/responses", input="x", stream=True) as response:
             data = await response.content.readuntil(b"\n\n")
@@ -393,13 +393,13 @@ async def test_a_store_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last text of an answer is told while its response is still being stored, and its end only afterwards."""
     store, told = in_memory(), asyncio.Event()
     assert store.answers is not None
-    put = store.answers.put
+    save = store.answers.save
 
-    async def slow(stored: Stored) -> None:
+    async def slow(stored: StoredResponse) -> None:
         await told.wait()
-        await put(stored)
+        await save(stored)
 
-    monkeypatch.setattr(store.answers, "put", slow)
+    monkeypatch.setattr(store.answers, "save", slow)
     async with client(
         says(frames(delta(content="Hello"), delta(finish="stop"), USAGE, DONE)), store
     ) as one:
@@ -761,7 +761,7 @@ async def test_a_server_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None
     assert store.answers is not None
     item = Item("msg_1", b'{"id":"msg_1","type":"message","role":"user","content":"x"}')
     body = b'{"id":"resp_1","status":"in_progress","background":true}'
-    await store.answers.put(Stored("resp_1", "anonymous", "in_progress", body, [item], [], None, None, time.time(), instance="dead"))  # fmt: skip
+    await store.answers.save(StoredResponse("resp_1", "anonymous", "in_progress", body, [item], [], None, None, time.time(), instance="dead"))  # fmt: skip
     async with client(says(HELLO), store) as one:
         _, _, found = await one.ask("GET", "/responses/resp_1")
 

@@ -14,7 +14,7 @@ from unilect.dialects.responses import _kept
 from unilect.dialects.responses._output import ResponseEncoder, Telling
 from unilect.dialects.responses._request import PromptRequest
 from unilect.errors import StoreUnavailable
-from unilect.store.answers import Stored
+from unilect.store.records import StoredResponse
 from unilect.tasks import Tasks
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming
@@ -248,7 +248,7 @@ async def test_events_that_are_lost() -> None:
     store = in_memory()
     assert store.answers is not None
     body = b'{"id":"resp_1","status":"failed","background":true}'
-    await store.answers.put(Stored("resp_1", "anonymous", "failed", body, [], [], None, None, time.time()))  # fmt: skip
+    await store.answers.save(StoredResponse("resp_1", "anonymous", "failed", body, [], [], None, None, time.time()))  # fmt: skip
     async with client(says(HELLO), store) as one:
         status, _, body = await one.ask("GET", "/responses/resp_1?stream=true&starting_after=4")
 
@@ -332,7 +332,7 @@ async def test_the_others_of_a_server_that_was_killed(monkeypatch: pytest.Monkey
     for number in range(3):
         id = f"resp_{number}"
         body = b'{"id":"%s","background":true}' % id.encode()
-        await store.answers.put(Stored(id, "anonymous", "queued", body, [], [], None, None, time.time(), instance="dead"))  # fmt: skip
+        await store.answers.save(StoredResponse(id, "anonymous", "queued", body, [], [], None, None, time.time(), instance="dead"))  # fmt: skip
     async with client(says(HELLO), store) as one:
         _, _, found = await one.ask("GET", "/responses/resp_1")
         other = await store.answers.get("anonymous", "resp_0")
@@ -388,7 +388,7 @@ async def test_a_response_that_cannot_be_stored_takes_no_place(
 
     async with client(says(HELLO), store) as one:
         with monkeypatch.context() as patch:
-            patch.setattr(store.answers, "put", away)
+            patch.setattr(store.answers, "save", away)
             status, _, _ = await one.ask("POST", "/responses", {"input": "x", "background": True})
         assert 503 == status
         assert not store.answers.making

@@ -20,10 +20,10 @@ from unilect.config.store import StoreConfig
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.routing import sources
 from unilect.server.listener import Listener
-from unilect.store.answers import Answers
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger
+from unilect.store.responses import ResponseStore
 
 ECHO = {"text": "y" * 2000, "context": 4096, "tokens_per_s": 50.0}
 CONFIG = """
@@ -41,8 +41,8 @@ class Outside:
 
     def __init__(self, url: str) -> None:
         self.url, self._database = url, Database(url)
-        self.keys, self._ledger = StoredKeys(self._database), Ledger(self._database)
-        self._answers = Answers(self._database)
+        self.keys, self._ledger = KeyStore(self._database), Ledger(self._database)
+        self._answers = ResponseStore(self._database)
 
     async def create(self, name: str, **given: Any) -> tuple[str, dict[str, str]]:
         """The id of a new key, and the headers that have it."""

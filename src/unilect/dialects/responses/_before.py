@@ -16,8 +16,8 @@ from unilect.dialects.responses._request import PromptRequest, items_of
 from unilect.dialects.responses._tools import wrong
 from unilect.errors import InvalidRequest, NotStored, PreviousNotFound
 from unilect.requests import Request
-from unilect.store.answers import Answers
 from unilect.store.ids import item_id
+from unilect.store.responses import ResponseStore
 
 #: The statuses of a response that has no end yet.
 UNFINISHED = ("queued", "in_progress")
@@ -34,7 +34,7 @@ class Before:
         answers: The store of responses; None where nothing is stored.
     """
 
-    def __init__(self, answers: Answers | None) -> None:
+    def __init__(self, answers: ResponseStore | None) -> None:
         self._answers = answers
 
     async def items(
@@ -147,7 +147,7 @@ async def _resolved(
     return resolved
 
 
-def stored_in(answers: Answers | None) -> Answers:
+def stored_in(answers: ResponseStore | None) -> ResponseStore:
     """
     Return the store of responses.
 

@@ -27,7 +27,7 @@ from unilect.dialects.responses._pages import listed, page
 from unilect.dialects.responses._request import Short
 from unilect.errors import NotStored
 from unilect.requests import Request
-from unilect.store.answers import Item
+from unilect.store.records import Item
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer
 

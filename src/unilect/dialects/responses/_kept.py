@@ -36,7 +36,8 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.routing.service import Run
-from unilect.store.answers import Answers, Item, Stored
+from unilect.store.records import Item, StoredResponse
+from unilect.store.responses import ResponseStore
 from unilect.tasks import Tasks
 from unilect.web import streaming
 
@@ -131,7 +132,7 @@ class Kept:
     """
 
     def __init__(
-        self, answers: Answers | None, background: Tasks, requests: Requests | None = None
+        self, answers: ResponseStore | None, background: Tasks, requests: Requests | None = None
     ) -> None:
         self.answers = answers
         self.before = Before(answers)
@@ -153,7 +154,7 @@ class Kept:
         """Store a response, whole or just begun."""
         if self.answers is None:
             return
-        stored = Stored(
+        stored = StoredResponse(
             encoder.id,
             owner,
             encoder.status,
@@ -165,7 +166,7 @@ class Kept:
             self.answers.clock(),
             instance=instance,
         )
-        await self.answers.put(stored)
+        await self.answers.save(stored)
 
     async def expected(self, answer: Awaitable[_Answer]) -> _Answer:
         """An answer, in the end of which a response is stored; the store is told that it comes."""
@@ -176,7 +177,7 @@ class Kept:
         finally:
             store.expect(-1)
 
-    async def get(self, owner: str, id: str) -> Stored:
+    async def get(self, owner: str, id: str) -> StoredResponse:
         """
         A stored response, as it is now.
 
@@ -217,7 +218,7 @@ class Kept:
         if not await self.store().delete(owner, id):
             raise NotStored(f"Response with id '{id[:100]}' not found.")
 
-    async def cancel(self, owner: str, id: str) -> Stored:
+    async def cancel(self, owner: str, id: str) -> StoredResponse:
         """
         Stop a response that is being made in the background; one that has ended stays as it is.
 
@@ -413,7 +414,7 @@ class Kept:
                 await self.store().touch(self._instance)
             await asyncio.sleep(_LIFE_SIGN_S)
 
-    async def _end_unfinished(self, owner: str, stored: Stored) -> None:
+    async def _end_unfinished(self, owner: str, stored: StoredResponse) -> None:
         """A response that nobody makes any more has failed, unless its end was stored meanwhile."""
         error = {"code": "server_error", "message": "The server ended before the answer did."}
         body = msgspec.json.decode(stored.body) | {"status": "failed", "error": error}
@@ -426,12 +427,12 @@ class Kept:
             only_if=UNFINISHED,
         )
 
-    def store(self) -> Answers:
+    def store(self) -> ResponseStore:
         """Return the store of responses; errors as `stored_in`."""
         return stored_in(self.answers)
 
 
-def _not_streamed(stored: Stored) -> str:
+def _not_streamed(stored: StoredResponse) -> str:
     if msgspec.json.decode(stored.body).get("background"):
         if stored.status in UNFINISHED:
             return "This response is being made by another server. Ask for it without `stream` until it has ended."

@@ -42,7 +42,7 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
-from unilect.store.answers import Item
+from unilect.store.records import Item
 
 _END = b"}\n\n"
 _NUMBERS = [b'%d,"delta":' % number for number in range(4096)]

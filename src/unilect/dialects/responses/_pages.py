@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 
 from unilect.dialects.openai.chunks import encode_json
 from unilect.errors import InvalidRequest
-from unilect.store.answers import Item
+from unilect.store.records import Item
 
 
 class Page(Struct, frozen=True):

@@ -9,100 +9,48 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-
-from msgspec import Struct
+from itertools import chain
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from unilect.errors import InvalidRequest, StoreUnavailable
-from unilect.store._puts import Outcome, Puts
+from unilect.store.batches import Outcome, ResponseBatchWriter
 from unilect.store.database import Database
 from unilect.store.ids import home_of
+from unilect.store.records import RUNNING, Item, StoredResponse
+from unilect.store.sql import conversations, responses, sweep
+from unilect.store.sql.connection import Connection
+from unilect.store.sql.scope import Scope
 from unilect.tasks import Tasks
 
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from unilect.store._transaction import Transaction
-
-    _Ask: TypeAlias = Callable[[Transaction], "_Result"]
-
-#: The statuses of a response that a server works on.
-RUNNING = ("queued", "in_progress")
 _Result = TypeVar("_Result")
+_Args = ParamSpec("_Args")
 _DAY_S = 86_400.0
 #: Ancestors are kept for this part of `max_age_s` longer than needed, and no longer than so many seconds.
 _AHEAD, _MOST_AHEAD_S = 0.01, 3600.0
 _SWEEP_S = 600.0  # between two looks at what is too old
 _ROOM = 0.95  # of what is allowed is left after what is too much was deleted
 _LONGEST_ID = 256
-#: How many items one call may store, or ask for by id.
+#: Items that one call may store, or ask for by id.
 MAX_ITEMS = 20_000
 
 
-class Item(Struct, array_like=True):
-    """
-    One item of an input or an output.
-
-    Attributes:
-        id: Made by the caller of the store.
-        body: Its JSON, with its id.
-    """
-
-    id: str
-    body: bytes
-
-
-class Stored(Struct):
-    """
-    One response.
-
-    Attributes:
-        owner: Who may see it.
-        status: OpenAI's, such as `completed`.
-        body: The response object as JSON.
-        input, output: Its own items, without those of its ancestors.
-        parent: The id of the response before it.
-        conversation: The id of the conversation that it belongs to.
-        created_at: Seconds since 1970.
-        events: The events of its stream, of one that runs in the background.
-        instance: The server that works on it, see `Answers.touch`.
-    """
-
-    id: str
-    owner: str
-    status: str
-    body: bytes
-    input: list[Item]
-    output: list[Item]
-    parent: str | None
-    conversation: str | None
-    created_at: float
-    events: bytes | None = None
-    instance: str = ""
-
-    def payload_bytes(self) -> int:
-        """The bytes of its texts."""
-        size = len(self.body) + sum([len(item.body) for item in self.input + self.output])
-        return size if self.events is None else size + len(self.events)
-
-
-class Answers:
+class ResponseStore:
     """
     Stored responses and conversations.
 
     Every method may raise `StoreUnavailable`. What a method has confirmed by returning is in the database.
 
     Args:
-        max_age_s: How long a response is kept after it was put; a conversation after its last change. What stands before a response is kept
+        max_age_s: How long a response is kept after it was saved; a conversation after its last change. What stands before a response is kept
             as long as that, and up to a hundredth of this and an hour longer.
-        max_bytes, max_count: How much is kept of all owners together; beyond it whoever has the most loses the oldest. A little more may be
+        max_bytes, max_count: What is kept of all owners together; beyond it whoever has the most loses the oldest. A little more may be
             there for a moment.
         most_read_bytes: What one call may bring into memory.
         clock: Seconds since 1970.
 
     Attributes:
         clock: As given.
-        instance: The server, as `Stored` names it.
+        instance: The server, as `StoredResponse` names it.
         making: What its addresses hold of the responses that it makes, by owner and id.
     """
 
@@ -123,16 +71,16 @@ class Answers:
         self.instance = f"server_{os.urandom(16).hex()}"
         self.making: dict[tuple[str, str], Any] = {}
         self._tasks = Tasks()
-        self._puts = Puts(self._put_all)
+        self._batches = ResponseBatchWriter(self._save_all)
         self._sweeper: asyncio.Task[None] | None = None
         self._too_much = asyncio.Event()
         self._count, self._bytes = 0, 0  # as the last sweep found them, and what came since
 
     def expect(self, more: int) -> None:
-        """So many more are being made that will be put, or fewer: those that come soon after one another are written together."""
-        self._puts.coming += more
+        """Announce that so many more will be saved, or fewer: those that come soon after one another are written together."""
+        self._batches.pending += more
 
-    async def put(self, stored: Stored) -> None:
+    async def save(self, stored: StoredResponse) -> None:
         """
         Insert a response, or replace it; its ancestors live as long as it does.
 
@@ -142,42 +90,35 @@ class Answers:
         Raises:
             InvalidRequest: It is larger than all that may be stored.
         """
-        self._added(await self._puts.put(stored))
+        self._count_added(await self._batches.save(stored))
 
-    def _put_all(self, some: Sequence[Stored]) -> "asyncio.Future[Sequence[Outcome]]":
-        """Put responses in one transaction; for each the bytes that it takes, or why it was not put."""
-        now = self.clock()
+    def _save_all(self, some: Sequence[StoredResponse]) -> "asyncio.Future[Sequence[Outcome]]":
+        """Save responses in one transaction; returns for each the bytes that it takes, or why it was not saved."""
+        scope = self._scope()
 
-        def put(connection: "Connection") -> list[Outcome]:
-            judged = [self._judged(one) for one in some]
-            good = [one for one, size in zip(some, judged, strict=True) if isinstance(size, int)]
-            sizes = [size for size in judged if isinstance(size, int)]
-            taken = iter(self._transaction(connection, now).responses.put(good, sizes))
+        def save(connection: Connection) -> list[Outcome]:
+            judged = [self._size_of(one) for one in some]
+            good = [(one, size) for one, size in zip(some, judged, strict=True) if isinstance(size, int)]  # fmt: skip
+            taken = iter(responses.save(connection, scope, good))
             return [next(taken) if isinstance(found, int) else found for found in judged]
 
-        def insert(connection: "Connection") -> list[Outcome] | None:
-            """Put them by one statement, where no more than that has to be written."""
-            from unilect.store import _responses
-
-            sizes = [self._judged(one) for one in some if _is_alone(one)]
-            if len(sizes) < len(some) or len(some) > _responses.AT_ONCE:
+        def insert(connection: Connection) -> list[Outcome] | None:
+            """Save them by one statement, where no more than that has to be written."""
+            if len(some) > responses.AT_ONCE or not all(map(_is_alone, some)):
                 return None
-            rows = list[tuple[object, ...]]()
-            taken = list[Outcome]()
-            for one, size in zip(some, sizes, strict=True):
-                if not isinstance(size, int):
-                    return None
-                size = _responses.size_with_rows(one, size)
-                taken.append(size)
-                rows.append(_responses.row_of(one, size, now))
-            inserted = _responses.insert_rows(connection, rows)
-            return taken if inserted == len(rows) else None  # some are there, and are replaced
+            sizes = [size for one in some if isinstance(size := self._size_of(one), int)]
+            if len(sizes) < len(some):
+                return None
+            taken = [responses.size_with_rows(*pair) for pair in zip(some, sizes, strict=True)]
+            rows = [responses.row_of(*pair, scope.now) for pair in zip(some, taken, strict=True)]
+            # where some are there they are replaced, by more than one statement
+            return [*taken] if responses.insert(connection, rows) == len(rows) else None
 
         self._start_sweeping()
-        return self._database.begin(put, insert)
+        return self._database.write(save, insert)
 
-    def _judged(self, stored: Stored) -> int | InvalidRequest:
-        """The bytes of a response's texts, or why it cannot be stored."""
+    def _size_of(self, stored: StoredResponse) -> int | InvalidRequest:
+        """Return the bytes of a response's texts, or why it cannot be stored."""
         ids = [item.id for item in stored.input + stored.output]
         size = stored.payload_bytes()
         try:
@@ -190,17 +131,15 @@ class Answers:
             return error
         return size
 
-    async def get(self, owner: str, id: str) -> Stored | None:
-        """A response, with its events."""
-        if not _is_id(id):
-            return None
-        return await self._read(lambda now: now.responses.get(owner, id))
+    async def get(self, owner: str, id: str) -> StoredResponse | None:
+        """Read a response, with its events."""
+        return await self._read(responses.get, owner, id) if _is_id(id) else None
 
     async def chain(
         self, owner: str, id: str, most: int = 1000, *, with_bodies: bool = True
-    ) -> list[Stored] | None:
+    ) -> list[StoredResponse] | None:
         """
-        A response after its ancestors, the oldest first, without their events; None where one of them is missing.
+        Read a response after its ancestors, the oldest first, without their events; None where one of them is missing.
 
         Args:
             with_bodies: False leaves the response objects out; their items are read.
@@ -210,22 +149,22 @@ class Answers:
         """
         if not _is_id(id):
             return None
-        return await self._read(lambda now: now.responses.chain(owner, id, most, with_bodies))
+        return await self._read(responses.chain, owner, id, most, with_bodies)
 
     async def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
         """
-        The bodies of items by their ids, of any response or conversation of the owner; those that are missing are left out.
+        Read the bodies of items by their ids, of any response or conversation of the owner; those that are missing are left out.
 
         Raises:
             InvalidRequest: They are too many, or too large to be read.
         """
         _check_count(len(ids), "input")
         known = [id for id in ids if _is_id(id)]
-        return await self._read(lambda now: now.responses.items(owner, known)) if known else {}
+        return await self._read(responses.items, owner, known) if known else {}
 
     async def delete(self, owner: str, id: str) -> bool:
-        """Remove a response; whether it was there. Items that it has brought into a conversation stay there."""
-        return _is_id(id) and await self._write(lambda now: now.responses.delete(owner, id))
+        """Remove a response; returns True if it was there. Items that it has brought into a conversation stay there."""
+        return _is_id(id) and await self._write(responses.delete, owner, id)
 
     async def update(
         self,
@@ -239,7 +178,7 @@ class Answers:
         only_if: Collection[str] = (),
     ) -> bool:
         """
-        Change a response that runs in the background, and append its output to its conversation; whether it was changed.
+        Change a response that runs in the background, and append its output to its conversation; returns True if it was changed.
 
         Args:
             events: None leaves those that are stored.
@@ -251,21 +190,20 @@ class Answers:
         if not _is_id(id):
             return False
 
-        def change(now: "Transaction") -> int | None:
+        def change(connection: Connection, scope: Scope) -> int | None:
             self._check((), (body, events or b""), output)
-            return now.responses.update(owner, id, status, body, output, events, only_if)
+            changed = (owner, id, status, body, output, events, only_if)
+            return responses.update(connection, scope, *changed)
 
-        added = await self._write(change)
-        self._added(added or 0, 0)
-        return added is not None
+        return self._count_added(await self._write(change), 0)
 
     async def touch(self, instance: str) -> None:
-        """This server lives, and works on the responses that have its name."""
-        await self._write(lambda now: now.responses.touch(instance))
+        """Note that this server lives, and works on the responses that have its name."""
+        await self._write(responses.touch, instance)
 
-    async def is_stale(self, stored: Stored, older_than_s: float) -> bool:
-        """Whether the server that works on a response was not touched for so long."""
-        touched_at = await self._read(lambda now: now.responses.touched_at(stored.instance))
+    async def is_stale(self, stored: StoredResponse, older_than_s: float) -> bool:
+        """Return True if the server that works on a response was not touched for so long."""
+        touched_at = await self._read(responses.touched_at, stored.instance)
         last = stored.created_at if touched_at is None else touched_at
         return last < self.clock() - older_than_s
 
@@ -284,32 +222,28 @@ class Answers:
         """
         new = id or f"conv_{os.urandom(16).hex()}"
 
-        def create(now: "Transaction") -> int:
+        def create(connection: Connection, scope: Scope) -> int:
             self._check([new], [metadata], items)
-            return now.conversations.create(owner, new, metadata, items)
+            return conversations.create(connection, scope, owner, new, metadata, items)
 
-        self._added(await self._write(create))
+        self._count_added(await self._write(create))
         return new
 
     async def conversation(self, owner: str, id: str) -> tuple[bytes, float] | None:
-        """The metadata of a conversation, and when it began."""
-        if not _is_id(id):
-            return None
-        return await self._read(lambda now: now.conversations.get(owner, id))
+        """Read the metadata of a conversation, and when it began."""
+        return await self._read(conversations.get, owner, id) if _is_id(id) else None
 
     async def update_conversation(self, owner: str, id: str, metadata: bytes) -> bool:
-        """Give a conversation other metadata; whether it was there."""
-        return _is_id(id) and await self._write(
-            lambda now: now.conversations.update(owner, id, metadata)
-        )
+        """Give a conversation other metadata; returns True if it was there."""
+        return _is_id(id) and await self._write(conversations.update, owner, id, metadata)
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Remove a conversation with its items; whether it was there. Responses that belong to it stay."""
-        return _is_id(id) and await self._write(lambda now: now.conversations.delete(owner, id))
+        """Remove a conversation with its items; returns True if it was there. Responses that belong to it stay."""
+        return _is_id(id) and await self._write(conversations.delete, owner, id)
 
     async def add_items(self, owner: str, id: str, items: Sequence[Item]) -> bool:
         """
-        Append items to a conversation, as `put` does; whether it was there.
+        Append items to a conversation, as `save` does; returns True if it was there.
 
         Raises:
             InvalidRequest: They are larger than all that may be stored.
@@ -317,13 +251,11 @@ class Answers:
         if not _is_id(id):
             return False
 
-        def append(now: "Transaction") -> int | None:
+        def append(connection: Connection, scope: Scope) -> int | None:
             self._check((), (), items)
-            return now.conversations.append(owner, id, items)
+            return conversations.append(connection, scope, owner, id, items)
 
-        added = await self._write(append)
-        self._added(added or 0, 0)
-        return added is not None
+        return self._count_added(await self._write(append), 0)
 
     async def list_items(
         self,
@@ -334,7 +266,7 @@ class Answers:
         newest_first: bool = True,
     ) -> tuple[list[Item], bool] | None:
         """
-        A page of a conversation's items, and whether there are more; None where there is no such conversation.
+        Read a page of a conversation's items, and whether there are more; None where there is no such conversation.
 
         A page has fewer items than the limit where they are too large to be read at once.
 
@@ -348,71 +280,80 @@ class Answers:
             return None
         if after is not None:
             _check_ids([after], "after")
-        return await self._read(
-            lambda now: now.conversations.list(owner, id, after, limit, newest_first)
-        )
+        return await self._read(conversations.page, owner, id, after, limit, newest_first)
 
     async def whole(self, owner: str, id: str, most: int) -> list[Item] | None:
         """
-        The items of a conversation, at most so many, the oldest first; None where there is no such conversation.
+        Read the items of a conversation, at most so many, the oldest first; None where there is no such conversation.
 
         Raises:
             InvalidRequest: It is too large to be read at once.
         """
-        if not _is_id(id):
-            return None
-        return await self._read(lambda now: now.conversations.whole(owner, id, most))
+        return await self._read(conversations.whole, owner, id, most) if _is_id(id) else None
 
     async def item(self, owner: str, id: str, item_id: str) -> Item | None:
-        """One item of a conversation."""
+        """Read one item of a conversation."""
         if not _is_id(id) or not _is_id(item_id):
             return None
-        return await self._read(lambda now: now.conversations.item(owner, id, item_id))
+        return await self._read(conversations.item, owner, id, item_id)
 
     async def delete_item(self, owner: str, id: str, item_id: str) -> bool:
-        """Remove an item from a conversation; whether it was there."""
+        """Remove an item from a conversation; returns True if it was there."""
         if not _is_id(id) or not _is_id(item_id):
             return False
-        return await self._write(lambda now: now.conversations.delete_item(owner, id, item_id))
+        return await self._write(conversations.delete_item, owner, id, item_id)
 
     async def sweep(self) -> None:
         """Delete what is too old, and where there is too much the oldest of whoever has the most; done in the background, too, while the store is used."""
-        since = self.clock() - self._max_age_s
-        while await self._write(lambda now: now.delete_old(since), sweeping=True):
+        database, bind = self._database, self._bind
+        while await database.write(bind(sweep.delete_old)):
             pass
-        self._count, self._bytes = await self._read(lambda now: now.totals(), sweeping=True)
+        self._count, self._bytes = await database.read(bind(sweep.totals))
         if self._is_too_much():
             count, size = int(self._max_count * _ROOM), int(self._max_bytes * _ROOM)
-            while await self._write(lambda now: now.delete_oldest(count, size), sweeping=True):
+            while await database.write(bind(sweep.delete_oldest, count, size)):
                 pass
-            self._count, self._bytes = await self._read(lambda now: now.totals(), sweeping=True)
-        while await self._write(lambda now: now.shrink(), sweeping=True):
+            self._count, self._bytes = await database.read(bind(sweep.totals))
+        while await database.write(bind(sweep.shrink)):
             pass
 
     async def aclose(self) -> None:
         """End what goes on in the background; the database stays open. Idempotent."""
-        self._puts.close()
+        self._batches.close()
         await self._tasks.aclose()
 
-    async def _write(self, ask: "_Ask[_Result]", sweeping: bool = False) -> _Result:
+    def _write(
+        self,
+        function: Callable[Concatenate[Connection, Scope, _Args], _Result],
+        *args: _Args.args,
+        **named: _Args.kwargs,
+    ) -> "asyncio.Future[_Result]":
         """Call a function in a transaction, and return its result."""
-        return await self._database.write(self._asking(ask, sweeping))
+        self._start_sweeping()
+        return self._database.write(self._bind(function, *args, **named))
 
-    async def _read(self, ask: "_Ask[_Result]", sweeping: bool = False) -> _Result:
-        """As `_write`, of a function that writes nothing."""
-        return await self._database.read(self._asking(ask, sweeping))
+    def _read(
+        self,
+        function: Callable[Concatenate[Connection, Scope, _Args], _Result],
+        *args: _Args.args,
+        **named: _Args.kwargs,
+    ) -> "asyncio.Future[_Result]":
+        """Call a function that writes nothing in a transaction, and return its result."""
+        self._start_sweeping()
+        return self._database.read(self._bind(function, *args, **named))
 
-    def _asking(self, ask: "_Ask[_Result]", sweeping: bool) -> "Callable[[Connection], _Result]":
+    def _bind(
+        self,
+        function: Callable[Concatenate[Connection, Scope, _Args], _Result],
+        *args: _Args.args,
+        **named: _Args.kwargs,
+    ) -> Callable[[Connection], _Result]:
+        scope = self._scope()
+        return lambda connection: function(connection, scope, *args, **named)
+
+    def _scope(self) -> Scope:
         now = self.clock()
-        if not sweeping:
-            self._start_sweeping()
-        return lambda connection: ask(self._transaction(connection, now))
-
-    def _transaction(self, connection: "Connection", now: float) -> "Transaction":
-        from unilect.store._transaction import Transaction
-
-        since = now - self._max_age_s
-        return Transaction(connection, now, since, self._ahead_s, self.most_read_bytes)
+        return Scope(now, now - self._max_age_s, self._ahead_s, self.most_read_bytes)
 
     def _start_sweeping(self) -> None:
         if self._sweeper is None:
@@ -429,10 +370,14 @@ class Answers:
             except TimeoutError:
                 continue
 
-    def _added(self, size: int, count: int = 1) -> None:
+    def _count_added(self, size: int | None, count: int = 1) -> bool:
+        """Count what was added, and have it swept where that is too much; returns False if it is None, for nothing."""
+        if size is None:
+            return False
         self._count, self._bytes = self._count + count, self._bytes + size
         if self._is_too_much():
             self._too_much.set()
+        return True
 
     def _is_too_much(self) -> bool:
         return self._count > self._max_count or self._bytes > self._max_bytes
@@ -441,7 +386,7 @@ class Answers:
         self, ids: Collection[str], bodies: Collection[bytes], items: Collection[Item]
     ) -> None:
         """
-        What is to be stored can be; it is looked at in the thread, as it may be much.
+        Check that something can be stored, in the thread, as it may be much.
 
         Raises:
             InvalidRequest: It cannot.
@@ -458,13 +403,13 @@ class Answers:
             )
 
 
-def _is_alone(one: Stored) -> bool:
-    """Whether a response is all that has to be written for it."""
-    if one.parent is not None or one.conversation is not None or one.events is not None:
+def _is_alone(one: StoredResponse) -> bool:
+    """Return True if a response is all that has to be written for it."""
+    if one.parent is not None or one.conversation is not None:
         return False
     if one.instance and one.status in RUNNING:
         return False
-    return all([home_of(item.id) == one.id for item in (*one.input, *one.output)])
+    return all([home_of(item.id) == one.id for item in chain(one.input, one.output)])
 
 
 def _check_count(count: int, param: str) -> None:
@@ -489,7 +434,7 @@ def _check_ids(ids: Collection[str], param: str) -> None:
 
 
 def _is_id(id: str) -> bool:
-    """Whether a text can be an id in every database."""
+    """Return True if a text can be an id in every database."""
     try:
         id.encode()
     except UnicodeEncodeError:

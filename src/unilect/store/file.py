@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from unilect.store._failures import unavailable
+from unilect.store.failures import unavailable
 
 _LOOK_S = 0.002  # between two looks at a lock that another process has
 
 
 class SqliteFile:
     """
-    A file.
+    Database file.
 
     Attributes:
         path: Where it is.
@@ -39,18 +39,18 @@ class SqliteFile:
         Raises:
             StoreUnavailable: It cannot be made.
         """
-        with self._told():
+        with self._translated():
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._identity = self._look()
 
     def create_with_folder(self) -> None:
         """
-        As `create`; the folder, and those above it, are made for this user only.
+        Make the file as `create` does, and the folder and those above it for this user only.
 
         Raises:
             StoreUnavailable: It cannot be made, or written to.
         """
-        with self._told():
+        with self._translated():
             for folder in (*reversed(self.path.parent.parents), self.path.parent):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
@@ -59,7 +59,7 @@ class SqliteFile:
             self.create()
 
     def is_replaced(self) -> bool:
-        """Whether another file, or none, stands in the place of the one that was opened."""
+        """Return True if another file, or none, stands in the place of the one that was opened."""
         try:
             return self._look() != self._identity
         except OSError:
@@ -67,10 +67,10 @@ class SqliteFile:
 
     def mark(self) -> tuple[int, ...]:
         """
-        Another value after every change; empty where there is no file.
+        Read what is another value after every change; empty where there is no file.
 
         Raises:
-            OSError: Nobody knows: its folder may not be looked into.
+            OSError: Its folder may not be looked into.
         """
         found: list[int] = []
         for path in (self.path, f"{self.path}-wal"):
@@ -82,12 +82,12 @@ class SqliteFile:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """
-        No other process of ours uses the file.
+        Keep other processes of ours from the file.
 
         Raises:
             StoreUnavailable: One uses it for too long, or the folder cannot be written.
         """
-        with self._told():
+        with self._translated():
             lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._wait_for(lock)
@@ -112,7 +112,7 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
