@@ -92,7 +92,7 @@ class Replicas:
 async def facts() -> AsyncIterator[bytes]:
     """What a replica says of its engine."""
     yield wire.taken_on(NODE)
-    yield wire.value(wire.Facts(Capabilities(slots=1), Description(), NativeFacts(), ["embed"]))
+    yield wire.value(wire.Facts(Capabilities(slots=1), Description(), NativeFacts()))
 
 
 async def taken(_: frames.Call) -> AsyncIterator[bytes]:

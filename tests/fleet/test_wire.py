@@ -175,7 +175,6 @@ async def test_facts() -> None:
         ),
         Description(family="llama", parameters=10**12, size_bytes=2**40),
         NativeFacts({"modalities": {"vision": False}}, {"n_vocab": 32000}),
-        ["embed"],
     )
 
     reply = frames.reply_of(await body_of(wire.value(facts)))
