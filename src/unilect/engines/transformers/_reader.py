@@ -291,8 +291,10 @@ class Reader:
     def _names(self) -> dict[str, Any]:
         """The default variables of a template: the names of special tokens, and those that llama.cpp sets, too."""
         first, last = self._tokenizer.bos_token, self._tokenizer.eos_token
-        told = {"enable_thinking": True, "date_string": strftime("%d %b %Y")}
-        return {"bos_token": first or "", "eos_token": last or "", **told, **self._no_tools}
+        names: dict[str, Any] = {"date_string": strftime("%d %b %Y"), **self._no_tools}
+        if thoughts_of(self.template) is not None:
+            names["enable_thinking"] = True
+        return {"bos_token": first or "", "eos_token": last or "", **names}
 
     def chat_tokens(self, text: str) -> list[int]:
         """The tokens of what `rendered` has made; the model's own template has written the special ones."""
