@@ -125,7 +125,7 @@ class Measures(Protocol):
     def size(self, model: str, request: Request) -> Size:
         """A bound, from the length of its texts."""
 
-    async def counted(self, model: str, request: Request, size: Size) -> Size:
+    async def count(self, model: str, request: Request, size: Size) -> Size:
         """The same with its prompt counted by the model; as given where that cannot be counted."""
 
     def limits(self, model: str) -> Limits | None:

@@ -352,7 +352,7 @@ class LimitBook:
         """The same with its prompt counted, where it can be."""
         if asked.size is None:
             return asked
-        size = await self._measures.counted(model, request, asked.size)
+        size = await self._measures.count(model, request, asked.size)
         return _bounded(structs.replace(asked, size=size, allowed=None, loose=False), plan)
 
     async def _again(

@@ -166,7 +166,7 @@ def _states(service: Service) -> list[Route]:
 
     async def native_props(request: web.Request) -> web.StreamResponse:
         """Describe the server."""
-        model = await service.described(request.query.get("model"))
+        model = await service.inspect_model(request.query.get("model"))
         return _json(request, props(model))
 
     async def native_health(request: web.Request) -> web.StreamResponse:

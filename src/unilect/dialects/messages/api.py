@@ -72,7 +72,9 @@ async def _answered(
     chat = asked.request
     model = service.model(chat.model)
     if chat.messages[-1].role == "assistant" and not model.capabilities.continues:
-        asked.check((await service.described(model.name)).capabilities)  # a server says it itself
+        asked.check(
+            (await service.inspect_model(model.name)).capabilities
+        )  # a server says it itself
     run = service.run(chat)
     run.left_out, run.optional = asked.left_out, OPTIONAL
     encoder = MessageEncoder(
