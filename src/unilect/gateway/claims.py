@@ -289,7 +289,7 @@ def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
     return asked.price is not None and state.used + answer * asked.price.completion > limit.most
 
 
-def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
+def count_used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
     """Return the amount that a request has used of each limit."""
     found: list[int] = []
     for limit in limits:

@@ -58,7 +58,7 @@ def asked_of(query: Mapping[str, str], now: float) -> usage.Asked:
         InvalidRequest: One of the two is wrong; the message names it.
     """
     try:
-        return usage.asked(
+        return usage.parse_query(
             query.get("by", usage.DEFAULT_BY), query.get("since", usage.DEFAULT_SINCE), now
         )
     except ConfigError as error:

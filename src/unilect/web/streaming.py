@@ -71,7 +71,7 @@ class Recorder(Protocol):
     async def drain(self) -> None:
         """Wait until it has."""
 
-    def broken(self) -> None:
+    def mark_broken(self) -> None:
         """The answer is about to end with an error."""
 
 
@@ -363,7 +363,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         """The frame for an error, which the log tells; a record is told that it is one."""
         in_hand().fails(error)
         if self._recorder is not None:
-            self._recorder.broken()
+            self._recorder.mark_broken()
         return self._told(error)
 
     async def _begin(self) -> None:
