@@ -4,13 +4,13 @@ from typing import Any
 
 from unilect.context import Context
 from unilect.events import Usage
-from unilect.gateway.account import Book, opened
+from unilect.gateway.account import Book, wait_for_entry
 from unilect.requests import Request
 
 
 async def entry_of(book: Book, context: Context, request: Request) -> Any:
     """What a book opens for a request."""
-    return await opened(book.open(context, request))
+    return await wait_for_entry(book.open(context, request))
 
 
 async def closed(entry: Any, usage: Usage, status: int = 200) -> None:

@@ -17,7 +17,7 @@ from unilect.demo import FOLDER
 from unilect.errors import InvalidRequest
 from unilect.parameters.rules import honours
 from unilect.requests import ChatRequest
-from unilect.routing._tools import prompted
+from unilect.routing._tools import build_request
 
 need("torch", "transformers")
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
@@ -99,7 +99,7 @@ def test_prompts_of_transformers_models(served: Engines) -> None:
             request = msgspec.convert(body_of(talk), ChatRequest)
             expected = None
             with suppress(InvalidRequest):
-                expected = reader.rendered(prompted(request, model.can))
+                expected = reader.rendered(build_request(request, model.can))
             if expected != model.prompt(talk):
                 wrong[name, talk] = expected, model.prompt(talk)
 

@@ -27,7 +27,7 @@ class Written:
         self._say("open")
         return self
 
-    def made(self, usage: Usage) -> None:
+    def note_usage(self, usage: Usage) -> None:
         """Take note."""
         self._say(f"made {usage.completion_tokens}")
 

@@ -14,10 +14,10 @@ from unilect.gateway.claims import (
     Size,
     allowance,
     cost,
+    count_used,
     counter,
     limits_of,
     period,
-    used,
 )
 from unilect.gateway.limits import State
 
@@ -98,7 +98,7 @@ def test_what_was_used_was_held(prompt: int, cached: int, answer: int, choices: 
     usage = Usage(prompt, min(answer, choices * most), min(cached, prompt))
     limits = limits_of({"tokens_per_day": 10, "money_per_day": 0.5, "parallel": 3}, "API key", "k")
     assert 500_000 == limits[1].most
-    amounts = used(limits, usage, PRICE)
+    amounts = count_used(limits, usage, PRICE)
     for one, amount in zip(limits, amounts, strict=True):
         assert amount <= held.needs(one)
     assert 0 == amounts[2]

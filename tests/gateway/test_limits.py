@@ -310,7 +310,7 @@ class FakeLedger:
     def __init__(self, **sums: int) -> None:
         self.sums, self.away, self.asked = sums, False, list[float]()
 
-    async def used(self, since: float, key: str | None = None) -> list[Any]:
+    async def read_usage(self, since: float, key: str | None = None) -> list[Any]:
         """See `Ledger`."""
         self.asked.append(since)
         if self.away:
@@ -358,7 +358,7 @@ async def test_owners_from_the_ledger() -> None:
     """What an owner and a model have used is the sum of all keys, of tokens and of money."""
 
     class Sums(FakeLedger):
-        async def used(self, since: float, key: str | None = None) -> list[Any]:
+        async def read_usage(self, since: float, key: str | None = None) -> list[Any]:
             """Two keys of an owner, and one of nobody."""
             rows = [("a", "team", 100, 400_000), ("b", "team", 200, 300_000), ("c", "", 300, 0)]
             return [
@@ -444,7 +444,7 @@ class Rows(FakeLedger):
         super().__init__()
         self.rows: list[tuple[float, int]] = []
 
-    async def used(self, since: float, key: str | None = None) -> list[Any]:
+    async def read_usage(self, since: float, key: str | None = None) -> list[Any]:
         """See `Ledger`."""
         tokens = sum(tokens for at, tokens in self.rows if at >= since)
         return [SimpleNamespace(key="one", owner="", model="m", tokens=tokens, cost=0)]
@@ -467,7 +467,7 @@ class Jumping:
         self.clock = SteadyClock(system, even)
         measures = Measures(sources.registry(config))
         self.book = LimitBook(config, measures, rows, self.clock)
-        self.clock.followers.append(self.book.corrected)
+        self.clock.followers.append(self.book.correct_periods)
 
     def passes(self, seconds: float) -> None:
         """Time goes by."""
@@ -588,9 +588,9 @@ async def test_a_backend_that_does_not_stop() -> None:
     limits = book(FakeLedger(), Clock(), tokens_per_day=1000)
     entry = await entry_of(limits, Context(caller="one", model="m"), chat(80))
     assert entry is not None
-    entry.made(Usage(20, 160))
+    entry.note_usage(Usage(20, 160))
     with pytest.raises(QuotaExceeded, match="did not keep to"):
-        entry.made(Usage(20, 300))
+        entry.note_usage(Usage(20, 300))
     await limits.aclose()
 
 
@@ -635,7 +635,7 @@ async def test_a_key_that_changes_has_no_plan() -> None:
     limits = LimitBook(config, Measures(sources.registry(config)), None, Clock())
     for name in "ab":
         limits.has_budget(Context(caller=name, limits={"parallel": 1.0}))
-    limits.changed(["a"])
+    limits.note_change(["a"])
     assert ["b"] == [name for name, *_ in limits._plans]
     await limits.aclose()
 

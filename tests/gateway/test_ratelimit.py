@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.gateway._counters import Claim, State
-from unilect.gateway._ratelimit import duration, headers, shown
+from unilect.gateway._ratelimit import duration, headers, select_limits
 from unilect.gateway.claims import Limit
 
 NOW = 1_800_000_000.0
@@ -56,7 +56,7 @@ def told(dialect: str, *rows: tuple[str, int, State]) -> dict[str, str]:
         )
         for limit in limits
     ]
-    return headers(dialect, shown(limits), claims, [state for _, _, state in rows], NOW)
+    return headers(dialect, select_limits(limits), claims, [state for _, _, state in rows], NOW)
 
 
 def test_the_tightest() -> None:

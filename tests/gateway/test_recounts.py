@@ -240,7 +240,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
 
 async def test_before_the_next_request(rig: Rig) -> None:
     """A request waits until it is known what its key has used, once; a key that has not changed, or no budget, is not read."""
-    rig.recounts.changed(["ann", "eve"])
+    rig.recounts.note_change(["ann", "eve"])
     rig.away = True
     with pytest.raises(LimitsUnavailable):
         await rig.recounts.before("ann")
@@ -254,7 +254,7 @@ async def test_before_the_next_request(rig: Rig) -> None:
 
 async def test_long_after_it_changed(rig: Rig) -> None:
     """A key that nothing was asked with for long after it changed is read before its next request that has a budget, and once only."""
-    rig.recounts.changed(["ann", "eve"])
+    rig.recounts.note_change(["ann", "eve"])
     await rig.until_settled()
     assert [] == rig.reads
     rig.away = True
@@ -276,7 +276,7 @@ async def test_after_what_ran(rig: Rig) -> None:
         "2": Context(caller="bob"),
         "3": Context(caller="ann", limits={"tokens_per_day": 1.0}),
     }
-    rig.recounts.changed(["ann", "bob"])
+    rig.recounts.note_change(["ann", "bob"])
     rig.away = True
     del rig.requests["1"]
     async with asyncio.timeout(20):
@@ -292,7 +292,7 @@ async def test_after_half_of_what_ran(rig: Rig) -> None:
     """What all keys have used is read when half of what ran has ended, and half of the rest, and not each time."""
     limits = {"tokens_per_day": 1.0}
     rig.requests |= {f"{number}": Context(caller="ann", limits=limits) for number in range(8)}
-    rig.recounts.changed([EVERY])
+    rig.recounts.note_change([EVERY])
     one, reads = rig.recounts._changed[EVERY], []
     for number in range(8):
         del rig.requests[f"{number}"]

@@ -93,7 +93,7 @@ async def test_a_reader_that_stays() -> None:
         assert State.JOINED is answer.state
         assert b"one two three." == await whole(answer)
         assert 7 + 14 == rejoin.kept_bytes
-        rejoin.done(answer)
+        rejoin.finish(answer)
 
         assert (State.OVER, 0, 0) == (answer.state, rejoin.held, rejoin.kept_bytes)
         assert (200, {"A": "b"}) == (answer.status, answer.headers)
@@ -128,7 +128,7 @@ async def test_a_reader_that_comes_back() -> None:
         assert b"one two" == await reading
         await ended(answer)
         assert {} == server.requests
-        rejoin.done(answer)
+        rejoin.finish(answer)
         assert (State.OVER, 0) == (answer.state, rejoin.kept_bytes)
         assert {"joined": 1, "ended": 0} == rejoin.counts
 
@@ -154,7 +154,7 @@ async def test_an_answer_that_ends_while_it_is_held() -> None:
         server.leaves(answer)  # the last bytes did not arrive
         assert (State.HELD, {}) == (answer.state, server.requests)
         assert server.joins() is answer
-        rejoin.done(answer)
+        rejoin.finish(answer)
         assert 0 == rejoin.kept_bytes
 
 
@@ -214,7 +214,7 @@ async def test_an_answer_that_fails() -> None:
         assert (b"one", False) == await read.take()
         with pytest.raises(BackendError, match="broken"):
             await read.take()
-        rejoin.done(read)
+        rejoin.finish(read)
         await ended(held)
         assert (State.OVER, None, ["r1"]) == (held.state, server.joins("bob"), [*server.requests])
 
@@ -467,14 +467,14 @@ class Answers(RuleBasedStateMachine):
             data, is_last = self.loop.run_until_complete(answer.take())
         except BackendError:
             assert self.told[number].endswith(b"!")
-            self._in_loop(lambda: self.server.rejoin.done(answer))
+            self._in_loop(lambda: self.server.rejoin.finish(answer))
             self.server.requests.pop(answer.context.request_id, None)
             return
         self.readers[number] += data
         assert self.told[number].startswith(self.readers[number])
         if is_last:
             assert self.told[number] == self.readers[number]
-            self._in_loop(lambda: self.server.rejoin.done(answer))
+            self._in_loop(lambda: self.server.rejoin.finish(answer))
             self.server.requests.pop(answer.context.request_id, None)
 
     @precondition(lambda self: self.answers)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilect.errors import ConfigError
-from unilect.gateway.usage import Line, asked, lines
+from unilect.gateway.usage import Line, lines, parse_query
 from unilect.store.records import PARTS, UsageSum
 
 NOW = 1_800_000_000.0
@@ -16,23 +16,23 @@ NOW = 1_800_000_000.0
 def test_asked() -> None:
     """Parts are named in any order, once or more; a time is a length of time before now, or a day."""
     for some in permutations(PARTS, 2):
-        assert some == asked(" , ".join([*some, some[0]]), "7d", NOW).by
-    assert asked("day", "1h", NOW).since == NOW - 3600
-    assert 1_767_225_600 == asked("day", "2026-01-01", NOW).since
+        assert some == parse_query(" , ".join([*some, some[0]]), "7d", NOW).by
+    assert parse_query("day", "1h", NOW).since == NOW - 3600
+    assert 1_767_225_600 == parse_query("day", "2026-01-01", NOW).since
 
 
 @pytest.mark.parametrize("by", ["", ",", "owner", "key;model", "key,,model", "KEY"])
 def test_no_parts(by: str) -> None:
     """What is no part is refused by the name of the option."""
     with pytest.raises(ConfigError, match=r"^--by: .* expected some of key, model, day"):
-        asked(by, "7d", NOW, ("--by", "--since"))
+        parse_query(by, "7d", NOW, ("--by", "--since"))
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_any_text(by: str, back: str) -> None:
     """Any texts are read, or refused by the name of one of the two."""
     try:
-        found = asked(by, back, NOW)
+        found = parse_query(by, back, NOW)
     except ConfigError as error:
         assert str(error).startswith(("by: ", "since: "))
     else:

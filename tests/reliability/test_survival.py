@@ -253,7 +253,7 @@ async def test_an_engine_that_is_given_the_text(
     mortal: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where an engine makes another answer it goes on with the text: at the seam nothing is missing or told twice, and all tokens are made."""
-    monkeypatch.setattr(_resume, "repeated", another)
+    monkeypatch.setattr(_resume, "filter_replay", another)
     can = mortal.registry.get(None).pool.members[0].backend.capabilities
     asked_for = what_is_asked(mortal, monkeypatch)
     number = 0

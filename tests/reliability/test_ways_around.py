@@ -111,7 +111,7 @@ class Gateway:
 
     async def charged(self) -> tuple[list[tuple[int, int]], list[int]]:
         """What was held and used of each request, and what the ledger has of each, once nothing runs."""
-        await self._listener._store.ledger.used(0.0)  # now there are tables
+        await self._listener._store.ledger.read_usage(0.0)  # now there are tables
         rows = await asyncio.to_thread(rows_of, self.store)
         return Recording.settled, [row["prompt"] + row["completion"] for row in rows]
 

@@ -50,4 +50,4 @@ async def test_a_call_gives_back_what_it_held() -> None:
     for _ in range(3):
         assert 2 == await service.count_tokens(CHAT)
         with pytest.raises(UnilectError, match="does not tell prompts"):
-            await service.rendered(CHAT)
+            await service.render_prompt(CHAT)

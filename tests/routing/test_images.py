@@ -91,7 +91,7 @@ def showing(*urls: str) -> ChatRequest:
 
 async def shown(source: Images, *urls: str) -> list[str]:
     """The URLs of a chat's images as a backend gets them."""
-    content = (await source.filled(showing(*urls))).messages[1].content
+    content = (await source.inline(showing(*urls))).messages[1].content
     assert isinstance(content, list)
     return [part.image_url.url for part in content if isinstance(part, ImagePart)]
 

@@ -54,12 +54,12 @@ async def test_counted() -> None:
     bound = measured.size("m", asked)
     assert 100 < bound.prompt < 400
     assert not bound.exact
-    size = await measured.counted("m", asked, bound)
+    size = await measured.count("m", asked, bound)
     assert (100, True, 3, 50) == (size.prompt, size.exact, size.choices, size.limit)
     assert 100 + 3 * 50 == size.tokens(None)
 
     asked = CompletionRequest(prompt=["abc", "de"], max_tokens=10, best_of=4, n=2)
-    size = await measured.counted("m", asked, measured.size("m", asked))
+    size = await measured.count("m", asked, measured.size("m", asked))
     assert (5, 8) == (size.prompt, size.choices)
 
 
@@ -78,16 +78,16 @@ async def test_not_counted(request_: Request) -> None:
     """What the model would not count as it reads it keeps its bound."""
     measured = measures()
     bound = measured.size("m", request_)
-    assert bound == await measured.counted("m", request_, bound)
+    assert bound == await measured.count("m", request_, bound)
 
 
 async def test_a_model_that_does_not_count() -> None:
     """Where no backend can be asked, or the model is gone, the bound stays."""
     measured = measures(Echo(Options(failing_starts=100)))
     bound = measured.size("m", chat())
-    assert bound == await measured.counted("m", chat(), bound)
+    assert bound == await measured.count("m", chat(), bound)
     assert (16_384, False) == (measured.size("gone", chat()).room, False)
-    assert bound == await measured.counted("gone", chat(), bound)
+    assert bound == await measured.count("gone", chat(), bound)
 
 
 def test_rooms() -> None:
@@ -130,7 +130,7 @@ async def test_what_a_model_makes_of_a_completion() -> None:
     measured, asked = Measures(registry), CompletionRequest(prompt="Hi")
     four, wrapped = measured.size("four", asked), measured.size("chat", asked)
     assert (4, 50) == (four.choices, four.limit)
-    sent = registry.get("chat").settings.applied(asked).prompts[0]
+    sent = registry.get("chat").settings.apply(asked).prompts[0]
     assert len("Hi") < len(sent) <= wrapped.prompt
     await registry.aclose()
 
@@ -147,7 +147,7 @@ def test_tools_in_the_prompt(form: str) -> None:
         tools = [Tool(FunctionDefinition(f"look{n}", "Looks.", {"type": "object"})) for n in range(number)]  # fmt: skip
         asked = chat(tools=tools, tool_choice=choice, parallel_tool_calls=False, max_tokens=9)
         size = measures(Bare()).size("m", asked)
-        told = _tools.prompted(asked, can)
+        told = _tools.build_request(asked, can)
         written = sum(len(str(message.content).encode()) for message in told.messages)
         attempts = 3 if choice == "required" else 1
         assert attempts == size.choices
@@ -167,7 +167,7 @@ async def test_a_bound_is_one() -> None:
                 EmbeddingRequest(input=text or "a"),
             ):
                 bound = measured.size("m", asked)
-                size = await measured.counted("m", asked, bound)
+                size = await measured.count("m", asked, bound)
                 assert size.exact, type(asked)
                 assert size.prompt <= bound.prompt, (text, size, bound)
 

@@ -299,7 +299,7 @@ async def test_defaults(spy: Spy, fields: dict[str, Any], expected: tuple[Any, A
     request = chat(**fields)
     if "temperature" not in fields:
         request = request.changed(temperature=None)
-    given = model.settings.applied(request)
+    given = model.settings.apply(request)
 
     assert expected == (given.temperature, given.stop)
     if expected[0] is not None:
@@ -310,9 +310,9 @@ async def test_defaults_of_other_requests(spy: Spy) -> None:
     """A default of a parameter that a kind of request does not have is left out there."""
     model = Model("m", spy, defaults={"reasoning_effort": "low", "echo": True})
 
-    assert "echo" not in model.settings.applied(chat()).raw_fields
-    assert "reasoning_effort" not in model.settings.applied(completion()).raw_fields
-    assert model.settings.applied(completion()).echo is True
+    assert "echo" not in model.settings.apply(chat()).raw_fields
+    assert "reasoning_effort" not in model.settings.apply(completion()).raw_fields
+    assert model.settings.apply(completion()).echo is True
 
 
 async def test_defaults_without_wire(spy: Spy) -> None:
@@ -320,7 +320,7 @@ async def test_defaults_without_wire(spy: Spy) -> None:
     model = Model("m", spy, defaults={"temperature": 0.5})
     request = ChatRequest(messages=[Message("user", "Hi")])
 
-    assert model.settings.applied(request).temperature == 0.5
+    assert model.settings.apply(request).temperature == 0.5
 
 
 # The registry

@@ -489,10 +489,10 @@ def test_what_is_kept_of_an_answer() -> None:
     """Nothing is kept of a whole answer, nor of one whose backend nobody can follow; nor is a seed set."""
     for streams, can in ((False, AGAIN), (True, Capabilities())):
         continuation = Continuation(streams)
-        continuation.leased(can)
+        continuation.begin_attempt(can)
         continuation.see([TextDelta("Hello")])
         assert not continuation._told._recent
-        assert chat(temperature=0.5) == continuation.asked(chat(temperature=0.5), can)
+        assert chat(temperature=0.5) == continuation.build_request(chat(temperature=0.5), can)
         assert not continuation.fails(LOST)
 
 

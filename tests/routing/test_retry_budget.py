@@ -13,7 +13,7 @@ def test_retries_that_are_answered_cost_nothing() -> None:
         running = [budgets.request("a") for _ in range(int(OVERDRAFT + RESERVE))]
         assert all(one.take() for one in running)
         for one in running:
-            one.ended(failed=False)
+            one.settle(failed=False)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40))
@@ -25,7 +25,7 @@ def test_retries_that_fail(bursts: list[int]) -> None:
         requests += burst
         retries += sum(one.take() for one in running)
         for one in running:
-            one.ended(failed=True)
+            one.settle(failed=True)
 
     assert retries <= OVERDRAFT + RESERVE + EARNED * requests + 1e-6
 
@@ -36,7 +36,7 @@ def test_each_caller_has_a_budget() -> None:
     for _ in range(90):
         one = budgets.request("a")
         one.take()
-        one.ended(failed=True)
+        one.settle(failed=True)
 
     assert (False, True) == (budgets.request("a").take(), budgets.request("b").take())
 
@@ -47,14 +47,14 @@ def test_who_leaves_gets_it_back() -> None:
     for _ in range(100):
         one = budgets.request("a")
         assert one.take()
-        one.ended(failed=None)
+        one.settle(failed=None)
 
 
 def test_what_is_saved_up_is_bounded() -> None:
     """Many good requests earn a bounded number of retries, and many callers leave nothing behind."""
     budgets = RetryBudgets()
     for _ in range(1000):
-        budgets.request("a").ended(failed=False)
+        budgets.request("a").settle(failed=False)
     first = budgets.request("a")
     taken = 0
     while first.take():

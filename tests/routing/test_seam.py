@@ -229,12 +229,12 @@ def test_prompts_that_cannot_grow(request_: Any, can: Capabilities) -> None:
 def test_answers_that_are_not_text_alone(batch: list[Event]) -> None:
     """Of thoughts, calls and several choices a server cannot be given the beginning: the failure is told."""
     continuation = Continuation(streams=True)
-    continuation.leased(TEXT)
-    assert chat() == continuation.asked(chat(), TEXT)
+    continuation.begin_attempt(TEXT)
+    assert chat() == continuation.build_request(chat(), TEXT)
     continuation.see(batch)
     assert continuation.fails(LOST)
     with pytest.raises(BackendError):
-        continuation.asked(chat(), TEXT)
+        continuation.build_request(chat(), TEXT)
 
 
 async def says(*events: Event, error: UnilectError | None = None) -> Batches:
@@ -248,10 +248,10 @@ async def says(*events: Event, error: UnilectError | None = None) -> Batches:
 async def rest_of(request: ChatRequest, had: str, batches: Batches) -> list[Event]:
     """What a client gets of the second server that has these letters of an answer."""
     continuation = Continuation(streams=True)
-    continuation.leased(TEXT)
+    continuation.begin_attempt(TEXT)
     continuation.see([TextDelta(letter) for letter in had])
     continuation.fails(LOST)
-    continuation.asked(request, TEXT)
+    continuation.build_request(request, TEXT)
     return [event async for batch in continuation.rest(batches) for event in batch]
 
 

@@ -94,7 +94,7 @@ async def test_sums(kind: str, new_url: Callable[[str], str], clock: Clock) -> N
             if one.at >= since:
                 used[one.key, one.owner, one.model, "tokens"] += one.prompt + one.completion
                 used[one.key, one.owner, one.model, "cost"] += one.cost
-        found = await ledger.used(since)
+        found = await ledger.read_usage(since)
         assert used == {
             (one.key, one.owner, one.model, name): value
             for one in found
@@ -215,7 +215,11 @@ async def test_nothing(ledger: Ledger) -> None:
     """Where nothing was written there are no sums; to find out whether something could be written leaves nothing behind."""
     await ledger.probe()
     await ledger.probe()
-    assert ([], [], []) == (await ledger.sums(), await ledger.sums(()), await ledger.used(0.0))
+    assert ([], [], []) == (
+        await ledger.sums(),
+        await ledger.sums(()),
+        await ledger.read_usage(0.0),
+    )
     await ledger.aclose()
 
 
@@ -228,5 +232,5 @@ async def test_retention(ledger: Ledger, clock: Clock) -> None:
     assert [2] == [one.requests for one in await ledger.sums(())]
     clock.now += 2 * DAY_S
     await ledger.sweep()
-    assert [KeyUsage("key_A", "", "m", 3, 0)] == await ledger.used(0.0)
+    assert [KeyUsage("key_A", "", "m", 3, 0)] == await ledger.read_usage(0.0)
     await ledger.aclose()

@@ -45,7 +45,7 @@ PLACES = Places(
 def test_names(ours: str, theirs: str) -> None:
     """A parameter, a message, a part, a call and a tool have the client's names, in the message and as the parameter."""
     error = InvalidRequest(f"`{ours}` is wrong.", param=ours)
-    told = PLACES.named(error)
+    told = PLACES.reword(error)
 
     assert (theirs, f"`{theirs}` is wrong.") == (told.param, told.message)
     assert (ours, f"`{ours}` is wrong.") == (error.param, error.message)
@@ -54,4 +54,4 @@ def test_names(ours: str, theirs: str) -> None:
 @given(st.text(alphabet="messagtool[]0123456789.`content_ur", max_size=80))
 def test_any_text(text: str) -> None:
     """Whatever an upstream writes into a message, it can be told."""
-    assert PLACES.named(InvalidRequest(text)).message is not None
+    assert PLACES.reword(InvalidRequest(text)).message is not None

@@ -23,7 +23,7 @@ from unilect.redact import redacted
 from unilect.routing import sources
 from unilect.routing.checked_defaults import check_supported
 from unilect.routing.discovery import MAX_MODELS
-from unilect.routing.model_facts import called
+from unilect.routing.model_facts import backend_name
 from unilect.server.tls import server_context
 from unilect.store.upkeep import Upkeep
 
@@ -151,7 +151,7 @@ def _here(spec: BackendSpec) -> BackendSpec | None:
 def _describe(spec: BackendSpec, backend: Backend | None) -> list[str]:
     """Describe a backend in a few words."""
     kind, config = sources.kind_of(spec.scheme), spec.config
-    words = [called(spec.scheme)]
+    words = [backend_name(spec.scheme)]
     if backend is None:
         words.append("on the Hugging Face hub, downloaded when served")
     elif kind in ("gguf", "hf", "chatglm"):

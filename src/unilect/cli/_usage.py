@@ -32,7 +32,7 @@ def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) 
     def run() -> list[UsageSum]:
         if as_json and as_csv:
             raise ConfigError("--json: cannot be combined with --csv; leave one of them out.")
-        asked = usage.asked(by, since, time.time(), ("--by", "--since"))
+        asked = usage.parse_query(by, since, time.time(), ("--by", "--since"))
         return asyncio.run(_sums(config_load.load(config).store, asked))
 
     lines = usage.lines(or_exit(run))

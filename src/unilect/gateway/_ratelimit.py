@@ -36,7 +36,7 @@ class Shown(NamedTuple):
     places: list[tuple[int, str]]
 
 
-def shown(limits: Sequence[Limit]) -> list[Shown]:
+def select_limits(limits: Sequence[Limit]) -> list[Shown]:
     """Select the limits for `headers`: of requests and of tokens those of a minute, or where there are none those of a day."""
     found: list[Shown] = []
     for kind, names in _HEADERS.items():
@@ -60,7 +60,7 @@ def headers(
 
     Args:
         dialect: The API that was called; that of Anthropic has names of its own.
-        told_of: The limits, from `shown`.
+        told_of: The limits, from `select_limits`.
         now: Seconds since 1970.
     """
     told: dict[str, str] = {}

@@ -68,7 +68,7 @@ class Recounts:
         """Return True if a key has changed, and may have to be read. It costs next to nothing."""
         return key in self._changed or key in self._unread
 
-    def changed(self, keys: Iterable[str]) -> None:
+    def note_change(self, keys: Iterable[str]) -> None:
         """Some keys have changed."""
         running: dict[str, dict[str, Context]] = {key: {} for key in keys}
         for id, context in self._requests.items():

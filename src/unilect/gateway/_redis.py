@@ -126,15 +126,15 @@ class RedisCounters:
     async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
         """See `Counters`."""
         await self.open()
-        taken = await self._taken(request, claims)
+        taken = await self._send_claims(request, claims)
         if taken is None:  # no budget before its ledger
             async with self._seeding:
                 if self.is_away:  # who waits for one that has asked in vain need not ask, too
                     raise _unavailable(f"the Redis server at {self._where} does not answer")
-                taken = await self._taken(request, claims)
+                taken = await self._send_claims(request, claims)
                 if taken is None:
                     await self._seed()
-                    taken = await self._taken(request, claims)
+                    taken = await self._send_claims(request, claims)
         if taken is None:
             raise _unavailable(f"the Redis server at {self._where} lost the limits' totals")
         return taken
@@ -147,7 +147,7 @@ class RedisCounters:
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
         await self.raise_some(used)
-        await self._asked(self._redis.set(_SEEDED, 1))
+        await self._ask(self._redis.set(_SEEDED, 1))
 
     async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`; what the ledger may have already, and was not settled yet, is settled first."""
@@ -159,7 +159,7 @@ class RedisCounters:
             some = names[at : at + _AT_ONCE]
             numbers = [str(n) for units, end in map(used.__getitem__, some) for n in (units, int(end * 1000))]  # fmt: skip
             keys = [_PREFIX + name for name in some]
-            await self._asked(self._raise(keys=keys, args=numbers))
+            await self._ask(self._raise(keys=keys, args=numbers))
 
     async def look(self, claims: Sequence[Claim]) -> list[State]:
         """See `Counters`."""
@@ -167,7 +167,7 @@ class RedisCounters:
             number for claim in claims for number in (int(claim.leaks), claim.most, claim.room)
         ]
         keys = [_PREFIX + claim.name for claim in claims]
-        rest = list(map(int, await self._asked(self._look(keys=keys, args=given))))
+        rest = list(map(int, await self._ask(self._look(keys=keys, args=given))))
         return [State(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
 
     async def aclose(self) -> None:
@@ -179,17 +179,17 @@ class RedisCounters:
         await self._settle_all()
         with suppress(LimitsUnavailable):
             if self._missed_at is not None:
-                await self._asked(self._redis.delete(_SEEDED))
-            await self._asked(self._redis.delete(_alive(self.id)))
+                await self._ask(self._redis.delete(_SEEDED))
+            await self._ask(self._redis.delete(_alive(self.id)))
             keys = [self._held, _alive(self.id), _SERVERS]
-            await self._asked(self._lapse(keys=keys, args=[self.id]))
+            await self._ask(self._lapse(keys=keys, args=[self.id]))
         await close_each(self._tasks.aclose, self._redis.aclose)
 
     def _script(self, text: str) -> "AsyncScript":
         script: AsyncScript = self._redis.register_script(text)
         return script
 
-    async def _taken(self, request: str, claims: Sequence[Claim]) -> Taken | None:
+    async def _send_claims(self, request: str, claims: Sequence[Claim]) -> Taken | None:
         """
         Send claims to the Redis server; return None where it has not been seeded.
 
@@ -203,7 +203,7 @@ class RedisCounters:
             keys.append(_PREFIX + claim.name)
             given += _numbers(claim, claim.room)
         try:
-            answer = await self._asked(self._let_take(keys, given))
+            answer = await self._ask(self._let_take(keys, given))
         except BaseException:  # nobody knows whether it was taken
             self._start(_Settlement(request, claims, [0] * len(claims), begun=False))
             raise
@@ -225,18 +225,18 @@ class RedisCounters:
         try:
             return await once()
         except NoScriptError:  # it is new, or was started again
-            await self._redis.eval(scripts.BEGIN, 2, _SEEDED, _SERVERS, _held(""))
+            await self._redis.eval(scripts.BEGIN, 2, _SEEDED, _SERVERS, _key_of_held(""))
             await self._redis.script_load(scripts.TAKE)
             return await once()
 
     def _start(self, one: _Settlement) -> "asyncio.Task[None]":
         """Begin to settle a request; whoever has asked for it may leave."""
-        task = self._tasks.start("the settlement of a request", self._settled(one))
+        task = self._tasks.start("the settlement of a request", self._settle_surely(one))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
         return task
 
-    async def _settled(self, one: _Settlement) -> None:
+    async def _settle_surely(self, one: _Settlement) -> None:
         """Settle a request, now or when the Redis server is back."""
         try:
             await self._send(one)
@@ -254,7 +254,7 @@ class RedisCounters:
         for claim, units in zip(one.claims, one.used, strict=True):
             keys.append(_PREFIX + claim.name)
             given += _numbers(claim, units)
-        counted = await self._asked(self._settle(keys=keys, args=given))
+        counted = await self._ask(self._settle(keys=keys, args=given))
         if not counted and one.begun and any(claim.ends_at is not None for claim in one.claims):
             self._missed_at = time.monotonic()
 
@@ -288,7 +288,7 @@ class RedisCounters:
         """Have the next request read the ledger where that alone may have something that was used, once the rows of it are written."""
         missed_at = self._missed_at
         if missed_at is not None and time.monotonic() >= missed_at + ALIVE_S:
-            await self._asked(self._redis.delete(_SEEDED))
+            await self._ask(self._redis.delete(_SEEDED))
             if self._missed_at == missed_at:
                 self._missed_at = None
 
@@ -297,7 +297,7 @@ class RedisCounters:
         while True:
             pause_s = ALIVE_S
             try:
-                others = await self._asked(self._sign())
+                others = await self._ask(self._sign())
                 if self.is_away:
                     self.is_away = False
                     log.info("the Redis server at %s answers again", self._where)
@@ -326,15 +326,15 @@ class RedisCounters:
         with suppress(UnilectError):
             await self._seed_after_death()
             for one in dead:
-                keys = [_held(one), _alive(one), _SERVERS]
-                if lapsed := await self._asked(self._lapse(keys=keys, args=[one])):
+                keys = [_key_of_held(one), _alive(one), _SERVERS]
+                if lapsed := await self._ask(self._lapse(keys=keys, args=[one])):
                     log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
 
     @property
     def _held(self) -> str:
-        return _held(self.id)
+        return _key_of_held(self.id)
 
-    async def _asked(self, answer: Awaitable[_Value]) -> _Value:
+    async def _ask(self, answer: Awaitable[_Value]) -> _Value:
         """
         Await an answer of the Redis server.
 
@@ -369,7 +369,7 @@ def _unavailable(reason: str) -> LimitsUnavailable:
     return LimitsUnavailable(told, reason=reason, retry_after_s=2)
 
 
-def _held(server: str) -> str:
+def _key_of_held(server: str) -> str:
     return f"{_PREFIX}held:{server}"
 
 

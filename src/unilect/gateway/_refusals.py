@@ -47,14 +47,14 @@ def refuse(
                 wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
         elif not (limit.leaks or asked.loose or fits(exact, state)):
             if state.used + asked.least(limit) > limit.most:
-                raise QuotaExceeded(_used_up(limit, claim, state))
-            reserved = QuotaReserved(_used_up(limit, claim, state), retry_after_s=_SOON_S)
+                raise QuotaExceeded(_describe_shortage(limit, claim, state))
+            reserved = QuotaReserved(_describe_shortage(limit, claim, state), retry_after_s=_SOON_S)
     if reserved is not None and wait_s <= _SOON_S:
         raise reserved
     raise RateLimited(f"{why or 'Too many requests come at once'}. Try again in {max(wait_s, _SOON_S):.3g} s.", retry_after_s=wait_s or _SOON_S)  # fmt: skip
 
 
-def _used_up(limit: Limit, claim: Claim, state: State) -> str:
+def _describe_shortage(limit: Limit, claim: Claim, state: State) -> str:
     """Make the message about a budget that has no room for a request."""
     scale = claims.MILLION if limit.unit == "money" else 1
     ends = datetime.fromtimestamp(claim.ends_at or 0, UTC)

@@ -23,7 +23,7 @@ from unilect.requests import Request
 class Entry(Protocol):
     """The record of one request in one book, such as its row of the ledger, or what is reserved of its key's budget."""
 
-    def made(self, usage: Usage) -> None:
+    def note_usage(self, usage: Usage) -> None:
         """
         The answer has used so much so far. It is called for each batch, and must cost next to nothing.
 
@@ -47,7 +47,7 @@ class Entry(Protocol):
 Opened: TypeAlias = Entry | Coroutine[Any, Any, Entry | None] | None
 
 
-async def opened(found: Opened) -> Entry | None:
+async def wait_for_entry(found: Opened) -> Entry | None:
     """The entry that a book has opened, once it has; errors as `Book.open`."""
     return cast("Entry | None", await found if isinstance(found, CoroutineType) else found)
 
@@ -98,7 +98,7 @@ class Account(Struct, eq=False):
         self._meter.see(batch)
         usage = self._meter.usage
         for entry in self._entries:
-            entry.made(usage)
+            entry.note_usage(usage)
 
     async def __aenter__(self) -> Self:
         """

@@ -125,7 +125,7 @@ class Measures(Protocol):
     def size(self, model: str, request: Request) -> Size:
         """A bound, from the length of its texts."""
 
-    async def counted(self, model: str, request: Request, size: Size) -> Size:
+    async def count(self, model: str, request: Request, size: Size) -> Size:
         """The same with its prompt counted by the model; as given where that cannot be counted."""
 
     def limits(self, model: str) -> Limits | None:
@@ -289,7 +289,7 @@ def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
     return asked.price is not None and state.used + answer * asked.price.completion > limit.most
 
 
-def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
+def count_used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
     """Return the amount that a request has used of each limit."""
     found: list[int] = []
     for limit in limits:

@@ -33,14 +33,14 @@ class KeyCounts(Collector):
 
     async def open(self, context: Context, request: Request) -> "_Key | None":
         """The counters of a request's key; none of a call that makes no answer."""
-        return None if isinstance(request, Call) else self._keys[self._known(context.caller)]
+        return None if isinstance(request, Call) else self._keys[self._label_of(context.caller)]
 
     def refuse(self, caller: str, code: str) -> None:
         """Count a request that is refused before a backend is asked; one without a known key is nobody's."""
         if caller:
-            self._refused[self._known(caller), code] += 1
+            self._refused[self._label_of(caller), code] += 1
 
-    def _known(self, name: str) -> str:
+    def _label_of(self, name: str) -> str:
         """The name that a key is counted under."""
         if name not in self._keys:
             if len(self._keys) >= self._most:
@@ -82,7 +82,7 @@ class _Key:
         self.statuses = Counter[int]()
         self.tokens = Counter[str]()
 
-    def made(self, usage: Usage) -> None:
+    def note_usage(self, usage: Usage) -> None:
         """Nothing is counted before the end."""
 
     async def close(self, usage: Usage, status: int) -> None:

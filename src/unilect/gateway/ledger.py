@@ -281,7 +281,7 @@ class LedgerBook:
             left = [len(one.rows)]
             self._held.append(one)
 
-            def written(one: AbandonedJournal = one, left: list[int] = left) -> None:
+            def note_written(one: AbandonedJournal = one, left: list[int] = left) -> None:
                 left[0] -= 1
                 if left[0] == 0:
                     self._held.remove(one)
@@ -292,7 +292,7 @@ class LedgerBook:
                 if (known := one.prices.get(row.id)) is not None:
                     price = Price(prompt=known[0], cached=known[1], completion=known[2])
                 cost = cost_of(price, Usage(row.prompt, row.completion, row.cached))
-                self.writer.put(structs.replace(row, cost=cost), written, bounded=False)
+                self.writer.put(structs.replace(row, cost=cost), note_written, bounded=False)
 
     async def _look_on(self) -> None:
         while True:
@@ -315,7 +315,7 @@ class Recorded(Struct, eq=False):
     _next: int = -1  # tokens of the answer up to which their number is enough
     _prompt: int = -1
 
-    def made(self, usage: Usage) -> None:
+    def note_usage(self, usage: Usage) -> None:
         """Note in the journal what was used so far."""
         if (
             usage.completion_tokens > self._next
@@ -358,7 +358,7 @@ class Recorded(Struct, eq=False):
             return
         if source is not self._source:
             self._source = source
-            slot.set_backend(_shown(source))
+            slot.set_backend(_redact(source))
         self._prompt = usage.prompt_tokens
         if not self._streams:
             self._next = sys.maxsize
@@ -388,7 +388,7 @@ class Recorded(Struct, eq=False):
             model=about.model,
             dialect=about.dialect,
             endpoint=about.endpoint,
-            backend=_shown(context.source),
+            backend=_redact(context.source),
             prompt=prompt,
             cached=cached,
             completion=completion,
@@ -401,7 +401,7 @@ class Recorded(Struct, eq=False):
 
 
 @lru_cache(256)
-def _shown(source: str) -> str:
+def _redact(source: str) -> str:
     """Redact the source of an answer, and cut it to 200 characters."""
     return redacted(source)[:200]
 

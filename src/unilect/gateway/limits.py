@@ -33,7 +33,7 @@ from unilect.gateway._counters import (  # fmt: skip
     counters_of,
     fits,
 )
-from unilect.gateway._ratelimit import headers, shown
+from unilect.gateway._ratelimit import headers, select_limits
 from unilect.gateway._recounts import EVERY, Recounts
 from unilect.gateway._refusals import refuse, refuse_large
 from unilect.gateway.claims import Asked, Limit, Measures, never_fit
@@ -48,7 +48,7 @@ _NAMES = frozenset(Table.__struct_fields__)
 class Ledger(Protocol):
     """A record of the usage before this server started."""
 
-    async def used(self, since: float, key: str | None = None) -> Sequence[KeyUsage]:
+    async def read_usage(self, since: float, key: str | None = None) -> Sequence[KeyUsage]:
         """
         The sums of all requests since a time, in seconds since 1970, of each key, or one, and of each owner and model.
 
@@ -77,7 +77,7 @@ class _Plan:
         self.places = [at for at, one in enumerate(limits) if one.leaks and one.unit == "tokens"]
         self.has_budget = any(one.is_budget for one in limits)
         self.needs_size = not all(one.counts_requests for one in limits)
-        self.shown = shown(limits)
+        self.shown = select_limits(limits)
 
 
 class LimitBook:
@@ -118,20 +118,20 @@ class LimitBook:
 
     def configure(self, config: Config) -> None:
         """Have other limits and prices from now on, for requests that come; what was used stays. Where is counted cannot be changed."""
-        self._defaults = {name: most for name, most in _named(config.limits).items() if name in _NAMES and most is not None}  # fmt: skip
+        self._defaults = {name: most for name, most in _fields_of(config.limits).items() if name in _NAMES and most is not None}  # fmt: skip
         self._owners = {
-            name: claims.limits_of(_named(one), "owner", f"owner:{name}")
+            name: claims.limits_of(_fields_of(one), "owner", f"owner:{name}")
             for name, one in config.owners.items()
         }
         self._has_models = any(one.limits is not None for one in config.models.values())
         self._has_own = bool(self._defaults or self._owners or self._has_models)
-        every = [one.limits is not None and any(_named(one.limits).values()) for one in config.models.values()]  # fmt: skip
+        every = [one.limits is not None and any(_fields_of(one.limits).values()) for one in config.models.values()]  # fmt: skip
         self._limits_all = bool(self._defaults) or (bool(every) and all(every))
         self._plans = dict[tuple[str, str, str], _Plan]()
         # budgets that were not counted before have what the ledger says, also of what runs now
         self._unread = self._ledger is not None
         if self._requests:
-            self.changed([EVERY])
+            self.note_change([EVERY])
 
     @property
     def ready(self) -> bool:
@@ -167,30 +167,34 @@ class LimitBook:
         if not plan.limits:
             return None
         if type(request) is Call and not request.counts:
-            return self._checked(context, plan)
+            return self._check(context, plan)
         # first: the clock may tell that the ledger has to be read
         now = self.clock() if context.at is None else context.at
         if has_budget and (self._unread or context.caller in self._recounts):
-            return self._recounted(context, request, plan, now)
-        return self._held(context, request, plan, self._asked(context, request, plan, now))
+            return self._open_after_recount(context, request, plan, now)
+        return self._reserve(
+            context, request, plan, self._build_demand(context, request, plan, now)
+        )
 
-    async def _recounted(
+    async def _open_after_recount(
         self, context: Context, request: Request, plan: _Plan, now: float
     ) -> "_Entry":
         """As `open`, once what was used before is counted."""
         if self._unread:
             await self._seed_once()
         await self._recounts.before(context.caller)
-        return await self._held(context, request, plan, self._asked(context, request, plan, now))
+        return await self._reserve(
+            context, request, plan, self._build_demand(context, request, plan, now)
+        )
 
-    async def _checked(self, context: Context, plan: _Plan) -> None:
+    async def _check(self, context: Context, plan: _Plan) -> None:
         """Refuse what would be refused whatever it asked for, and hold nothing; errors as `open`."""
         asked = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock())
         found = await self.look(context)
         if not all(fits(claim, state) for _, claim, state in found):
             refuse(asked, plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
 
-    async def _held(
+    async def _reserve(
         self, context: Context, request: Request, plan: _Plan, asked: Asked
     ) -> "_Entry":
         """Hold what a request may use by a claim of each counter; errors as `open`."""
@@ -202,7 +206,7 @@ class LimitBook:
             if any(claims.hopeless(asked, *one) for one in zip(limits, states, strict=True)):
                 asked = structs.replace(asked, loose=False)  # a count may load its model, in vain
                 refuse(asked, limits, asked.claims(limits), states)
-            asked = await self._counted(context.model, request, asked, plan)
+            asked = await self._count_prompt(context.model, request, asked, plan)
             claimed = asked.claims(limits)
             too_large = never_fit(claimed, plan.places)
         request_id = f"{self._id}-{next(self._numbers)}"
@@ -252,14 +256,14 @@ class LimitBook:
             with suppress(LimitsUnavailable):
                 await self.seed()
 
-    def changed(self, keys: Iterable[str]) -> None:
+    def note_change(self, keys: Iterable[str]) -> None:
         """Some keys of the store have changed: what they have used may not have been counted, and one that was revoked needs no plan."""
         gone = set(keys)
         self._plans = {name: plan for name, plan in self._plans.items() if name[0] not in gone}
         if self._ledger is not None:
-            self._recounts.changed(gone)
+            self._recounts.note_change(gone)
 
-    def corrected(self, before: float, now: float) -> None:
+    def correct_periods(self, before: float, now: float) -> None:
         """
         The time was corrected. What was counted for days and months that have not come counts now; what else was used since these began
         the ledger says, which is read before the next request that has a budget.
@@ -339,21 +343,23 @@ class LimitBook:
     def of_model(self, name: str) -> list[Limit]:
         """The limits of a model, made anew."""
         table = self._measures.limits(name) if self._has_models else None
-        return [] if table is None else claims.limits_of(_named(table), "model", f"model:{name}")
+        return (
+            [] if table is None else claims.limits_of(_fields_of(table), "model", f"model:{name}")
+        )
 
-    def _asked(self, context: Context, request: Request, plan: _Plan, now: float) -> Asked:
+    def _build_demand(self, context: Context, request: Request, plan: _Plan, now: float) -> Asked:
         """A request as its limits see it, with a bound of its size."""
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(context.model, request)
-        return _bounded(Asked(size=size, price=context.price, allowed=None, loose=not size.exact, now=now), plan)  # fmt: skip
+        return _bound(Asked(size=size, price=context.price, allowed=None, loose=not size.exact, now=now), plan)  # fmt: skip
 
-    async def _counted(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
+    async def _count_prompt(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
         """The same with its prompt counted, where it can be."""
         if asked.size is None:
             return asked
-        size = await self._measures.counted(model, request, asked.size)
-        return _bounded(structs.replace(asked, size=size, allowed=None, loose=False), plan)
+        size = await self._measures.count(model, request, asked.size)
+        return _bound(structs.replace(asked, size=size, allowed=None, loose=False), plan)
 
     async def _again(
         self,
@@ -373,7 +379,7 @@ class LimitBook:
         if asked.loose and any(claims.hopeless(asked, *one) for one in states):
             return structs.replace(asked, loose=False)  # a count would cost its model, in vain
         if asked.loose:
-            return await self._counted(context.model, request, asked, plan)
+            return await self._count_prompt(context.model, request, asked, plan)
         if any(limit.leaks for limit in short):
             return None
         allowed = claims.allowance(asked, plan.limits, taken.states)
@@ -391,7 +397,7 @@ class LimitBook:
         if self._ledger is None:
             return ()
         try:
-            return await self._ledger.used(since, key)
+            return await self._ledger.read_usage(since, key)
         except UnilectError as error:
             raise LimitsUnavailable(
                 "What this API key has used cannot be read now; try again soon.",
@@ -415,7 +421,7 @@ class _Entry(Struct, eq=False):
     claimed: Sequence[Claim]
     price: Rates | None
 
-    def made(self, usage: Usage) -> None:
+    def note_usage(self, usage: Usage) -> None:
         """See `Entry`."""
         if usage.completion_tokens > self.most:
             raise AnswerTooLong(
@@ -424,15 +430,15 @@ class _Entry(Struct, eq=False):
 
     def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
         """See `Entry`."""
-        amounts = claims.used(self.limits, usage, self.price)
+        amounts = claims.count_used(self.limits, usage, self.price)
         return self._counters.settle(self.request, self.claimed, amounts)
 
 
-def _named(table: Table) -> dict[str, float | None]:
+def _fields_of(table: Table) -> dict[str, float | None]:
     return structs.asdict(table)
 
 
-def _bounded(asked: Asked, plan: _Plan) -> Asked:
+def _bound(asked: Asked, plan: _Plan) -> Asked:
     """
     A request whose answer has a bound, where it does not say how long: what its model has room for, where a budget has to be kept and the
     model does not know that; and the tokens of a minute.

@@ -119,7 +119,7 @@ class Answer:
         self._is_whole = True
         self.write(data)
 
-    def broken(self) -> None:
+    def mark_broken(self) -> None:
         """Its last piece will tell its reader of an error; no other client gets that."""
         self._is_broken = True
 
@@ -225,7 +225,7 @@ class Rejoin:
         answer = Answer(key, context, 0, self._grew)
         answer.task = self._tasks.start("an answer that may be held", _run(answer, make))
         context.task = answer.task
-        answer.task.add_done_callback(partial(self._made, answer))
+        answer.task.add_done_callback(partial(self._end_task, answer))
         self._grew(answer, size)
         return answer
 
@@ -267,7 +267,7 @@ class Rejoin:
         loop = asyncio.get_running_loop()
         answer.timer = loop.call_later(self.window_s, self._expire, answer)
 
-    def done(self, answer: Answer) -> None:
+    def finish(self, answer: Answer) -> None:
         """The reader of an answer has all of it, or its error."""
         self._end(answer)
 
@@ -347,7 +347,7 @@ class Rejoin:
         self._bytes -= answer.size
         answer.forget()
 
-    def _made(self, answer: Answer, task: "asyncio.Task[None]") -> None:
+    def _end_task(self, answer: Answer, task: "asyncio.Task[None]") -> None:
         """The task of an answer has ended: its answer is whole, or will never be."""
         if answer.listed:
             answer.context.held = False

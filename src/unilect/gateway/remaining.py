@@ -46,10 +46,10 @@ async def remaining(limits: LimitBook, context: Context) -> list[Remaining]:
     now = limits.clock()
     of = "key" if context.caller else "owner" if context.owner else "model"
     found = await limits.look(context)
-    return [_told(*one, now) for one in found if one[0].subject.startswith(f"{of}:")]
+    return [_describe(*one, now) for one in found if one[0].subject.startswith(f"{of}:")]
 
 
-def _told(limit: Limit, claim: Claim, state: State, now: float) -> Remaining:
+def _describe(limit: Limit, claim: Claim, state: State, now: float) -> Remaining:
     of, _, name = limit.subject.partition(":")
     scale = MILLION if limit.unit == "money" else 1
     resets_at = None

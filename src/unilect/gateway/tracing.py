@@ -129,7 +129,7 @@ class Tracing:
             return None
         found: Trace | None = context.trace
         if found is not None and found.span.is_recording():
-            found.asked(context, request)
+            found.record_request(context, request)
         return found
 
     def end(self, context: Context, method: str, path: str, status: int, **known: Any) -> None:
@@ -158,7 +158,7 @@ class Tracing:
                 }
             )
             if context.meter is not None:
-                found.answered(context)
+                found.record_answer(context)
             if ended >= 400:
                 found.span.set_attribute("error.type", str(ended))
             if ended >= 500:
@@ -187,7 +187,7 @@ class Trace:
         self.span = span
         self.status = 0
 
-    def asked(self, context: Context, request: Request) -> None:
+    def record_request(self, context: Context, request: Request) -> None:
         """Take note of what a model is asked."""
         operation = _OPERATIONS.get(type(request), context.endpoint)
         self.span.update_name(f"{operation} {context.model}")
@@ -197,7 +197,7 @@ class Trace:
         )
         self.span.set_attribute("gen_ai.operation.name", operation)
 
-    def answered(self, context: Context) -> None:
+    def record_answer(self, context: Context) -> None:
         """Take note of what a model has answered with."""
         meter = context.meter
         assert meter is not None
@@ -218,7 +218,7 @@ class Trace:
             known["gen_ai.response.time_to_first_chunk"] = first_s
         self.span.set_attributes(known)
 
-    def made(self, usage: Usage) -> None:
+    def note_usage(self, usage: Usage) -> None:
         """The meter counts."""
 
     async def close(self, usage: Usage, status: int) -> None:

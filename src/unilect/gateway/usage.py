@@ -44,7 +44,7 @@ class Asked(Struct, frozen=True):
     since: float
 
 
-def asked(by: str, back: str, now: float, where: tuple[str, str] = ("by", "since")) -> Asked:
+def parse_query(by: str, back: str, now: float, where: tuple[str, str] = ("by", "since")) -> Asked:
     """
     Read what is asked for.
 

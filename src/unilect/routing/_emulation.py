@@ -74,7 +74,7 @@ def several(request: ChatRequest | CompletionRequest) -> bool:
     return more or request.token_limit == 0 or isinstance(request, CompletionRequest)
 
 
-def needed(request: ChatRequest | CompletionRequest, can: Capabilities) -> bool:
+def is_needed(request: ChatRequest | CompletionRequest, can: Capabilities) -> bool:
     """Return True if any emulation stage applies to the request."""
     if can.schema_keywords is not None and bonds(request):
         return True
@@ -184,7 +184,7 @@ async def _one(backend: Generates, part: _Part) -> Batches:
     async with aclosing(backend.generate(part.request)) as batches:
         async for batch in batches:
             if not part.request.n:
-                batch = _counted(batch)
+                batch = _add_counts(batch)
             yield [
                 event
                 if isinstance(event, Usage | Progress) or event.index is None
@@ -195,7 +195,7 @@ async def _one(backend: Generates, part: _Part) -> Batches:
             ]
 
 
-def _counted(batch: list[Event]) -> list[Event]:
+def _add_counts(batch: list[Event]) -> list[Event]:
     """A last batch whose choice tells its own counts, in llama.cpp's words; the usage will be that of all parts."""
     used = next((event for event in reversed(batch) if isinstance(event, Usage)), None)
     if used is None:

@@ -106,7 +106,7 @@ class Enforced:
         wanted = bonds(request)
         retried, lenient = await self._check(wanted)
         batches = (
-            self._streamed(request, wanted, lenient)
+            self._stream(request, wanted, lenient)
             if request.stream and (lenient or not retried)
             else self._whole(request, wanted, lenient)
         )
@@ -134,23 +134,23 @@ class Enforced:
             missing = unenforced(uses, self.capabilities.schema_keywords or ())
             never = [use for use in missing if not keywords.can_be_validated(use)]
             if never and self._unsupported == "refuse":
-                raise refused_keyword(bond.param, never[0])
+                raise keyword_error(bond.param, never[0])
             for use in never:
                 self._report(f"{bond.param}.{use.keyword}")
             retried = retried or len(missing) > len(never)
             lenient = lenient or bool(never)
         return retried, lenient
 
-    async def _streamed(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
+    async def _stream(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
         """The answer as it comes; its end not before it holds."""
         folding = Fold()
         async with aclosing(self._backend.generate(request)) as batches:
             async for batch in batches:
                 folding.add(batch)
                 if not lenient and any(_ends(event) for event in batch):
-                    why = await self._broken(request, wanted, folding.answer().choices)
+                    why = await self._find_violation(request, wanted, folding.answer().choices)
                     if why is not None:
-                        raise violated(why, 1)
+                        raise violation_error(why, 1)
                 yield batch
 
     async def _whole(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
@@ -167,18 +167,18 @@ class Enforced:
                     events += batch
             answer = folding.answer()
             used.append(answer.usage)
-            why = await self._broken(request, wanted, answer.choices)
+            why = await self._find_violation(request, wanted, answer.choices)
             if why is None or lenient:
                 held.release()
                 yield [
-                    summed(used) if isinstance(event, Usage) else event
+                    sum_usage(used) if isinstance(event, Usage) else event
                     for event in events
                     if not isinstance(event, Progress)
                 ]
                 return
-        raise violated(why or "", ATTEMPTS)
+        raise violation_error(why or "", ATTEMPTS)
 
-    async def _broken(
+    async def _find_violation(
         self, request: Generation, wanted: list[Bond], choices: list[Choice]
     ) -> str | None:
         """Return the first violation of a constraint in a finished answer, as a text; None if there is none."""
@@ -239,7 +239,7 @@ def again(request: Generation, attempt: int) -> Generation:
     return request.changed(**changes)
 
 
-def summed(used: list[Usage]) -> Usage:
+def sum_usage(used: list[Usage]) -> Usage:
     """Add up the usage of all attempts."""
     if len(used) == 1:
         return used[0]
@@ -253,7 +253,7 @@ def summed(used: list[Usage]) -> Usage:
     )
 
 
-def refused_keyword(param: str, use: Use) -> UnsupportedParameter:
+def keyword_error(param: str, use: Use) -> UnsupportedParameter:
     """The error for a keyword that nothing can enforce."""
     use = Use(use.keyword, shortened(use.path))
     return UnsupportedParameter(
@@ -262,7 +262,7 @@ def refused_keyword(param: str, use: Use) -> UnsupportedParameter:
     )
 
 
-def violated(why: str, attempts: int) -> ConstraintViolated:
+def violation_error(why: str, attempts: int) -> ConstraintViolated:
     """The error for so many answers, of which none is as it must be."""
     which = "The answer" if attempts == 1 else f"None of {attempts} answers"
     does = "does not satisfy" if attempts == 1 else "satisfies"

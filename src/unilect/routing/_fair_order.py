@@ -122,13 +122,13 @@ class Order:
 
     def add(self, ticket: Ticket) -> None:
         """A request waits."""
-        caller = self._known(ticket.caller)
+        caller = self._ensure_caller(ticket.caller)
         if not caller.count:
             caller.round = max(caller.round, self._round)
         self._put(caller, ticket)
         if ticket.level == _LAST:
             self._unaged[ticket] = None
-        self._counted(ticket.caller, caller.count - 1, caller.count)
+        self._update_count(ticket.caller, caller.count - 1, caller.count)
 
     def next(self, now_s: float) -> Ticket | None:
         """Take out who is next; None where nobody waits. Whoever goes is to `begin`."""
@@ -147,7 +147,7 @@ class Order:
 
     def begin(self, ticket: Ticket) -> None:
         """A request that was taken out runs."""
-        caller = self._known(ticket.caller)
+        caller = self._ensure_caller(ticket.caller)
         if not caller.count:
             caller.round = max(caller.round, self._round)
         self._round = max(self._round, caller.round)
@@ -157,7 +157,7 @@ class Order:
     def pass_by(self, ticket: Ticket) -> None:
         """A request runs at once, while nobody waits: all debts are off."""
         self._round = self._last_round
-        caller = self._callers.get(ticket.caller) or self._known(ticket.caller)
+        caller = self._callers.get(ticket.caller) or self._ensure_caller(ticket.caller)
         if caller.round < self._round:
             caller.round = self._round
         else:
@@ -192,7 +192,7 @@ class Order:
         self.length -= 1
         if not caller.waiting[ticket.level]:
             caller.entries[ticket.level] = None
-        self._counted(ticket.caller, caller.count + 1, caller.count)
+        self._update_count(ticket.caller, caller.count + 1, caller.count)
         return True
 
     def newest_of_most(self) -> Ticket:
@@ -222,7 +222,7 @@ class Order:
                 ahead += len(caller.waiting[_FIRST])
         return ahead + 1
 
-    def _known(self, name: str) -> _Caller:
+    def _ensure_caller(self, name: str) -> _Caller:
         """A caller; where it is new, idle ones that owe nothing may be forgotten for it."""
         caller = self._callers.get(name)
         if caller is None:
@@ -266,7 +266,7 @@ class Order:
         ticket.aged = True
         self.add(ticket)
 
-    def _counted(self, name: str, before: int, now: int) -> None:
+    def _update_count(self, name: str, before: int, now: int) -> None:
         """So many requests wait for a caller; O(1), since it is one more or one less."""
         if before:
             del self._by_count[before][name]

@@ -1,7 +1,7 @@
 """
 A model's settings applied to a request, before its backend gets it: a wrapped prompt, stop sequences, defaults of plain completions.
 
-It is the same for every kind of backend. `Settings.applied` follows, with the defaults of every request.
+It is the same for every kind of backend. `Settings.apply` follows, with the defaults of every request.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,14 +36,14 @@ def request_defaults(config: ModelConfig) -> Prepare:
         if isinstance(request, CompletionRequest):
             request = filled(request, config.completion_defaults)
         if template is not None and isinstance(request, CompletionRequest):
-            request = wrapped(request, template)
+            request = wrap_prompts(request, template)
             words += template.stop
         return with_stop(request, words)
 
     return prepare
 
 
-def wrapped(request: CompletionRequest, template: ChatTemplate) -> CompletionRequest:
+def wrap_prompts(request: CompletionRequest, template: ChatTemplate) -> CompletionRequest:
     """A plain completion with each prompt as one turn of a user; token ids stay as they are, they have been through a template."""
 
     def wrap(prompt: Prompt) -> Prompt:

@@ -36,7 +36,7 @@ from unilect.events import (
 )
 from unilect.parameters.rules import honours
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest
-from unilect.routing._seam import Seam, continued, is_greedy, refuses, seam_of
+from unilect.routing._seam import Seam, filter_continuation, is_greedy, refuses, seam_of
 
 log = logging.getLogger("unilect")
 _RECENT = 128  # batches that are kept as they are; of older ones only what they say
@@ -149,7 +149,7 @@ class Continuation:
         """The number of tokens of the answer that the client has; 0 where no backend could continue the answer."""
         return self._told.whole().tokens
 
-    def leased(self, can: Capabilities) -> None:
+    def begin_attempt(self, can: Capabilities) -> None:
         """A backend is about to answer, which can do so much; where nobody could go on, nothing is kept."""
         if self._streams and not self.begun:
             self._keeps = can.resumes is not None
@@ -182,7 +182,7 @@ class Continuation:
         """The backend that has begun the answer is asked again: it is to make the same one."""
         self._given = False
 
-    def asked(
+    def build_request(
         self, request: ChatRequest | CompletionRequest, can: Capabilities
     ) -> ChatRequest | CompletionRequest:
         """
@@ -198,7 +198,7 @@ class Continuation:
             return request
         drawn = not is_greedy(request) and request.seed in (None, ANY_SEED)
         if not (self._given or can.resumes == "text" or (can.resumes == "both" and drawn)):
-            return self._seeded(request, can) if drawn else request
+            return self._add_seed(request, can) if drawn else request
         if self.lost is None:
             return request
         told = self._told.whole()
@@ -217,10 +217,10 @@ class Continuation:
         about, why = in_hand().request_id, self.lost.for_log
         log.info("an answer that was interrupted goes on (%s): %s", about, why)
         if self._seam is not None:
-            return continued(batches, self._seam, self.lost)
-        return repeated(batches, self._told.whole(), self.lost)
+            return filter_continuation(batches, self._seam, self.lost)
+        return filter_replay(batches, self._told.whole(), self.lost)
 
-    def _seeded(
+    def _add_seed(
         self, request: ChatRequest | CompletionRequest, can: Capabilities
     ) -> ChatRequest | CompletionRequest:
         """A request that is drawn by chance, so that its answer can be made again."""
@@ -232,7 +232,7 @@ class Continuation:
         return request
 
 
-async def repeated(batches: Batches, told: Told, lost: UnilectError) -> Batches:
+async def filter_replay(batches: Batches, told: Told, lost: UnilectError) -> Batches:
     """
     Yield the part of a regenerated answer that the client does not have.
 
@@ -285,9 +285,9 @@ class Repetition:
             case Progress():
                 return None
             case TextDelta() | ReasoningDelta() | RefusalDelta():
-                return self._written(event)
+                return self._filter_text(event)
             case ToolCallDelta():
-                return self._called(event)
+                return self._filter_call(event)
             case Opaque(_, index):
                 self._opaque[index] -= 1
                 return event if self._opaque[index] < 0 else None
@@ -296,7 +296,7 @@ class Repetition:
             case Usage():
                 return None if self._told.used else event
 
-    def _written(self, event: _Written) -> Event | None:
+    def _filter_text(self, event: _Written) -> Event | None:
         """The same of a piece of text: all of it is told, or its beginning, or nothing."""
         at = self._match((event.index, type(event)), event.index, event.text)
         if type(event) is not TextDelta:
@@ -314,7 +314,7 @@ class Repetition:
             return event
         return replace(event, text=event.text[at:], logprobs=logprobs, tokens=self._fresh(event))
 
-    def _called(self, event: ToolCallDelta) -> Event | None:
+    def _filter_call(self, event: ToolCallDelta) -> Event | None:
         """The same of a piece of a tool call; its id is the one that the client knows."""
         key = (event.index, event.call)
         if key not in self._told.calls:

@@ -53,7 +53,7 @@ class Retries:
         self._taken += 1
         return True
 
-    def ended(self, failed: bool | None) -> None:
+    def settle(self, failed: bool | None) -> None:
         """
         An attempt has ended.
 

@@ -123,7 +123,7 @@ def split(text: str, tail: list[TextDelta], greedy: bool) -> tuple[str, int]:
     return space, again
 
 
-async def continued(batches: Batches, seam: Seam, lost: UnilectError) -> Batches:
+async def filter_continuation(batches: Batches, seam: Seam, lost: UnilectError) -> Batches:
     """
     Yield what a server adds to the text that the client has.
 
@@ -184,7 +184,7 @@ class Join:
                 return None
             case TextDelta(text, 0):
                 self._tokens += event.tokens
-                added = self._added(text)
+                added = self._take_new(text)
                 if added == text:
                     return event if text or event.extra else None
                 # what is said of all of a piece, such as its ids, is wrong of a part
@@ -215,7 +215,7 @@ class Join:
         cached = None if told.cached_tokens is None else min(told.cached_tokens, prompt)
         return replace(told, prompt_tokens=prompt, completion_tokens=given + made, cached_tokens=cached)  # fmt: skip
 
-    def _added(self, text: str) -> str:
+    def _take_new(self, text: str) -> str:
         """
         Return the part of a text that the client does not have, up to a stop word.
 

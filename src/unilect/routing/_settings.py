@@ -30,7 +30,7 @@ class Settings(NamedTuple):
     defaults: Mapping[str, Any]
     unsupported: Unsupported
 
-    def applied(self, request: Any, can: Capabilities | None = None) -> Any:
+    def apply(self, request: Any, can: Capabilities | None = None) -> Any:
         """The request with all that it leaves out, but for defaults that a backend which can do so much refuses."""
         request = self.prepare(request)
         return filled(request, self.defaults, can) if self.defaults else request

@@ -20,7 +20,7 @@ class ThoughtTokens:
     def __init__(self) -> None:
         self._pieces = self._thoughts = 0
 
-    def counted(self, batch: list[Event]) -> list[Event]:
+    def count(self, batch: list[Event]) -> list[Event]:
         """The next batch of the answer; the usage that ends one with thoughts tells how many of its tokens they are, or None."""
         for event in batch:
             self._pieces += event.tokens

@@ -36,7 +36,7 @@ from unilect.requests import (
     JsonSchema,
     JsonSchemaFormat,
 )
-from unilect.routing._enforcement import ATTEMPTS, again, refused_keyword, summed, violated
+from unilect.routing._enforcement import ATTEMPTS, again, keyword_error, sum_usage, violation_error
 from unilect.routing._held import Held
 from unilect.tools.conversation import has_calls, with_text, written
 from unilect.tools.forced import Call, allowed_calls, call_head, must_call
@@ -104,10 +104,10 @@ def plan(request: ChatRequest | CompletionRequest, can: Capabilities) -> Plan | 
     return made if made != _NOTHING else None
 
 
-def prompted(request: ChatRequest, can: Capabilities) -> ChatRequest:
+def build_request(request: ChatRequest, can: Capabilities) -> ChatRequest:
     """The request that a backend is asked, where something is made up for."""
     made = plan(request, can)
-    return request if made is None else _asked(request, made, _form(made, can))
+    return request if made is None else _build_request(request, made, _form(made, can))
 
 
 class Prompted:
@@ -146,13 +146,13 @@ class Prompted:
         form = _form(self._plan, self.capabilities)
         _check(request, self._plan)
         if len(request.tools or ()) > _FEW_TOOLS or len(request.messages) > _FEW_MESSAGES:
-            asked = await asyncio.to_thread(_asked, request, self._plan, form)
+            asked = await asyncio.to_thread(_build_request, request, self._plan, form)
         else:
-            asked = _asked(request, self._plan, form)
+            asked = _build_request(request, self._plan, form)
         batches = (
             self._bound(request, asked)
             if self._plan.forced == "grammar"
-            else self._held(request, asked, form)
+            else self._generate_valid(request, asked, form)
             if self._plan.held
             else self._read(request, asked, form)
         )
@@ -180,7 +180,9 @@ class Prompted:
                 if events := call.read(batch):
                     yield events
 
-    async def _held(self, request: ChatRequest, asked: ChatRequest, form: Family) -> Batches:
+    async def _generate_valid(
+        self, request: ChatRequest, asked: ChatRequest, form: Family
+    ) -> Batches:
         """The first whole answer that is valid."""
         await self._compile(request)
         used: list[Usage] = []
@@ -194,7 +196,7 @@ class Prompted:
                     held.see(batch)
                     events += [one for one in read(batch) if not isinstance(one, Progress)]
             if self._plan.formed:
-                events = _unfenced(events)
+                events = _strip_fence(events)
             folding.add(events)
             answer = folding.answer()
             used.append(answer.usage)
@@ -202,9 +204,9 @@ class Prompted:
             why = await self._wrong(request, answer.choices)
             if why is None:
                 held.release()
-                yield [summed(used) if isinstance(one, Usage) else one for one in events]
+                yield [sum_usage(used) if isinstance(one, Usage) else one for one in events]
                 return
-        raise violated(why or "", ATTEMPTS)
+        raise violation_error(why or "", ATTEMPTS)
 
     async def _compile(self, request: ChatRequest) -> None:
         """
@@ -220,7 +222,7 @@ class Prompted:
             uses = await self._checker.schema(request.answer_schema, "response_format")
             missing = [use for use in unenforced(uses, ()) if not can_be_validated(use)]
             if missing:
-                raise refused_keyword("response_format", missing[0])
+                raise keyword_error("response_format", missing[0])
 
     async def _wrong(self, request: ChatRequest, choices: Sequence[Choice]) -> str | None:
         """Return the first error in the choices of an answer, as a text; None if all are valid."""
@@ -289,7 +291,7 @@ def _check(request: ChatRequest, made: Plan) -> None:
         raise refusal("grammar", "the tools stand in the prompt, and a call has its own form")
 
 
-def _asked(request: ChatRequest, made: Plan, form: Family) -> ChatRequest:
+def _build_request(request: ChatRequest, made: Plan, form: Family) -> ChatRequest:
     """The request with what the backend lacks in its messages."""
     changes: dict[str, Any] = {}
     told, declared = list[str](), ""
@@ -347,7 +349,7 @@ def _calls(request: ChatRequest) -> bool:
     return bool(request.tools) and request.tool_choice != "none"
 
 
-def _unfenced(events: list[Event]) -> list[Event]:
+def _strip_fence(events: list[Event]) -> list[Event]:
     """Events of an answer, without the block of code that a model puts around JSON."""
     folding = Fold()
     folding.add(events)

@@ -57,9 +57,9 @@ def adapt(
     """
     request, names = normalize_aliases(request, can)
     try:
-        request = settings.applied(request, can)
+        request = settings.apply(request, can)
         request, ignored = resolve_parameters(request, can, settings.unsupported, optional)
-        request, lowered = _limited(request, can.context, allowed)
+        request, lowered = _limit_tokens(request, can.context, allowed)
         check_kind(request, model, can)
     except UnilectError as error:
         raise told_as(error, names) from error.__cause__
@@ -84,7 +84,7 @@ def adapt_inputs(request: _Read, model: Model, can: Capabilities) -> tuple[_Read
     return fitted
 
 
-def _limited(
+def _limit_tokens(
     request: ChatRequest | CompletionRequest, context: int | None, allowed: int | None
 ) -> tuple[ChatRequest | CompletionRequest, str]:
     """The request for no more tokens than a context, and the caller's limits, leave; the parameter that was lowered, if any."""

@@ -130,7 +130,7 @@ class Attempts(Generic[FittedT]):
         self._answered = False
         self._context = in_hand()
         # where there is nobody else to ask, no retry is counted
-        self._retries = self._earned() if model.pool.spares else None
+        self._retries = self._make_retries() if model.pool.spares else None
 
     def __enter__(self) -> "Attempts[FittedT]":
         """
@@ -154,13 +154,13 @@ class Attempts(Generic[FittedT]):
             self._model.left()
             raise
 
-    def _earned(self) -> Retries:
+    def _make_retries(self) -> Retries:
         """The retries of the request."""
         return self._requested.pool.retries.request(self._context.caller)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._retries is not None:
-            self._retries.ended(None)
+            self._retries.settle(None)
         del self._judges, self._fit  # they belong to what holds this: no work for the garbage collector  # fmt: skip
         self._model.left()
 
@@ -221,7 +221,7 @@ class Attempts(Generic[FittedT]):
             if self._goes_on(member, error):
                 return None
             raise
-        self.continuation.leased(can)
+        self.continuation.begin_attempt(can)
         model.retries += self._leases > 0
         if model is not self._requested:
             self._requested.fallbacks[model.name] += 1
@@ -260,7 +260,7 @@ class Attempts(Generic[FittedT]):
         """Decide what comes after an attempt; returns True if its failure is retried."""
         self._failure, self._answered = failure, failure is None
         if self._retries is not None:
-            self._retries.ended(failure is not None and is_failure(failure))
+            self._retries.settle(failure is not None and is_failure(failure))
         if failure is None:
             return False
         if self.continuation.turns(failure):
@@ -274,7 +274,7 @@ class Attempts(Generic[FittedT]):
             return True
         free = failure.connection_failed or self.continuation.begun  # what goes on is not for nothing  # fmt: skip
         if is_failure(failure) and not free:
-            self._retries = self._retries or self._earned()
+            self._retries = self._retries or self._make_retries()
             if not self._retries.take():
                 self.tried |= set(self._model.pool.members)  # nobody else is asked
                 self._other = None

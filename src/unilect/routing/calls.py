@@ -69,21 +69,21 @@ class Calls:
         async def ask(model: Model, backend: Backend) -> int:
             can = backend.capabilities
             check_kind(request, model, can)
-            whole = await self._at_hand(model.settings.applied(request, can), can)
-            return await backend.count_tokens(tools.prompted(whole, can))
+            whole = await self._at_hand(model.settings.apply(request, can), can)
+            return await backend.count_tokens(tools.build_request(whole, can))
 
         return await self.call(request.model, ask, counts)
 
-    async def counted(self, request: ChatRequest) -> tuple[int, tuple[str, ...]]:
+    async def count_prompt(self, request: ChatRequest) -> tuple[int, tuple[str, ...]]:
         """
         Count the tokens of the prompt of a chat; returns the parameters that are ignored, too.
 
         Raises:
-            UnilectError: As `rendered`; or the backend does not tell tokens.
+            UnilectError: As `render_prompt`; or the backend does not tell tokens.
         """
         return await self._of_prompt(request, lambda backend, chat: backend.count_tokens(chat))
 
-    async def rendered(self, request: ChatRequest) -> tuple[str, tuple[str, ...]]:
+    async def render_prompt(self, request: ChatRequest) -> tuple[str, tuple[str, ...]]:
         """
         The prompt of a chat as the model reads it, and the parameters that are ignored.
 
@@ -98,25 +98,25 @@ class Calls:
         """Ask a backend about a chat, which is judged as if it were to be answered; returns the ignored parameters, too."""
         names: dict[str, str] = {}
 
-        async def judged(model: Model, backend: Backend) -> tuple[_Value, tuple[str, ...]]:
+        async def prepare_and_ask(model: Model, backend: Backend) -> tuple[_Value, tuple[str, ...]]:
             can = backend.capabilities
             chat, told = foreign_constraints.normalize_aliases(request, can)
             names.update(told)
-            chat = model.settings.applied(chat, can)
+            chat = model.settings.apply(chat, can)
             chat, ignored = resolve_parameters(chat, can, model.unsupported)
             check_kind(chat, model, can)
             chat = await self._at_hand(chat, can)
-            return await ask(backend, tools.prompted(chat, can)), ignored
+            return await ask(backend, tools.build_request(chat, can)), ignored
 
         try:
-            return await self.call(request.model, judged)
+            return await self.call(request.model, prepare_and_ask)
         except UnilectError as error:
             raise foreign_constraints.told_as(error, names) from error
 
     async def _at_hand(self, chat: ChatRequest, can: Capabilities) -> ChatRequest:
-        """A chat with the images that its backend would not fetch; errors as `Images.filled`."""
+        """A chat with the images that its backend would not fetch; errors as `Images.inline`."""
         wants = can.vision and not can.image_urls and other_images(chat)
-        return await self.images.filled(chat) if wants else chat
+        return await self.images.inline(chat) if wants else chat
 
     def model(self, name: str | None) -> Model:
         """
@@ -127,13 +127,13 @@ class Calls:
             PermissionDenied: The caller may not use it.
         """
         try:
-            return self.named(name)
+            return self.find_model(name)
         except ModelNotFound:
             if self._unknown_model == "default":
-                return self.named(None)
+                return self.find_model(None)
             raise
 
-    def named(self, name: str | None) -> Model:
+    def find_model(self, name: str | None) -> Model:
         """The model of a name, or the default one for none. Raises as `model`, whatever this listener takes."""
         found, context = self.registry.get(name), in_hand()
         if not context.may_use(found.name):
@@ -171,9 +171,9 @@ class Calls:
         model, context = self.model(name), in_hand()
         context.price = model.price
         account = self.accounts.open(context, model.name, Call(counts=counts))
-        return await self._asked(account, model, ask)
+        return await self._ask(account, model, ask)
 
-    async def described(self, name: str | None) -> Model:
+    async def inspect_model(self, name: str | None) -> Model:
         """
         A model of which only is told what it can do; no limit holds for that. What runs here is not loaded for it, nor kept from being
         idle: its files say enough. A server elsewhere is asked.
@@ -186,10 +186,10 @@ class Calls:
             self._check_ready()
             meter = self.accounts.metrics.start(model.name, context.endpoint)
             context.asked(model.name, meter)
-            await self._asked(meter, model, _nothing)
+            await self._ask(meter, model, _nothing)
         return model
 
-    async def _asked(
+    async def _ask(
         self,
         account: Meter | Account,
         model: Model,

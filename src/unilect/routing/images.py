@@ -55,7 +55,7 @@ class _Moved(UnilectError):
         self.location = location
 
 
-async def resolved(host: str, port: int) -> list[IpAddress]:
+async def resolve_host(host: str, port: int) -> list[IpAddress]:
     """The addresses of a host; OSError or ValueError where there are none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     return [ip_address(str(one[4][0]).partition("%")[0]) for one in found]
@@ -87,7 +87,7 @@ class Images:
     def __init__(
         self,
         hosts: Collection[str] = (),
-        resolve: Callable[[str, int], Any] = resolved,
+        resolve: Callable[[str, int], Any] = resolve_host,
         public: Callable[[IpAddress], bool] = is_public,
     ) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -97,7 +97,7 @@ class Images:
         if self._hosts:
             client_context()  # now, and not in the middle of a request
 
-    async def filled(self, request: ChatRequest) -> ChatRequest:
+    async def inline(self, request: ChatRequest) -> ChatRequest:
         """
         A request whose images are all `data:` URLs.
 
@@ -135,7 +135,7 @@ class Images:
         if url[:8].lower().startswith(("http://", "https://")):
             if len(url) > MAX_URL:  # before it is taken apart, which is not linear
                 raise _wrong(where, f"a URL has at most {MAX_URL:,} characters")
-            image = await self._fetched(url, where)
+            image = await self._fetch(url, where)
             return _data(image, base64.b64encode(image).decode(), where)
         written = await _without_blanks(url)
         if not written:
@@ -148,7 +148,7 @@ class Images:
             raise _wrong(where, "it is no base64") from error
         return _data(begin, written, where)
 
-    async def _fetched(self, url: str, where: str) -> bytes:
+    async def _fetch(self, url: str, where: str) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
             try:
                 async with self._fetching:

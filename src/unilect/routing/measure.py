@@ -57,7 +57,7 @@ class Measures:
             tokens, exact = _of_inputs(request)
             return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
         room, knows_room = _room(chain)
-        request = chain[0].settings.applied(request) if chain else request
+        request = chain[0].settings.apply(request) if chain else request
         attempts = _attempts(chain, request)
         limit = request.token_limit
         if limit is not None and knows_room:
@@ -75,7 +75,7 @@ class Measures:
             exact=exact,
         )
 
-    async def counted(self, model: str, request: Request, size: Size) -> Size:
+    async def count(self, model: str, request: Request, size: Size) -> Size:
         """The same with the prompt as the model counts it; as given where it does not, or not in time."""
         try:
             async with asyncio.timeout(_COUNT_TIMEOUT_S):
@@ -109,11 +109,11 @@ class Measures:
         Raises:
             UnilectError: No backend of it counts.
         """
-        request = model.settings.applied(request)
+        request = model.settings.apply(request)
         with Attempts(model, any_backend) as attempts:
             async for lease in attempts:
                 with lease:
-                    return await _counted_by(lease.member.backend, request)
+                    return await _count_with(lease.member.backend, request)
         return None
 
 
@@ -146,11 +146,11 @@ def _room(chain: list[Model]) -> tuple[int, bool]:
     return room or _UNKNOWN_ROOM, knows_room
 
 
-async def _counted_by(backend: Backend, request: Request) -> int | None:
+async def _count_with(backend: Backend, request: Request) -> int | None:
     if isinstance(request, ChatRequest):
         if _has_more_than_text(request):
             return None
-        asked = tools.prompted(request, backend.capabilities)
+        asked = tools.build_request(request, backend.capabilities)
         return await backend.count_tokens(asked)
     if isinstance(request, CompletionRequest):
         if request.fills_in or len(request.prompts) > _MOST_COUNTED:

@@ -24,7 +24,7 @@ _WORDS = {
 def kind(model: Model) -> str:
     """The kind of a model's backends, without a path or an address: `GGUF on llama.cpp`."""
     schemes = [split(member.source)[0] if member.source else "" for member in model.pool.members]
-    words = [called(scheme) for scheme in schemes]
+    words = [backend_name(scheme) for scheme in schemes]
     counted = [
         f"{words.count(word)} x {word}" if words.count(word) > 1 else word
         for word in dict.fromkeys(words)
@@ -33,7 +33,7 @@ def kind(model: Model) -> str:
     return " and ".join(counted) or "a backend"
 
 
-def called(scheme: str) -> str:
+def backend_name(scheme: str) -> str:
     """The name of a scheme's backend; for a plugin with its package."""
     if scheme == DEMO:
         return "the bundled model"

@@ -389,9 +389,9 @@ class Pool:
             # a digest costs a pass over the request, and what is no failure counts for nobody
             whose = self._whose(asked) if error.status >= 502 else None
             member.breaker.record_result(error, self._now_s(), whose)
-        self._told(member, error, was_out, asked is None or is_failure(error))
+        self._tell(member, error, was_out, asked is None or is_failure(error))
 
-    def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
+    def _tell(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = in_hand().request_id
         # what a server says of a request it may repeat; of a request that is refused its client is told
@@ -454,7 +454,7 @@ class Pool:
         for member, error in self._suspects.pop(digest, {}).items():
             was_out = member.breaker.open
             member.breaker.record_result(error, self._now_s(), digest)
-            self._told(member, error, was_out)
+            self._tell(member, error, was_out)
 
     def _whose(self, asked: Asked | None) -> Hashable:
         """To whom failures are counted once: to the caller, where there are several, else to the request."""

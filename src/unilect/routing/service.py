@@ -129,13 +129,13 @@ class Run:
                                     account.see(batch)
                                     if self.streams:
                                         self._continuation.see(batch)
-                                        yield thoughts.counted(batch)
+                                        yield thoughts.count(batch)
                                     else:
                                         whole += batch
                             finally:
                                 await answer.aclose()
             if whole:
-                yield thoughts.counted(whole)
+                yield thoughts.count(whole)
         except UnilectError as error:
             told_as(error, self._fitted.names)
             if isinstance(error, ContextLengthExceeded) and error.param is None:
@@ -147,11 +147,11 @@ class Run:
         self.answering, self._fitted = lease.model, lease.fitted
         self._context.leased(lease.model.name, lease.member.source)
         request, can = lease.fitted.request, lease.backend.capabilities
-        if emulation.needed(request, can):
-            return self._emulated(lease, request)
+        if emulation.is_needed(request, can):
+            return self._emulate(lease, request)
         return lease.backend.generate(request)
 
-    def _emulated(self, lease: Lease[Fitted], request: ChatRequest | CompletionRequest) -> Batches:
+    def _emulate(self, lease: Lease[Fitted], request: ChatRequest | CompletionRequest) -> Batches:
         """The same through what makes up for what the backend lacks."""
         backend: Generates = lease.backend
         at_once = emulation.PARTS_AT_ONCE
@@ -172,8 +172,8 @@ class Run:
 
     async def _with_images(self, lease: Lease[Fitted], request: ChatRequest) -> Batches:
         """The same for a request whose images are fetched first."""
-        request = await self._images.filled(request)
-        async with aclosing(self._emulated(lease, request)) as batches:
+        request = await self._images.inline(request)
+        async with aclosing(self._emulate(lease, request)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -181,7 +181,7 @@ class Run:
         """Make the request fit for a backend; of an answer that its client has a part of, what is asked for is the rest. Errors as `adapt`."""
         settings = self._settings_of(model)
         fitted = adapt(self._request, model, settings, can, self.optional, self._context.allowed)
-        if self.streams and (rest := self._continuation.asked(fitted.request, can)) is not fitted.request:  # fmt: skip
+        if self.streams and (rest := self._continuation.build_request(fitted.request, can)) is not fitted.request:  # fmt: skip
             return fitted._replace(request=rest)
         return fitted
 
@@ -233,7 +233,7 @@ class Service(Calls):
         async def ask(backend: Backend | QueuedBackend, fitted: EmbeddingRequest) -> Embeddings:
             return await backend.embed(fitted)
 
-        return await self._answered(request, ask)
+        return await self._answer_whole(request, ask)
 
     async def rerank(self, request: RerankRequest) -> tuple[Model, Ranking, tuple[str, ...]]:
         """
@@ -250,9 +250,9 @@ class Service(Calls):
         async def ask(backend: Backend | QueuedBackend, fitted: RerankRequest) -> Ranking:
             return await backend.rerank(fitted)
 
-        return await self._answered(request, ask)
+        return await self._answer_whole(request, ask)
 
-    async def _answered(
+    async def _answer_whole(
         self, request: _Read, ask: Callable[[Backend | QueuedBackend, _Read], Awaitable[_Answer]]
     ) -> tuple[Model, _Answer, tuple[str, ...]]:
         """The model that answered a request of which nothing is streamed, what `ask` has it say, and the parameters that were ignored."""

@@ -142,7 +142,7 @@ class Acceptor:
                 sock, address = listening.accept()
             except OSError as error:  # nobody is left, or left again, or there are no descriptors
                 if error.errno in _EXHAUSTED:
-                    self._exhausted(listening)
+                    self._free_descriptor(listening)
                 return
             host = str(address[0]) if address else ""  # a unix socket's client has none
             if self._connections.admit(host):
@@ -159,7 +159,7 @@ class Acceptor:
         task = asyncio.get_running_loop().create_task(self._open(connection))
         connection.opening = task
         self._opening.add(task)
-        task.add_done_callback(lambda task: self._opened(connection, task))
+        task.add_done_callback(lambda task: self._finish_opening(connection, task))
 
     async def _open(self, connection: Connection) -> None:
         """Hand a connection to the event loop; with TLS, once its handshake is done."""
@@ -176,13 +176,13 @@ class Acceptor:
         finally:
             connection.opening = None
 
-    def _opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
+    def _finish_opening(self, connection: Connection, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
         if connection.transport is None:  # given up, perhaps before the event loop had it
             self._connections.discard(connection)
             connection.sock.close()
 
-    def _exhausted(self, listening: socket.socket) -> None:
+    def _free_descriptor(self, listening: socket.socket) -> None:
         """Without descriptors: close somebody who asks nothing, or else refuse the one who waits."""
         loop = asyncio.get_running_loop()
         if not self._connections.make_room():

@@ -88,7 +88,7 @@ def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) ->
 
     async def list_keys(request: web.Request) -> web.StreamResponse:
         """List all keys, also those that have ended, without their secrets."""
-        keys = _stored(known)
+        keys = _require_store(known)
         return json_of({"keys": [describe(key, keys.clock()) for key in await keys.all()]})
 
     async def create_key(request: web.Request) -> web.StreamResponse:
@@ -100,7 +100,7 @@ def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) ->
                     f"`models`: `{name}` is an alias of `{model}`; name the model.", param="models"
                 )
         secret = new_secret()
-        made = _stored(known).create(
+        made = _require_store(known).create(
             body.name,
             id_of(secret) or "",
             digest(secret),
@@ -110,7 +110,7 @@ def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) ->
             lasts_s=body.expires_in_s,
             require=body.require,
         )
-        return json_of(_told(known, await _changed(known, made)) | {"key": secret}, 201)
+        return json_of(_describe(known, await _make_change(known, made)) | {"key": secret}, 201)
 
     return [
         Route("GET", "/keys", list_keys, admin=True, summary="List the keys of the store"),
@@ -131,28 +131,30 @@ def _changing(known: KnownKeys | None) -> list[Route]:
         """Give a key another secret, which is in this answer, and nowhere else."""
         body, secret = body_of(Rotation, await request.read()), new_secret()
         name = request.match_info["key"]
-        made = _stored(known).rotate(name, id_of(secret) or "", digest(secret), body.overlap_s)
-        return json_of(_told(known, await _changed(known, made)) | {"key": secret})
+        made = _require_store(known).rotate(
+            name, id_of(secret) or "", digest(secret), body.overlap_s
+        )
+        return json_of(_describe(known, await _make_change(known, made)) | {"key": secret})
 
     async def change_key(request: web.Request) -> web.StreamResponse:
         """Change the limits of a key; those that are left out stay."""
         changes = structs.asdict(body_of(KeyChange, await request.read()).limits)
         limits = {name: most for name, most in changes.items() if most is not UNSET}
-        made = _stored(known).limit(request.match_info["key"], limits)
-        return json_of(_told(known, await _changed(known, made)))
+        made = _require_store(known).limit(request.match_info["key"], limits)
+        return json_of(_describe(known, await _make_change(known, made)))
 
     async def revoke_key(request: web.Request) -> web.StreamResponse:
         """End a key: no request is begun with it any more, and those that run end."""
         check_no_body(await request.read())
-        made = _stored(known).revoke(request.match_info["key"])
-        return json_of(_told(known, await _changed(known, made)))
+        made = _require_store(known).revoke(request.match_info["key"])
+        return json_of(_describe(known, await _make_change(known, made)))
 
     async def delete_key(request: web.Request) -> web.StreamResponse:
         """Delete a key, also one that has ended; what it has used and stored stays under its id."""
         check_no_body(await request.read())
-        made = _stored(known).delete(request.match_info["key"])
-        key, left = await _changed(known, made)
-        return json_of(_told(known, key) | {"state": "deleted", "keys_left": left})
+        made = _require_store(known).delete(request.match_info["key"])
+        key, left = await _make_change(known, made)
+        return json_of(_describe(known, key) | {"state": "deleted", "keys_left": left})
 
     return [
         Route(
@@ -233,7 +235,7 @@ def _limits(given: Limits | None) -> dict[str, float]:
     return {name: most for name, most in every.items() if most is not None}
 
 
-def _stored(known: KnownKeys | None) -> KeyStore:
+def _require_store(known: KnownKeys | None) -> KeyStore:
     """
     Raises:
         UnsupportedOperation: The store lets nobody in.
@@ -245,12 +247,12 @@ def _stored(known: KnownKeys | None) -> KeyStore:
     return known.stored
 
 
-def _told(known: KnownKeys | None, key: Key) -> dict[str, Any]:
+def _describe(known: KnownKeys | None, key: Key) -> dict[str, Any]:
     """Tell what is known of a key now."""
-    return describe(key, _stored(known).clock())
+    return describe(key, _require_store(known).clock())
 
 
-async def _changed(known: KnownKeys | None, change: Awaitable[_Result]) -> _Result:
+async def _make_change(known: KnownKeys | None, change: Awaitable[_Result]) -> _Result:
     """
     Make a change of the keys, which holds on this server when this returns.
 

@@ -23,7 +23,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
 
     async def load_model(request: web.Request) -> web.StreamResponse:
         """Start a model, and wait until it has; one that was drained takes requests again, and one that was given up is tried at once."""
-        model = await _named(request, registry)
+        model = await _find_model(request, registry)
         for member in model.pool.members:
             for child in member.backend.children:
                 child.forgive()
@@ -35,7 +35,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
 
     async def stop_model(request: web.Request) -> web.StreamResponse:
         """Stop a model once no request runs in it; the next request starts it again."""
-        model = await _named(request, registry)
+        model = await _find_model(request, registry)
         if not model.required:
             raise UnsupportedOperation(
                 f"The model `{model.name}` runs on another server, which unilect cannot stop. Drain it instead."
@@ -45,7 +45,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
 
     async def drain_model(request: web.Request) -> web.StreamResponse:
         """Send a model no more requests, and stop it once those that it has have ended, until it is loaded again."""
-        model = await _named(request, registry)
+        model = await _find_model(request, registry)
         model.drain()
         return json_of(_describe(model, metrics))
 
@@ -60,7 +60,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
     ]
 
 
-async def _named(request: web.Request, registry: Registry) -> Model:
+async def _find_model(request: web.Request, registry: Registry) -> Model:
     """
     The model of a path.
 

@@ -12,7 +12,7 @@ from unilect.gateway.limits import LimitBook
 from unilect.gateway.remaining import remaining
 from unilect.routing.registry import Registry
 from unilect.server._admin_keys import json_of
-from unilect.server._usage import NONE, asked_of, check_query
+from unilect.server._usage import NONE, check_query, read_query
 from unilect.store.keys import KeyStore
 from unilect.store.records import Key
 from unilect.web.route import Route
@@ -43,7 +43,7 @@ def routes(
         check_query(request.query, ("by", "since", "key"))
         if ledger is None or not ledger.kept:
             raise UnsupportedOperation(NONE)
-        asked, name = asked_of(request.query, ledger.clock()), request.query.get("key")
+        asked, name = read_query(request.query, ledger.clock()), request.query.get("key")
         key = None if name is None else await _id_of(stored, name)
         sums = await ledger.ledger.sums(asked.by, asked.since, key)
         return json_of({"object": "list", "data": usage.lines(sums)})
@@ -90,7 +90,7 @@ def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> tuple[
     return (asked,)
 
 
-async def _found(stored: KeyStore | None, name: str) -> Key | None:
+async def _find_key(stored: KeyStore | None, name: str) -> Key | None:
     """A key of the store; None where it has none of this name or id."""
     is_text = "\0" not in name and name.isprintable()  # else no database takes it
     return await stored.named(name) if stored is not None and is_text else None
@@ -98,7 +98,7 @@ async def _found(stored: KeyStore | None, name: str) -> Key | None:
 
 async def _id_of(stored: KeyStore | None, name: str) -> str:
     """The id of a key; one that the store does not have is one of the configuration, or nobody's."""
-    key = await _found(stored, name)
+    key = await _find_key(stored, name)
     return name if key is None else key.id
 
 
@@ -109,7 +109,7 @@ async def _of_key(stored: KeyStore | None, name: str) -> Context:
     Raises:
         NotStored: There is no such key.
     """
-    key = await _found(stored, name)
+    key = await _find_key(stored, name)
     if key is not None:
         return Context(caller=key.id, limits=key.limits)
     if name.startswith("key-") or name == "anonymous":  # the configuration's, and who needs none

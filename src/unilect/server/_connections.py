@@ -175,7 +175,7 @@ class Connection(Protocol):
     def _more(self, size: int) -> None:
         """Bytes have come that begin no answer: of a head, of a body, or of a body that nobody reads any more."""
         if self.state != ANSWERING:
-            self._table.begun(self)
+            self._table.note_head(self)
         if (body := self.body) is not None:
             why, most = _FRAMING, 2 * body.total_bytes + FRAMING_BYTES
         elif self.awaits_head:
@@ -338,7 +338,7 @@ class Connections:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self.limits.sweep_s, self._sweep)
 
-    def begun(self, connection: Connection) -> None:
+    def note_head(self, connection: Connection) -> None:
         """Bytes of a head came, which is not whole; the first of them starts its clock anew."""
         if connection.state == IDLE:
             self._fresh.discard(connection)

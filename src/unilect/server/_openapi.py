@@ -44,16 +44,16 @@ def routes(
     documented = tuple(documented)  # callers add to theirs
 
     @cache  # tens of milliseconds, which a start need not wait for
-    def described() -> dict[str, Any]:
+    def describe() -> dict[str, Any]:
         return openapi(documented, description)
 
     @cache
     def document() -> bytes:
-        return msgspec.json.encode(described())
+        return msgspec.json.encode(describe())
 
     @cache
-    def shown(has_keys: bool) -> bytes:
-        return docs_page(documented, described(), has_keys, about).encode()
+    def render_page(has_keys: bool) -> bytes:
+        return docs_page(documented, describe(), has_keys, about).encode()
 
     async def openapi_json(request: web.Request) -> web.StreamResponse:
         """Give the OpenAPI document."""
@@ -61,7 +61,7 @@ def routes(
 
     async def docs(request: web.Request) -> web.StreamResponse:
         """Show the endpoints to a person."""
-        return web.Response(body=shown(keys.required), headers=HEADERS)
+        return web.Response(body=render_page(keys.required), headers=HEADERS)
 
     return [
         Route("GET", "/openapi.json", openapi_json, page=True, summary="The OpenAPI document"),

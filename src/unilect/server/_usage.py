@@ -31,7 +31,7 @@ def routes(site: Site) -> list[Route]:
         ledger = site.ledger
         if ledger is None or not ledger.kept:
             raise UnsupportedOperation(NONE)
-        asked, caller = asked_of(request.query, ledger.clock()), in_hand().caller
+        asked, caller = read_query(request.query, ledger.clock()), in_hand().caller
         if running[caller] >= MOST_AT_ONCE:
             raise RateLimited(
                 f"{MOST_AT_ONCE} sums of what this API key has used are being made, the most at a time. Try again in 1 s.",
@@ -50,7 +50,7 @@ def routes(site: Site) -> list[Route]:
     return [Route("GET", "/v1/usage", get_usage, summary="What the caller's key has used")]
 
 
-def asked_of(query: Mapping[str, str], now: float) -> usage.Asked:
+def read_query(query: Mapping[str, str], now: float) -> usage.Asked:
     """
     Read what a query asks for with `by` and `since`.
 
@@ -58,7 +58,7 @@ def asked_of(query: Mapping[str, str], now: float) -> usage.Asked:
         InvalidRequest: One of the two is wrong; the message names it.
     """
     try:
-        return usage.asked(
+        return usage.parse_query(
             query.get("by", usage.DEFAULT_BY), query.get("since", usage.DEFAULT_SINCE), now
         )
     except ConfigError as error:

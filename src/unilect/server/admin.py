@@ -79,7 +79,7 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
     """The application of the admin API."""
     accepted, table = Keys(config.admin.api_keys), dict[web.AbstractRoute, Route]()
     bodies = Bodies(config.max_body_bytes)  # clients who fill theirs lock no operator out
-    guard = Guard(_guarded(config), table, bodies=bodies, keys=accepted, admin=True)
+    guard = Guard(_guard_config(config), table, bodies=bodies, keys=accepted, admin=True)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[GUARD], app[ADMIN_KEYS], app[ADMIN_BODIES] = guard, accepted, bodies
     stored = None if operated.keys is None else operated.keys.stored
@@ -104,10 +104,10 @@ def change_admin(app: web.Application, config: Config) -> None:
     """Have the admin API go by the keys, the hosts and the length of bodies of another configuration from now on."""
     app[ADMIN_KEYS].change(config.admin.api_keys)
     app[ADMIN_BODIES].change(config.max_body_bytes)
-    app[GUARD].change(_guarded(config))
+    app[GUARD].change(_guard_config(config))
 
 
-def _guarded(config: Config) -> Config:
+def _guard_config(config: Config) -> Config:
     """The configuration as the guard of the admin API is to see it: no page of another origin calls it."""
     place = config.admin.place
     if isinstance(place, tuple):
@@ -126,7 +126,7 @@ def _aliases(registry: Registry) -> dict[str, str]:
 def _request_routes(requests: Requests) -> list[Route]:
     async def list_requests(request: web.Request) -> web.StreamResponse:
         """List the requests of clients that are being answered, the oldest first; not what they say."""
-        return json_of({"requests": [_told_request(one) for one in requests.values()]})
+        return json_of({"requests": [_describe_request(one) for one in requests.values()]})
 
     async def cancel_request(request: web.Request) -> web.StreamResponse:
         """End a request; its client gets an error, as the last event of a stream that has begun."""
@@ -136,7 +136,7 @@ def _request_routes(requests: Requests) -> list[Route]:
         if context is None:
             raise NotStored(f"There is no running request `{name[:100]}`; it may have ended.")
         context.end(RequestCancelled("An operator of this server has ended the request."))
-        return json_of(_told_request(context))
+        return json_of(_describe_request(context))
 
     return [
         Route("GET", "/requests", list_requests, admin=True, summary="List the requests that run"),
@@ -176,7 +176,7 @@ def _failure_routes(failures: Failures) -> list[Route]:
     ]
 
 
-def _told_request(context: Context) -> dict[str, Any]:
+def _describe_request(context: Context) -> dict[str, Any]:
     """Describe a request in JSON, with its age in seconds and its tokens so far."""
     usage = None if context.meter is None else context.meter.usage
     return {

@@ -136,7 +136,7 @@ def add_routes(
     Raises:
         ValueError: A route belongs to the other kind of application.
     """
-    for route in _grouped(routes):
+    for route in _group(routes):
         if (route.access == "admin") is not admin:
             raise ValueError(f"{route.method} {route.path} is not for this address")
         for path in _spellings(route):
@@ -144,7 +144,7 @@ def add_routes(
                 table[app.router.add_route(method, path, route.handler)] = route
 
 
-def _grouped(routes: list[Route]) -> list[Route]:
+def _group(routes: list[Route]) -> list[Route]:
     """One route for each URL and method, with those of the same that need a header."""
     others = dict[tuple[str, str], tuple[Route, ...]]()
     for route in routes:
@@ -180,7 +180,7 @@ def all_routes(site: Site) -> list[Route]:
     routes = [*own_routes(site), *usage.routes(site)]
     for entry in plugins.ours(plugins.DIALECTS).values():
         module = entry.load()
-        routes += _named(module, module.routes(site))
+        routes += _set_dialect(module, module.routes(site))
     _, left_out = plugins.use_all(plugins.DIALECTS, partial(_add, routes, site))
     for why in left_out:
         plugins.warn(why)
@@ -203,10 +203,10 @@ def _add(routes: list[Route], site: Site, module: Any) -> None:
             raise ValueError(f"{route.method} {route.path} is no route of clients: it has `admin`")
         dispatcher.add_route(route.method, route.path, route.handler)
     openapi.openapi(new)
-    routes += _named(module, new)
+    routes += _set_dialect(module, new)
 
 
-def _named(module: Any, routes: list[Route]) -> list[Route]:
+def _set_dialect(module: Any, routes: list[Route]) -> list[Route]:
     """The routes of a dialect, with its name."""
     name = module.__name__.removeprefix("unilect.dialects.")
     return [structs.replace(route, dialect=name) for route in routes]

@@ -84,9 +84,9 @@ class Listener:
         if self._ledger is not None:
             self._ledger.has_budget = self._limits.has_budget
             self._limits.recover = self._ledger.recover
-        clock.followers.append(self._limits.corrected)
+        clock.followers.append(self._limits.correct_periods)
         if known is not None:
-            known.changed = self._limits.changed
+            known.changed = self._limits.note_change
         self._rejoin = Rejoin(config.rejoin_s, self._requests) if config.rejoin_s else None
         metrics = self._metrics = metrics_of(
             registry,

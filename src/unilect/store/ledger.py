@@ -58,7 +58,7 @@ class Ledger:
         """Write, and leave nothing behind, to see that rows can be written."""
         await self._database.write(ledger.probe)
 
-    async def used(self, since: float, key: str | None = None) -> list[KeyUsage]:
+    async def read_usage(self, since: float, key: str | None = None) -> list[KeyUsage]:
         """Sum up what every key, or one, has used of every model in requests that came since a time, in seconds since 1970."""
         return await self._database.read(lambda connection: ledger.used(connection, since, key))
 

@@ -85,7 +85,7 @@ class RequestLine(Struct, frozen=True, gc=False):
         known: tuple[object, ...]
         caller = self.caller or "-"
         known = (self.request_id, self.method, self.path, self.status, self.took_ms, caller)
-        failed = "" if self.failure is None else _failed(self.failure)
+        failed = "" if self.failure is None else _format_failure(self.failure)
         if self.model is None:
             return _LINE % known + failed
         source = self.source or ("" if self.failure is None else self.failure.backend)
@@ -169,7 +169,7 @@ class AccessLog:
             access.info("%s", line.text())
 
 
-def _failed(failure: Failure) -> str:
+def _format_failure(failure: Failure) -> str:
     """The part of a line that is about a failure."""
     told = {
         "from": failure.address,

@@ -70,7 +70,7 @@ class Whole(web.Response):
             return await super().prepare(request)
         self._headers[hdrs.CONTENT_LENGTH] = str(len(self._body))  # type: ignore[arg-type]
         self._is_ours = True
-        return await _begun(self, request)
+        return await _begin(self, request)
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Send the head and the body."""
@@ -101,7 +101,7 @@ class Stream(web.StreamResponse):
         self._chunked = True
         request.writer.enable_chunking()
         self._headers[hdrs.TRANSFER_ENCODING] = "chunked"
-        writer = await _begun(self, request)
+        writer = await _begin(self, request)
         writer.send_headers()
         return writer
 
@@ -115,7 +115,7 @@ def _is_usual(response: web.StreamResponse, request: web.BaseRequest) -> bool:
     )
 
 
-async def _begun(response: web.StreamResponse, request: web.BaseRequest) -> AbstractStreamWriter:
+async def _begin(response: web.StreamResponse, request: web.BaseRequest) -> AbstractStreamWriter:
     """The writer of a response's body, after its head was made."""
     headers, writer = response._headers, request.writer
     headers[hdrs.DATE] = rfc822_formatted_time()

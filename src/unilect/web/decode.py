@@ -112,7 +112,9 @@ async def decoded(
     return decode(body, None)
 
 
-async def decoded_again(body: bytes, decode: Callable[[bytes, RawFields | None], AskedT]) -> AskedT:
+async def decode_translation(
+    body: bytes, decode: Callable[[bytes, RawFields | None], AskedT]
+) -> AskedT:
     """
     Decode a body that was translated from a request's to another API; errors as `decoded`.
 

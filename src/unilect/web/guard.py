@@ -49,7 +49,7 @@ from unilect.web.bodies import Bodies
 from unilect.web.pages import HEADERS as PAGE_HEADERS
 from unilect.web.pages import sign_in, wants_html
 from unilect.web.profile import OPENAI, CompatProfile
-from unilect.web.route import BODY, ErrorForm, Handler, Route, detailed_error, openai_error
+from unilect.web.route import BODY, ErrorForm, Handler, Route, detail_error, openai_error
 from unilect.web.streaming import HEADERS, SHORTENED
 
 log = logging.getLogger("unilect")
@@ -172,7 +172,7 @@ class Guard:
             context.fails(error)
             response = self._error(request, route, error)
         finally:
-            self._ended(context, request, route, 499 if response is None else response.status)
+            self._finish(context, request, route, 499 if response is None else response.status)
         return response
 
     def _context(self, request: web.Request, route: Route) -> Context:
@@ -191,7 +191,7 @@ class Guard:
             self._tracing.begin(context, request.headers, f"{route.method} {route.path}")
         return context
 
-    def _ended(self, context: Context, request: web.Request, route: Route, status: int) -> None:
+    def _finish(self, context: Context, request: web.Request, route: Route, status: int) -> None:
         """A request has been answered, or has ended otherwise."""
         if context.body is not None:
             context.body.release()
@@ -235,7 +235,7 @@ class Guard:
         except UnilectError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            raise _translated(request, error) from error
+            raise _translate(request, error) from error
 
     async def _read(
         self, request: web.Request, context: Context, streamed_bytes: int | None
@@ -282,7 +282,7 @@ class Guard:
             return
         host = _host_name(request.headers.get("Host", ""))
         if host not in self._hosts and not (self._is_open and _NO_DOMAIN.fullmatch(host)):
-            named = _refused("host", host or "(none)")
+            named = _log_refusal("host", host or "(none)")
             raise MisdirectedRequest(
                 f"This server does not accept the host {named} of the request's Host header. Add it to "
                 "`allowed_hosts` to allow it.",
@@ -303,7 +303,7 @@ class Guard:
         if origin.partition("://")[2] == request.headers.get("Host"):
             return False
         raise PermissionDenied(
-            f"CORS: the origin {_refused('origin', origin)} is not allowed. Add it to `allowed_origins` to allow it."
+            f"CORS: the origin {_log_refusal('origin', origin)} is not allowed. Add it to `allowed_origins` to allow it."
         )
 
     def _error(self, request: web.Request, route: Route, error: UnilectError) -> web.Response:
@@ -319,7 +319,7 @@ class Guard:
             status = self._profile.error_status
         form = self._form(request, route)
         if form is openai_error and (self._profile.error_detail or route.dialect in _DETAILED):
-            form = detailed_error
+            form = detail_error
         response = form(error.for_client(request_id), status)
         if not route.path:  # what a form says instead is said of its own routes
             response.set_status(status)
@@ -376,7 +376,7 @@ async def _nothing(request: web.Request) -> web.StreamResponse:
 _NO_ROUTE = Route("", "", _nothing)
 
 
-def _translated(request: web.Request, error: BaseException) -> BaseException:
+def _translate(request: web.Request, error: BaseException) -> BaseException:
     """Convert an exception of a route that is no error of ours into one, or into a cancellation where the client has left."""
     if isinstance(error, asyncio.CancelledError):
         told = ended_by(error)
@@ -410,7 +410,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
     return InvalidRequest(f"The request was refused: {error.reason}.")
 
 
-def _refused(what: str, text: str) -> str:
+def _log_refusal(what: str, text: str) -> str:
     """A host or an origin that is not accepted, logged, as an answer may tell it."""
     named = f"`{escaped(text[:MAX_NAMED])}`"
     log.info("%s: the %s %s is not allowed", in_hand().request_id, what, named)

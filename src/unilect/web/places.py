@@ -48,7 +48,7 @@ class Places(Struct, frozen=True):
     messages: Sequence[Place]
     tools: Sequence[str]
 
-    def named(self, error: UnilectError) -> UnilectError:
+    def reword(self, error: UnilectError) -> UnilectError:
         """The same error, with the client's names of what is wrong."""
         told = error.alone()
         told.reword(self._text)

@@ -23,7 +23,7 @@ from unilect.bounds import LARGE_BYTES
 from unilect.context import ANONYMOUS, IN_HAND, Context, ended_by, in_hand
 from unilect.errors import LedgerUnavailable, UnilectError
 from unilect.events import Usage
-from unilect.gateway.account import Entry, opened
+from unilect.gateway.account import Entry, wait_for_entry
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.gateway.rejoin import Answer, Rejoin
@@ -125,7 +125,7 @@ class Rejoining:
         context.asked(begun.model, reader)
         try:
             if self._ledger is not None and self._ledger.applies(context):
-                reader.entry = await opened(self._ledger.open(context, Request()))
+                reader.entry = await wait_for_entry(self._ledger.open(context, Request()))
         except BaseException:
             self._rejoin.leave(answer)
             raise
@@ -149,9 +149,9 @@ class Rejoining:
             self._rejoin.leave(answer)
             raise
         except BaseException:
-            self._rejoin.done(answer)
+            self._rejoin.finish(answer)
             raise
-        self._rejoin.done(answer)
+        self._rejoin.finish(answer)
         return response
 
 
@@ -265,7 +265,7 @@ class _Recorder:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self.write, self.drain, self.broken = answer.write, answer.drain, answer.broken
+        self.write, self.drain, self.mark_broken = answer.write, answer.drain, answer.mark_broken
 
     @property
     def transport(self) -> "_Recorder":

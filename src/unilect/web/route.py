@@ -33,7 +33,7 @@ def openai_error(error: UnilectError, status: int) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(body), content_type=JSON)
 
 
-def detailed_error(error: UnilectError, status: int) -> web.Response:
+def detail_error(error: UnilectError, status: int) -> web.Response:
     """An error as in `openai_error`, for clients that look for `detail`."""
     body = msgspec.json.encode(error.envelope())
     return web.Response(status=status, body=body, content_type=JSON)

@@ -71,7 +71,7 @@ class Recorder(Protocol):
     async def drain(self) -> None:
         """Wait until it has."""
 
-    def broken(self) -> None:
+    def mark_broken(self) -> None:
         """The answer is about to end with an error."""
 
 
@@ -353,17 +353,17 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if error is not None and not self._begun:
             return False
         if self._begun:
-            await self.response.write_eof(self.last if error is None else self._broken(error))
+            await self.response.write_eof(self.last if error is None else self._error_frame(error))
         else:
             headers = _headers(self._request, self._content_type, self._run)
             self.response = Whole(body=self.last, headers=headers)
         return True
 
-    def _broken(self, error: UnilectError) -> bytes:
+    def _error_frame(self, error: UnilectError) -> bytes:
         """The frame for an error, which the log tells; a record is told that it is one."""
         in_hand().fails(error)
         if self._recorder is not None:
-            self._recorder.broken()
+            self._recorder.mark_broken()
         return self._told(error)
 
     async def _begin(self) -> None:

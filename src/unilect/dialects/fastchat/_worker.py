@@ -193,14 +193,14 @@ class Calls:
     async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:
         """Tell the template: marks that we find again in the prompt."""
         named = decoded(await request.read(), Named)
-        model = await self._service.described(named.model)
+        model = await self._service.inspect_model(named.model)
         chat = model.capabilities.chat
         return answer(request, {"conv": self._work.marks(model.name).conv(chat)})
 
     async def model_details(self, request: web.Request) -> web.StreamResponse:
         """Tell the model's context."""
         named = decoded(await request.read(), Named)
-        model = await self._service.described(named.model)
+        model = await self._service.inspect_model(named.model)
         context = model.capabilities.context
         return answer(request, {"context_length": context or UNKNOWN_CONTEXT})
 

@@ -32,13 +32,13 @@ def routes(site: Site) -> list[Route]:
 
     async def native_lora_adapters(request: web.Request) -> web.StreamResponse:
         """List the LoRA adapters whose scales a request can choose."""
-        model = await service.described(request.query.get("model"))
+        model = await service.inspect_model(request.query.get("model"))
         return json_answer(request, encode_json(listed(model)))
 
     async def native_set_lora_adapters(request: web.Request) -> web.StreamResponse:
         """Set the scales of the caller's requests that do not say any."""
         scales = decode_scales(await request.read())
-        model = await service.described(request.query.get("model"))
+        model = await service.inspect_model(request.query.get("model"))
         chosen(model, scales)
         model.own_defaults.setdefault(in_hand().caller, {})["lora"] = scales
         return json_answer(request, encode_json({"success": True}))

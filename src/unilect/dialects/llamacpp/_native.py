@@ -37,7 +37,7 @@ from unilect.requests import (
     TokenId,
 )
 from unilect.routing.service import Service
-from unilect.web.decode import BodyDecoder, decoded, decoded_again
+from unilect.web.decode import BodyDecoder, decode_translation, decoded
 from unilect.web.route import Handler, Route, both, call, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -119,7 +119,7 @@ def _answers(service: Service) -> list[Route]:
             if not isinstance(native.prompt, str):
                 prompt: Any = await spoken(service, native.model, native.prompt)
                 native = msgspec.structs.replace(native, prompt=prompt)
-            completion = await decoded_again(as_body(native), openai_completions.decode)
+            completion = await decode_translation(as_body(native), openai_completions.decode)
             if completion.stream and completion.return_tokens is None:
                 completion = completion.changed(return_tokens=True)  # as llama.cpp's server has it
             run = service.run(completion)
@@ -148,7 +148,7 @@ def _embeddings(service: Service) -> list[Route]:
         """Embed a text, or several."""
         body = await decoded(request, _embedding.decode)
         with native_names({"input": "content"}):
-            asked = await decoded_again(embedding_body(body), openai_embeddings.decode)
+            asked = await decode_translation(embedding_body(body), openai_embeddings.decode)
             asked = await openai_embeddings.of_one_kind(service, asked)
             _, embeddings, _ = await service.embed(asked)
         answer: Any = [
@@ -166,7 +166,7 @@ def _states(service: Service) -> list[Route]:
 
     async def native_props(request: web.Request) -> web.StreamResponse:
         """Describe the server."""
-        model = await service.described(request.query.get("model"))
+        model = await service.inspect_model(request.query.get("model"))
         return _json(request, props(model))
 
     async def native_health(request: web.Request) -> web.StreamResponse:

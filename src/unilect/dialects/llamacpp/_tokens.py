@@ -78,12 +78,12 @@ def _of_tokens(service: Service) -> list[Route]:
 def _of_chats(service: Service) -> list[Route]:
     async def native_apply_template(request: web.Request) -> web.StreamResponse:
         """Tell the prompt of a conversation."""
-        prompt, ignored = await service.rendered(await _chat(request))
+        prompt, ignored = await service.render_prompt(await _chat(request))
         return json_answer(request, encode_json({"prompt": prompt}), ignored)
 
     async def native_input_tokens(request: web.Request) -> web.StreamResponse:
         """Count the tokens of a conversation's prompt."""
-        count, ignored = await service.counted(await _chat(request))
+        count, ignored = await service.count_prompt(await _chat(request))
         told = {"input_tokens": count, "object": "response.input_tokens"}
         return json_answer(request, encode_json(told), ignored)
 

@@ -40,7 +40,7 @@ def routes(site: Site) -> list[Route]:
         """Describe one model."""
         name = request.match_info["model"]
         name = name if name in service.registry else name.rstrip("/")
-        model = service.named(name)
+        model = service.find_model(name)
         with_request_id(request)
         return json_answer(request, msgspec.json.encode(card(model, name)))
 

@@ -32,7 +32,7 @@ def routes(site: Site) -> list[Route]:
         try:
             return await _answered(request, service, asked)
         except UnilectError as error:
-            raise asked.places.named(error) from error
+            raise asked.places.reword(error) from error
 
     async def count_message_tokens(request: web.Request) -> web.StreamResponse:
         """Count the tokens that a conversation's prompt has."""
@@ -41,7 +41,7 @@ def routes(site: Site) -> list[Route]:
         try:
             count = await service.count_tokens(asked.request)
         except UnilectError as error:
-            raise asked.places.named(error) from error
+            raise asked.places.reword(error) from error
         body = msgspec.json.encode({"input_tokens": count})
         return json_answer(request, body, asked.left_out)
 
@@ -72,7 +72,9 @@ async def _answered(
     chat = asked.request
     model = service.model(chat.model)
     if chat.messages[-1].role == "assistant" and not model.capabilities.continues:
-        asked.check((await service.described(model.name)).capabilities)  # a server says it itself
+        asked.check(
+            (await service.inspect_model(model.name)).capabilities
+        )  # a server says it itself
     run = service.run(chat)
     run.left_out, run.optional = asked.left_out, OPTIONAL
     encoder = MessageEncoder(
@@ -80,6 +82,6 @@ async def _answered(
         chat.stop_words,
         run.model.defaults.get("max_tokens") if chat.token_limit is None else chat.token_limit,
         asked.omits_thoughts,
-        asked.places.named,
+        asked.places.reword,
     )
     return await respond(request, run, encoder)

@@ -49,7 +49,7 @@ from unilect.requests import (
 )
 from unilect.routing.registry import Model
 from unilect.routing.service import Service
-from unilect.web.decode import BodyDecoder, RawFields, decoded, decoded_again
+from unilect.web.decode import BodyDecoder, RawFields, decode_translation, decoded
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -253,7 +253,7 @@ async def _request_of(
 ) -> _RequestT:
     """The typed request of fields in OpenAI's words."""
     data = encode_json({name: value for name, value in fields.items() if value is not None})
-    return await decoded_again(data, decode)
+    return await decode_translation(data, decode)
 
 
 async def _loaded(

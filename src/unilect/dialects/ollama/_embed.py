@@ -22,7 +22,7 @@ from unilect.parameters.rules import parameters_of
 from unilect.requests import Embeddings, Request, Text
 from unilect.routing.registry import Model
 from unilect.routing.service import Service
-from unilect.web.decode import BodyDecoder, decoded, decoded_again
+from unilect.web.decode import BodyDecoder, decode_translation, decoded
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 
@@ -146,7 +146,7 @@ async def _cut_or_whole(
     async def embed(texts: list[str]) -> tuple[Embeddings, tuple[str, ...]]:
         given = {name: value for name, value in fields.items() if value is not None}
         body = {"model": model.name, "input": texts, **given}
-        request = await decoded_again(encode_json(body), openai_embeddings.decode)
+        request = await decode_translation(encode_json(body), openai_embeddings.decode)
         _, found, ignored = await service.embed(request)
         return found, ignored
 

@@ -74,7 +74,7 @@ def routes(site: Site) -> list[Route]:
     async def ollama_show(request: web.Request) -> web.StreamResponse:
         """Describe a model, in Ollama's words."""
         asked = await decoded(request, _model.decode)
-        model = await service.described(named(service, asked.model or asked.name).name)
+        model = await service.inspect_model(named(service, asked.model or asked.name).name)
         return json_answer(request, encode_json(shown(model)))
 
     async def ollama_pull(request: web.Request) -> web.StreamResponse:

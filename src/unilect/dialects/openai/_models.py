@@ -46,7 +46,7 @@ def routes(site: Site) -> list[Route]:
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Describe one model, and its capabilities."""
         name = request.match_info["model"]
-        model = service.named(name if name in service.registry else name.rstrip("/"))
+        model = service.find_model(name if name in service.registry else name.rstrip("/"))
         return json_answer(request, encode_json(card(model) | {"unilect": abilities(model)}))
 
     return [

@@ -123,7 +123,7 @@ class Responses:
         try:
             count = await self._service.count_tokens(chat)
         except UnilectError as error:
-            raise places.named(error) from error
+            raise places.reword(error) from error
         return json_answer(
             request, encode_json({"object": "response.input_tokens", "input_tokens": count})
         )
@@ -142,7 +142,7 @@ class Responses:
                 async for batch in batches:
                     folding.add(batch)
         except UnilectError as error:
-            raise places.named(error) from error
+            raise places.reword(error) from error
         answer = folding.answer()
         text = _HANDED_OVER + (answer.choices[0].text or "")
         users = [told(item) for place, item in talk if kind_of(item, place) == "message" and item.get("role") == "user"]  # fmt: skip

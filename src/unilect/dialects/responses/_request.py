@@ -189,7 +189,7 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
         summary=(reasoning.summary or reasoning.generate_summary) is not None,
         encrypted=ENCRYPTED in include,
         logprobs=bool(chat.logprobs),
-        named=places.named,
+        named=places.reword,
     )
     return Plan(chat, telling, (*left_out, *tools.left_out, *of_items), items)
 

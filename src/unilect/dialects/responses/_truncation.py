@@ -29,7 +29,7 @@ async def shortened(
     """
     talk = placed(asked, before, items)
     whole = plan(asked, talk, items)
-    model = await service.described(asked.model)
+    model = await service.inspect_model(asked.model)
     context = model.capabilities.context
     if context is None:
         return whole
