@@ -31,7 +31,7 @@ from unilect.http.body import ProtocolError
 from unilect.http.client import MAX_LIST_BYTES, HttpServer
 from unilect.http.error_bodies import NoSuchPath, too_long, typed
 from unilect.parameters.rules import refusal
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.templates import ChatTemplate, find
 from unilect.upstreams.fastchat import _frames as wire
@@ -47,7 +47,7 @@ DEFAULT_TOKENS = 512  # where the worker does not count; what FastChat took befo
 _MARGIN = 8  # tokens that a tokenizer may add to a text
 _GATHER_S = 0.005
 
-_PARAMETERS = honoured(
+_PARAMETERS = declare_support(
     names(
         "max_tokens max_completion_tokens stop temperature top_p top_k presence_penalty frequency_penalty repeat_penalty "
         "repetition_penalty logprobs use_beam_search"

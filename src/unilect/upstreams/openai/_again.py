@@ -17,7 +17,7 @@ import msgspec
 from unilect.context import in_hand
 from unilect.errors import ContextLengthExceeded, InvalidRequest
 from unilect.http.client import EVENTS, HttpServer, Response
-from unilect.parameters.rules import limited
+from unilect.parameters.rules import limit_tokens
 from unilect.requests import ChatRequest, GenerationRequest
 from unilect.tools.takes import ALL, LEAST, LITTLE, stands_out
 from unilect.tools.turns import fit
@@ -118,7 +118,7 @@ class PatientServer:
         if not 0 < room < limit:
             raise error
         self._is_lowered = True
-        self._request, name = limited(self._request, room)
+        self._request, name = limit_tokens(self._request, room)
         in_hand().lowered = name
 
     def _takes_another_form(self, error: InvalidRequest) -> bool:

@@ -30,7 +30,7 @@ from unilect.http.base_url import check_base, root_of
 from unilect.http.client import HttpServer, Response, server_at
 from unilect.http.error_bodies import NoSuchPath
 from unilect.http.sse import FrameReader
-from unilect.parameters.rules import given_fields
+from unilect.parameters.rules import collect_fields
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import (
     ChatRequest,
@@ -387,7 +387,7 @@ def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
     The fields of a request for the upstream's body: unchanged if the request came from OpenAI's dialect, else encoded
     from the Struct.
     """
-    fields = request.raw_fields or given_fields(request)
+    fields = request.raw_fields or collect_fields(request)
     return {name: value for name, value in fields.items() if name not in without}
 
 
