@@ -22,7 +22,7 @@ from unilect.config.model import NAME, ModelConfig
 from unilect.dialects.fastchat._admission import worker_url
 from unilect.errors import BackendTimeout, InvalidRequest, UnilectError
 from unilect.http.client import HttpServer
-from unilect.http.error_bodies import typed
+from unilect.http.error_bodies import decode_body
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.tasks import Tasks, apart
@@ -318,4 +318,4 @@ async def _status(server: HttpServer) -> Status:
             told = await server.post("/worker_get_status", b"{}")
     except TimeoutError as error:
         raise BackendTimeout("The worker did not report its status in time.") from error
-    return typed(told, Status, "The worker's status is not in FastChat's format.")
+    return decode_body(told, Status, "The worker's status is not in FastChat's format.")

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from unilect import templates
 from unilect.errors import BackendError, InvalidRequest
-from unilect.http.error_bodies import typed
+from unilect.http.error_bodies import decode_body
 from unilect.requests import ImagePart, Message
 
 _PLACEHOLDER = "$$<image>$$"  # where an image stands in the prompt
@@ -230,7 +230,7 @@ def decode(body: bytes) -> Conv:
         BackendError: The answer is not a template.
     """
     otherwise = "The worker's prompt template is not in FastChat's format. Set `chat_template` for this model."
-    return typed(body, _Answer, otherwise).conv
+    return decode_body(body, _Answer, otherwise).conv
 
 
 class _Answer(Struct):

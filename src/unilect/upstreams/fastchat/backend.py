@@ -29,7 +29,7 @@ from unilect.events import Usage
 from unilect.families import name_of, of_name, of_template
 from unilect.http.body import ProtocolError
 from unilect.http.client import MAX_LIST_BYTES, HttpServer
-from unilect.http.error_bodies import NoSuchPath, too_long, typed
+from unilect.http.error_bodies import NoSuchPath, decode_body, too_long
 from unilect.parameters.rules import refusal
 from unilect.parameters.support import declare_support, names
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
@@ -433,7 +433,7 @@ def _choose(models: list[str], configured: str | None, wanted: str) -> str:
 
 
 def _decoded(body: bytes, kind: type[StructT]) -> StructT:
-    return typed(body, kind, "The server does not have FastChat's protocol.")
+    return decode_body(body, kind, "The server does not have FastChat's protocol.")
 
 
 async def list_models(spec: BackendSpec) -> list[str]:

@@ -32,7 +32,7 @@ from unilect.errors import (
 )
 from unilect.families import name_of, of_template
 from unilect.http.client import HttpServer, server_at
-from unilect.http.error_bodies import too_long, typed, unknown_token
+from unilect.http.error_bodies import decode_body, too_long, unknown_token
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.tasks import apart, shared
@@ -454,7 +454,9 @@ def _decoded(body: bytes, kind: type[_T]) -> _T:
     Raises:
         BackendError: The answer has another type.
     """
-    return typed(body, kind, "The model's server sent an answer that is not in llama.cpp's format.")
+    return decode_body(
+        body, kind, "The model's server sent an answer that is not in llama.cpp's format."
+    )
 
 
 def backend(spec: BackendSpec) -> LlamaCppUpstream:

@@ -37,7 +37,7 @@ from unilect.events import (
     Usage,
 )
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import clean, refused_request, reported, too_long
+from unilect.http.error_bodies import clean, parse_refusal, server_fault, too_long
 
 _BUSY_RETRY_S = 1.0
 NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest
@@ -393,10 +393,10 @@ def raise_told(error: Any) -> None:
     if error.get("type") == "exceed_context_size_error":
         raise too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
     if code in (400, "400") or error.get("type") == "invalid_request_error":
-        raise refused_request(msgspec.json.encode(error))
+        raise parse_refusal(msgspec.json.encode(error))
     if code in (503, "503") or error.get("type") == "unavailable_error":
         raise Busy
-    raise reported(error.get("message"))
+    raise server_fault(error.get("message"))
 
 
 def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -418,7 +418,7 @@ def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
             "The model's server does not know the URL; the operator must check `source`."
         )
     if status == 501:
-        raise UnsupportedOperation(refused_request(body).message)
+        raise UnsupportedOperation(parse_refusal(body).message)
     if status == 500 and "json.exception" in text:
         raise InvalidRequest(
             f"The model's server refused the request: {clean(text.partition(chr(10))[2])}",

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from unilect.errors import UnsupportedOperation
 from unilect.http.client import HttpServer
-from unilect.http.error_bodies import NoSuchPath, typed
+from unilect.http.error_bodies import NoSuchPath, decode_body
 from unilect.upstreams.openai._servers import ServerKind
 
 _T = TypeVar("_T")
@@ -96,4 +96,4 @@ class Tokens:
             raise UnsupportedOperation(
                 f"The model's server has no {path}; its operator may have an older version. Choose another model."
             ) from error
-        return typed(answer, kind, _ODD)
+        return decode_body(answer, kind, _ODD)
