@@ -241,7 +241,7 @@ class Workers(Resident):
         worker = self._workers.get(address)
         return None if worker is None else worker.connect_to
 
-    async def lost(self, address: str) -> None:
+    async def report_lost(self, address: str) -> None:
         """A worker cannot be reached: it is asked once more, and dropped where it does not answer."""
         worker = self._workers.get(address)
         if worker is None or await self._ask(worker) is not None:

@@ -297,9 +297,7 @@ class FrameDecoder:
             self.done = True
             extra, word = _last_extra(frame, data), frame.stopping_word or None
             into.append(Finish(_reason(frame), 0, extra, word))
-            into.append(
-                Usage(frame.tokens_evaluated, frame.tokens_predicted, _cached_tokens(frame))
-            )
+            into.append(Usage(frame.tokens_evaluated, frame.tokens_predicted, _count_cached(frame)))
 
     def _piece_extra(self, frame: _Frame, data: bytes) -> Extra | None:
         """The extra fields of a piece: the requested ids, native probabilities and timings."""
@@ -333,7 +331,7 @@ def _last_extra(frame: _Frame, data: bytes) -> Extra:
     return Extra(chunk, native=native)
 
 
-def _cached_tokens(frame: _Frame) -> int | None:
+def _count_cached(frame: _Frame) -> int | None:
     told = frame.timings or _Timings()
     if told.cache_n is not None or told.prompt_n is None:
         return told.cache_n

@@ -122,7 +122,7 @@ def body(
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
-    fields |= _renamed(request, generation, room)
+    fields |= _rename_parameters(request, generation, room)
     words = [*stop, *(word for word in request.stop_words if word not in stop)]
     if words:
         fields["stop"] = words
@@ -164,7 +164,7 @@ def top_logprobs(request: GenerationRequest) -> int | None:
     return max(top or 0, request.n_probs) if request.n_probs else top
 
 
-def _renamed(
+def _rename_parameters(
     request: GenerationRequest, generation: Generation, room: int | None
 ) -> dict[str, Any]:
     """The parameters that have another name or format there."""

@@ -70,7 +70,7 @@ class PatientServer:
 
     def body(self) -> bytes:
         """The body, as far as it is known how the server wants it."""
-        return self._body_of(self._request, self._placed(self._form))
+        return self._body_of(self._request, self._in_form(self._form))
 
     async def post(self, path: str, body: bytes) -> bytes:
         """As of the server."""
@@ -126,14 +126,14 @@ class PatientServer:
         if not _OF_TEMPLATE.search(error.message):
             return False
         self._refusal = self._refusal or error
-        before = self._placed(self._form)
+        before = self._in_form(self._form)
         while self._form + 1 < len(_FORMS):
             self._form += 1
-            if (now := self._placed(self._form)) is not None and now != before:
+            if (now := self._in_form(self._form)) is not None and now != before:
                 return True
         return False
 
-    def _placed(self, form: int) -> list[Any] | None:
+    def _in_form(self, form: int) -> list[Any] | None:
         return in_form(self._request, form) if isinstance(self._request, ChatRequest) else None
 
 
