@@ -173,7 +173,7 @@ class Workers(Resident):
             if status is None:
                 self._drop(worker.url, "does not answer")
             else:
-                self._told(worker, status)
+                self._take_status(worker, status)
 
         try:
             await asyncio.gather(*(ask(worker) for worker in list(self._workers.values())))
@@ -192,7 +192,7 @@ class Workers(Resident):
             return await asyncio.shield(task)
         return None
 
-    def _told(self, worker: Worker, status: Status) -> None:
+    def _take_status(self, worker: Worker, status: Status) -> None:
         """Take note of a worker's status; what would be too many models it may not bring."""
         if len({*self.names(), *status.model_names}) > MAX_NAMES:
             status = msgspec.structs.replace(status, model_names=worker.status.model_names)
