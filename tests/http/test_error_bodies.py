@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
-from unilect.http.error_bodies import clean, missing, parse_error, refused_request, too_long
+from unilect.http.error_bodies import clean, missing, parse_error, parse_refusal, too_long
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from unilect.http.error_bodies import clean, missing, parse_error, refused_reque
 )
 def test_refused_request(body: Any, message: str, param: str | None) -> None:
     """A refused request is told in the upstream's words, whichever form its error has."""
-    error = refused_request(msgspec.json.encode(body))
+    error = parse_refusal(msgspec.json.encode(body))
 
     assert (InvalidRequest, param) == (type(error), error.param)
     assert error.message == f"The model's server refused the request: {message}"
@@ -57,7 +57,7 @@ def test_refused_request(body: Any, message: str, param: str | None) -> None:
 def test_odd_shapes(raw: Any) -> None:
     """An error of any shape is the server's error or the request's, and no flaw of ours."""
     assert isinstance(parse_error(raw), BackendError | InvalidRequest)
-    assert isinstance(refused_request(msgspec.json.encode(raw)), InvalidRequest)
+    assert isinstance(parse_refusal(msgspec.json.encode(raw)), InvalidRequest)
     assert isinstance(missing(msgspec.json.encode(raw)), BackendError | InvalidRequest)
 
 
@@ -66,7 +66,7 @@ def test_odd_shapes(raw: Any) -> None:
 )
 def test_refused_without_a_reason(body: bytes) -> None:
     """Whatever stands in the body of a refusal, it is a refusal."""
-    assert type(refused_request(body)) is InvalidRequest
+    assert type(parse_refusal(body)) is InvalidRequest
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_refused_without_a_reason(body: bytes) -> None:
 )
 def test_context_length(body: bytes) -> None:
     """A prompt that is too long is told as such, in every form that servers give it."""
-    assert type(refused_request(body)) is ContextLengthExceeded
+    assert type(parse_refusal(body)) is ContextLengthExceeded
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_numbers_of_too_long_a_prompt(
     message: str, numbers: tuple[int, int] | tuple[None, None]
 ) -> None:
     """The prompt's tokens and the context are read from the words of vLLM, SGLang and OpenAI, where both are there."""
-    error = refused_request(msgspec.json.encode({"error": {"message": message, "code": 400}}))
+    error = parse_refusal(msgspec.json.encode({"error": {"message": message, "code": 400}}))
 
     assert isinstance(error, ContextLengthExceeded)
     assert numbers == (error.prompt_tokens, error.context)

@@ -6,7 +6,7 @@ import msgspec
 
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
-from unilect.http.error_bodies import refused_request
+from unilect.http.error_bodies import parse_refusal
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server.app import all_routes
@@ -20,6 +20,6 @@ def test_routes_stay_in_remedies() -> None:
         path = re.sub(r":[^}]*", "", route.path)
         for told in (path, f"`{route.method} {path}`", f"http://host:8000{path}"):
             message = f"/srv/a.gguf has no template. Use {told}, or ask {told}."
-            error = refused_request(msgspec.json.encode({"error": {"message": message}}))
+            error = parse_refusal(msgspec.json.encode({"error": {"message": message}}))
 
             assert error.message.endswith(f"[path] has no template. Use {told}, or ask {told}.")

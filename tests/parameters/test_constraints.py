@@ -10,7 +10,7 @@ from unilect.backend import Capabilities
 from unilect.engines.gguf import _request as _gguf_request
 from unilect.engines.transformers import _parameters as _hf_parameters
 from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.parameters.constraints import normalize_aliases, told_as
+from unilect.parameters.constraints import normalize_aliases, rename_param
 from unilect.parameters.foreign import CONSTRAINTS
 from unilect.parameters.rules import resolve_parameters
 from unilect.requests import CompletionRequest
@@ -191,7 +191,7 @@ def test_servers(kind: str, name: str, value: Any, expected: set[str] | None) ->
     if expected is None:
         with pytest.raises(UnsupportedParameter) as raised:
             resolve_parameters(request, can)
-        error = told_as(raised.value, names)
+        error = rename_param(raised.value, names)
         assert (name, True) == (error.param, f"`{name}`" in error.message)
         return
 

@@ -16,8 +16,8 @@ from unilect.parameters.rules import (
     ACCEPTED,
     CONSTRAINTS,
     EMULATED,
-    given_fields,
-    ignored_header,
+    collect_fields,
+    format_ignored,
     is_neutral,
     parameters_of,
     resolve_parameters,
@@ -340,13 +340,13 @@ def test_every_parameter_is_in_the_engines_table() -> None:
 
 def test_the_header() -> None:
     """Ignored names are a list in a header."""
-    assert ignored_header(("a", "b_c")) == "a, b_c"
+    assert format_ignored(("a", "b_c")) == "a, b_c"
 
 
 @given(st.lists(st.text(max_size=80), max_size=40))
 def test_the_header_of_any_names(names: list[str]) -> None:
     """Whatever names a client sends, the header is short printable ASCII."""
-    header = ignored_header(names)
+    header = format_ignored(names)
 
     assert header.isascii()
     assert header.isprintable()
@@ -420,4 +420,4 @@ def test_names_that_a_template_may_not_be_told() -> None:
 def test_fields_that_are_set(fields: dict[str, Any]) -> None:
     """What another dialect has set is found, also where it is false, and nothing else is."""
     own = {"messages": [Message("user", "Hi")], "max_tokens": 5}
-    assert own | fields == given_fields(ChatRequest(**own, **fields))
+    assert own | fields == collect_fields(ChatRequest(**own, **fields))

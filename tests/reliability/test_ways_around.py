@@ -18,7 +18,7 @@ from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.gateway import _counters
 from unilect.gateway import limits as limits_module
 from unilect.gateway._counters import Claim, MemoryCounters
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 from unilect.routing.registry import Model, Registry
@@ -37,7 +37,7 @@ class Plain(Backend):
     """A backend without tools, formats and a tokenizer: it says the same text, and counts bytes of prompts and letters of answers."""
 
     capabilities = Capabilities(
-        parameters=honoured(names("max_tokens temperature seed stop logprobs"), ("n", "best_of", "echo")),
+        parameters=declare_support(names("max_tokens temperature seed stop logprobs"), ("n", "best_of", "echo")),
         fans_out=True,
         context=4096,
         embeddings=True,

@@ -13,7 +13,7 @@ from unilect.config.server import Config
 from unilect.context import IN_HAND, Context
 from unilect.families import FAMILIES
 from unilect.gateway.claims import Size
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.ranking import RerankRequest
 from unilect.requests import (
     ChatRequest,
@@ -138,7 +138,9 @@ async def test_what_a_model_makes_of_a_completion() -> None:
 @pytest.mark.parametrize("form", [family.name for family in FAMILIES])
 def test_tools_in_the_prompt(form: str) -> None:
     """What is written around tools into the prompt of a backend that has none is part of the bound; a call that must come is asked for three times."""
-    can = Capabilities(parameters=honoured(names("max_tokens"), []), tool_form=form, context=4096)
+    can = Capabilities(
+        parameters=declare_support(names("max_tokens"), []), tool_form=form, context=4096
+    )
 
     class Bare(Echo):
         capabilities = can

@@ -15,7 +15,7 @@ from unilect.errors import ConstraintViolated, InvalidRequest, UnilectError, Uns
 from unilect.events import Answer, Event, Finish, Fold, Progress, TextDelta, ToolCallDelta, Usage
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
@@ -60,7 +60,7 @@ class Says(Backend):
     def __init__(
         self, *texts: str | Sequence[Event], native: Sequence[str] = (), **can: Any
     ) -> None:
-        parameters = honoured((*PLAIN, *native), ("n",))
+        parameters = declare_support((*PLAIN, *native), ("n",))
         self.capabilities = Capabilities(
             parameters=parameters, **{"fans_out": True, "tool_form": "hermes"} | can
         )

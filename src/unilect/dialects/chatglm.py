@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from unilect.bounds import LARGE_BYTES
 from unilect.dialects.openai import chat as openai_chat
-from unilect.dialects.openai.chunks import encode_json, ignored_object
+from unilect.dialects.openai.chunks import encode_json, unilect_field
 from unilect.events import Answer
 from unilect.parameters.rules import refusal
 from unilect.requests import MAX_MESSAGES, Count, Request, Text
@@ -114,5 +114,5 @@ def body(asked: LangChainRequest, answer: Answer, ignored: tuple[str, ...]) -> b
             "status": 200,
             "time": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         }
-        | ignored_object(ignored)
+        | unilect_field(ignored)
     )

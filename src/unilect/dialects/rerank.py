@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
-from unilect.dialects.openai.chunks import encode_json, ignored_object
+from unilect.dialects.openai.chunks import encode_json, unilect_field
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.parameters.rules import refusal
 from unilect.ranking import MAX_DOCUMENTS, Document, Ranking, RerankRequest, cut_name
@@ -60,10 +60,10 @@ def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
     service = site.service
 
-    async def answered(request: web.Request, version: str = "1") -> web.Response:
+    async def answer(request: web.Request, version: str = "1") -> web.Response:
         asked = await decoded(request, decode)
         if isinstance(asked, TextsRequest):
-            return await _answered_texts(request, service, asked)
+            return await _answer_texts(request, service, asked)
         model, ranking, ignored = await service.rerank(asked)
         names = (*left_out(asked), *ignored, *map(cut_name, ranking.cut))
         await asyncio.sleep(0)  # each pass over large documents takes its time
@@ -71,15 +71,15 @@ def routes(site: Site) -> list[Route]:
 
     async def create_rerank(request: web.Request) -> web.StreamResponse:
         """Rank documents for a query."""
-        return await answered(request)
+        return await answer(request)
 
     async def create_reranking(request: web.Request) -> web.StreamResponse:
         """Rank documents for a query, under llama-server's other name for it."""
-        return await answered(request)
+        return await answer(request)
 
     async def create_rerank_v2(request: web.Request) -> web.StreamResponse:
         """Rank documents for a query, as version 2 of Cohere's API."""
-        return await answered(request, "2")
+        return await answer(request, "2")
 
     summary = "Rank documents for a query"
     return [
@@ -89,7 +89,7 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-async def _answered_texts(
+async def _answer_texts(
     request: web.Request, service: Service, asked: TextsRequest
 ) -> web.Response:
     """The answer in TEI's form."""
@@ -114,14 +114,14 @@ def decode(body: bytes, raw: RawFields | None = None) -> RerankRequest | TextsRe
     """
     fields = raw_fields_of(body.removeprefix(BOM_UTF8)) if raw is None else raw
     if "documents" in fields or "texts" not in fields:
-        return _checked(_decoder.decode(body, fields))
+        return _check(_decoder.decode(body, fields))
     request = _texts_decoder.decode(body, fields)
     if (request.truncation_direction or "right").lower() != "right":
         raise refusal("truncation_direction", "a text is cut at its end")
     return request
 
 
-def _checked(request: RerankRequest) -> RerankRequest:
+def _check(request: RerankRequest) -> RerankRequest:
     """
     Raises:
         InvalidRequest: A document has no text, or what cannot be ranked.
@@ -204,7 +204,7 @@ def encode(
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "meta": {"api_version": {"version": version}, "billed_units": {"search_units": 1}},
     }
-    return encode_json(body | ignored_object(ignored))
+    return encode_json(body | unilect_field(ignored))
 
 
 def encode_texts(asked: TextsRequest, ranking: Ranking) -> bytes:

@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
         elif self._paused or data.endswith(_LAST_CHUNK):
             self._wake()
         elif self._gathering is None:
-            self._gathering = self._loop.call_later(self.gather_s, self._gathered)
+            self._gathering = self._loop.call_later(self.gather_s, self._end_gathering)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop when the connection has ended, in order or not."""
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
         self._timer_at = self._silent_at
         self._timer = self._loop.call_at(self._silent_at, self._tick)
 
-    def _gathered(self) -> None:
+    def _end_gathering(self) -> None:
         """The time to gather bytes is over; what came may have been taken meanwhile, and a wait that has begun since goes on."""
         self._gathering = None
         if self.unread:
@@ -256,10 +256,10 @@ def parse_head(head: bytes) -> Head:
     Raises:
         ProtocolError: The head is malformed, or does not tell where its body ends.
     """
-    return _parsed_before(head) if len(head) <= _SHORT_HEAD_BYTES else _parsed(head)
+    return _parse_cached(head) if len(head) <= _SHORT_HEAD_BYTES else _parse(head)
 
 
-def _parsed(head: bytes) -> Head:
+def _parse(head: bytes) -> Head:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status, _, _ = rest.partition(" ")
@@ -282,4 +282,4 @@ def _parsed(head: bytes) -> Head:
 
 
 # a server begins many of its answers with the same bytes, or with the same within a second
-_parsed_before = lru_cache(256)(_parsed)
+_parse_cached = lru_cache(256)(_parse)

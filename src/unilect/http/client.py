@@ -46,8 +46,8 @@ from unilect.http.error_bodies import (
     error_text,
     missing,
     no_stream,
+    parse_refusal,
     plain,
-    refused_request,
     too_many,
 )
 from unilect.redact import redacted
@@ -159,7 +159,7 @@ class HttpServer:
         request = self._request(method, path, body)
         try:
             while True:
-                kept = self._kept()
+                kept = self._take_idle()
                 response = Response(self, kept or await self._connect(), gather_s)
                 try:
                     await response.begin(request)
@@ -171,7 +171,7 @@ class HttpServer:
                     if not response.status:
                         await response.aclose()
         except (ConnectionError, ProtocolError, Silence) as error:
-            raise self.translated(error) from error
+            raise self.translate(error) from error
         if response.status != 200 or not response.kind.startswith(kind):
             await self._refuse(request, response)
         return response
@@ -204,7 +204,7 @@ class HttpServer:
             reason=f"The model's server cannot be reached: {reason}.",
         )
 
-    def translated(self, error: Exception) -> UnilectError:
+    def translate(self, error: Exception) -> UnilectError:
         """The unilect error for a failed exchange."""
         match error:
             case Silence():
@@ -234,7 +234,7 @@ class HttpServer:
             body,
         )
 
-    def _kept(self) -> Connection | None:
+    def _take_idle(self) -> Connection | None:
         """A kept connection without unsolicited bytes."""
         while self._idle:
             connection = self._idle.pop()
@@ -385,7 +385,7 @@ class Response:
                 payload = body.feed(payload)
         except (ConnectionError, ProtocolError, Silence) as error:
             self.broken = True
-            raise self._server.translated(error) from error
+            raise self._server.translate(error) from error
         if body is not None and body.done:
             self.complete = not body.rest and self._keeps
         if not payload:
@@ -454,7 +454,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
     if status == 200:
         return
     if status in REFUSED:
-        raise missing(body) if status == 404 else refused_request(body)
+        raise missing(body) if status == 404 else parse_refusal(body)
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
         raise too_many(body, retry_after_s)

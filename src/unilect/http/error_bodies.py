@@ -74,17 +74,17 @@ def missing(body: bytes) -> UnilectError:
         return NoSuchPath()
     if _NO_MODEL.search(told.replace("_", " ")):
         return NoSuchModel()
-    return refused_request(body)
+    return parse_refusal(body)
 
 
-def refused_request(body: bytes) -> UnilectError:
+def parse_refusal(body: bytes) -> UnilectError:
     """The error for a request that the upstream refuses, from the body of the answer."""
     error = _error_object(plain(body))
     if error is None:
         return InvalidRequest(
             "The model's server refused the request without a reason. Send fewer parameters, or ask its operator."
         )
-    return _judged(error, refused=True)
+    return _classify(error, refused=True)
 
 
 def parse_error(raw: Any) -> UnilectError | None:
@@ -97,7 +97,7 @@ def parse_error(raw: Any) -> UnilectError | None:
     if isinstance(raw, dict) and "choices" in raw and not raw.get("error"):
         return None
     error = _error_object(raw)
-    return None if error is None else _judged(error, refused=False)
+    return None if error is None else _classify(error, refused=False)
 
 
 def too_many(body: bytes, retry_after_s: float | None) -> RateLimited:
@@ -149,7 +149,7 @@ def for_log(text: str) -> str:
     return f" ({told}its words may repeat the request, and are left out)"
 
 
-def reported(text: Any) -> BackendError:
+def server_fault(text: Any) -> BackendError:
     """The error for a fault of its own that a server tells in its answer."""
     words = clean(text)
     return BackendError(f"{REPORTED}: {words}", logged=f"{REPORTED}{for_log(words)}.")
@@ -163,7 +163,7 @@ def plain(body: bytes) -> Any:
         return None
 
 
-def typed(body: bytes, kind: type[_T], otherwise: str) -> _T:
+def decode_body(body: bytes, kind: type[_T], otherwise: str) -> _T:
     """
     A body of a known type.
 
@@ -223,7 +223,7 @@ _LEAST_FASTCHAT = (
 )
 
 
-def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
+def _classify(error: dict[str, Any], refused: bool) -> UnilectError:
     """
     The unilect error for an upstream's, from its type, code and text.
 
@@ -241,7 +241,7 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
         or any(words in message.lower() for words in _TOO_LONG)
     ):
         told = f"The model's server refused the request: its prompt is too long{for_log(message)}."
-        return _counted(ContextLengthExceeded(message, logged=told), error["message"])
+        return _with_counts(ContextLengthExceeded(message, logged=told), error["message"])
     if number == 429 or number // 100 == 429 or kind == "rate_limit_error":
         return _too_many(code)
     if number == 503 or kind in _OVERLOADED:
@@ -253,7 +253,7 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     elif number in REFUSED or kind == "invalid_request_error":
         refused = True
     if not refused:
-        return reported(error["message"])
+        return server_fault(error["message"])
     param = error.get("param")
     return InvalidRequest(
         f"The model's server refused the request: {message}",
@@ -284,7 +284,7 @@ def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
     ).counted(prompt_tokens, context)
 
 
-def _counted(error: ContextLengthExceeded, message: Any) -> ContextLengthExceeded:
+def _with_counts(error: ContextLengthExceeded, message: Any) -> ContextLengthExceeded:
     """An error with the numbers that a server's message has; servers of several kinds write them in words only."""
     if not isinstance(message, str):
         return error

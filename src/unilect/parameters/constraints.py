@@ -80,7 +80,7 @@ def normalize_aliases(
         and (form is None or not request.grammar)
     ):
         return request, {}
-    names = _stated(request)
+    names = _list_constraints(request)
     if len(names) > 1:
         first, second = sorted(names[:2], key=lambda name: name == "response_format")
         raise InvalidRequest(
@@ -95,7 +95,7 @@ def normalize_aliases(
         raw = request.raw_fields[name]
         if len(memoryview(raw)) > 2 * MAX_BYTES:
             raise _wrong(name, f"the maximum is {MAX_BYTES} bytes")
-        found = _read(name, _decoded(name, raw))
+        found = _read(name, _decode(name, raw))
     raw_fields = {field: raw for field, raw in request.raw_fields.items() if field != name}
     known = dict.fromkeys({"response_format", name} & parameters_of(type(request)))
     request = msgspec.structs.replace(request, raw_fields=raw_fields, **known)
@@ -126,7 +126,7 @@ def support(capabilities: Capabilities) -> dict[str, Support]:
     return found
 
 
-def told_as(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
+def rename_param(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
     """An error that names a constraint as the client does."""
     ours = error.param or ""
     if (theirs := names.get(ours)) is not None:
@@ -135,7 +135,7 @@ def told_as(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
     return error
 
 
-def _stated(request: GenerationRequest) -> list[str]:
+def _list_constraints(request: GenerationRequest) -> list[str]:
     """The names of the constraints that a client has set."""
     names = []
     if request.response_format is not None and not isinstance(request.response_format, TextFormat):
@@ -152,13 +152,13 @@ def _is_said(request: GenerationRequest, name: str) -> bool:
     """True for a constraint that our own parameter says too."""
     same = (getattr(request, ours) for ours in SAME_AS.get(name, ()))
     said = [value for value in same if value]
-    return bool(said) and _decoded(name, request.raw_fields[name]) in said
+    return bool(said) and _decode(name, request.raw_fields[name]) in said
 
 
 def _is_nothing(name: str, raw: Raw) -> bool:
     if len(memoryview(raw)) > 16:
         return False
-    value = _decoded(name, raw)
+    value = _decode(name, raw)
     return value is None or value in CHANGES_ANSWER[name]
 
 
@@ -191,7 +191,7 @@ def _of_format(request: GenerationRequest) -> _Schema | _Grammar:
     raise _wrong("response_format", "expected a form of answers")
 
 
-def _structured(name: str, value: Any) -> _Schema | _Grammar:
+def _read_structured(name: str, value: Any) -> _Schema | _Grammar:
     """vLLM's field of fields: one of them is a constraint."""
     if not isinstance(value, dict):
         raise _wrong(name, "expected an object", WrongType)
@@ -206,12 +206,12 @@ def _structured(name: str, value: Any) -> _Schema | _Grammar:
     try:
         return _read(_STRUCTURED[forms[0]], given[forms[0]])
     except InvalidRequest as error:
-        raise told_as(error, {_STRUCTURED[forms[0]]: f"{name}.{forms[0]}"}) from error
+        raise rename_param(error, {_STRUCTURED[forms[0]]: f"{name}.{forms[0]}"}) from error
 
 
 def _schema(name: str, value: Any) -> _Schema:
     if isinstance(value, str):
-        value = _decoded(name, value.encode())
+        value = _decode(name, value.encode())
     if not isinstance(value, dict):
         raise _wrong(name, "expected a JSON Schema, as an object or a JSON string", WrongType)
     return _Schema(value)
@@ -235,7 +235,7 @@ def _choice(name: str, value: Any) -> _Grammar:
         choices = " | ".join(dict.fromkeys(map(literal, value)))
     except ValueError as error:
         raise InvalidRequest(f"`{name}` cannot be compiled: {error}.", param=name) from error
-    return _bounded(name, f"root ::= {choices}\n")
+    return _make_grammar(name, f"root ::= {choices}\n")
 
 
 def _grammar(name: str, value: Any) -> _Grammar:
@@ -243,10 +243,10 @@ def _grammar(name: str, value: Any) -> _Grammar:
     if not isinstance(value, str) or not value.strip():
         raise _wrong(name, "expected a grammar, as a string", WrongType)
     known = "::=" in value or value.lstrip().startswith("%llguidance")
-    return _bounded(name, value if known else f"%llguidance {{}}\n{value}")
+    return _make_grammar(name, value if known else f"%llguidance {{}}\n{value}")
 
 
-def _bounded(name: str, grammar: str) -> _Grammar:
+def _make_grammar(name: str, grammar: str) -> _Grammar:
     if len(grammar) > MAX_BYTES:
         raise _wrong(
             name, f"as a grammar it has {len(grammar)} characters; the maximum is {MAX_BYTES}"
@@ -280,7 +280,7 @@ _GRAMMARS = {
     "ebnf": _grammar,
     "grammar_string": _grammar,
 }
-_EITHER = {"structured_outputs": _structured}
+_EITHER = {"structured_outputs": _read_structured}
 
 
 def _read(name: str, value: Any) -> _Schema | _Grammar:
@@ -290,7 +290,7 @@ def _read(name: str, value: Any) -> _Schema | _Grammar:
     return read(name, value)
 
 
-def _decoded(name: str, written: bytes | Raw) -> Any:
+def _decode(name: str, written: bytes | Raw) -> Any:
     try:
         return msgspec.json.decode(written)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -145,9 +145,10 @@ def resolve_parameters(
         UnsupportedParameter: A parameter has an effect and is not honoured.
     """
     ignored: list[str] = []
-    fields, kept, unlisted = parameters_of(type(request)), _kept(type(request)), _unlisted(can)
+    fields, kept = parameters_of(type(request)), _ignorable_fields(type(request))
+    unlisted = _default_support(can)
     emulated = EMULATED if isinstance(request, ChatRequest) else ()
-    for name in request.raw_fields or given_fields(request):
+    for name in request.raw_fields or collect_fields(request):
         if name in kept:
             continue
         if name in fields and name != _NOT_KEPT:
@@ -158,7 +159,7 @@ def resolve_parameters(
             continue
         strict = unsupported == "refuse" and not (name in _WITHOUT_EFFECT or name in optional)
         if (support == "refused" and strict) or name in CONSTRAINTS:
-            raise _refused(name, fields)
+            raise _refusal_of(name, fields)
         ignored.append(name)
     return _left(request, ignored, can) if ignored or _of_template(request) else (request, ())
 
@@ -197,7 +198,7 @@ def _left(
 
 def honours(capabilities: Capabilities, name: str) -> bool:
     """Return True if a backend itself honours a parameter that any backend may have."""
-    return capabilities.parameters.get(name, _unlisted(capabilities)) in _HONOURED
+    return capabilities.parameters.get(name, _default_support(capabilities)) in _HONOURED
 
 
 def _without(request: RequestT, names: Collection[str]) -> RequestT:
@@ -207,7 +208,7 @@ def _without(request: RequestT, names: Collection[str]) -> RequestT:
     return msgspec.structs.replace(request, raw_fields=raw_fields, **known)
 
 
-def _unlisted(capabilities: Capabilities) -> Support | None:
+def _default_support(capabilities: Capabilities) -> Support | None:
     """The support of a parameter that a backend does not list."""
     return "native" if capabilities.passes_unknown else None
 
@@ -227,11 +228,11 @@ def _support(request: Request, name: str, capabilities: Capabilities) -> Support
         )
     if name in _every_parameter():
         return None if name in _WITHOUT_EFFECT else "refused"
-    support = capabilities.parameters.get(name, _unlisted(capabilities))
+    support = capabilities.parameters.get(name, _default_support(capabilities))
     return "refused" if support is None and name in foreign.CHANGES_ANSWER else support
 
 
-def _refused(name: str, fields: frozenset[str]) -> UnsupportedParameter:
+def _refusal_of(name: str, fields: frozenset[str]) -> UnsupportedParameter:
     """The error for a parameter that the backend lacks, or that another endpoint has."""
     if name in fields or name not in _every_parameter():
         return refusal(name, foreign.INSTEAD.get(name, _NOT_HONOURED))
@@ -242,7 +243,7 @@ def _refused(name: str, fields: frozenset[str]) -> UnsupportedParameter:
     )
 
 
-def filled(
+def fill_defaults(
     request: RequestT, defaults: Mapping[str, Any], can: Capabilities | None = None
 ) -> RequestT:
     """
@@ -266,14 +267,14 @@ def refuses(can: Capabilities, name: str) -> bool:
     return can.parameters.get(name) == "refused"
 
 
-def limited(request: GenerationT, most: int) -> tuple[GenerationT, str]:
+def limit_tokens(request: GenerationT, most: int) -> tuple[GenerationT, str]:
     """A request for at most so many tokens, and the name of the parameter that asks for more."""
     given = {name: getattr(request, name) for name in ("max_completion_tokens", "max_tokens")}
     names = [name for name, limit in given.items() if limit is not None and limit > most]
     return request.changed(**dict.fromkeys(names, most)), names[0]
 
 
-def ignored_header(ignored: Sequence[str]) -> str:
+def format_ignored(ignored: Sequence[str]) -> str:
     """The names for a header: clients choose them, so each is quoted like a part of a URL, and they are bounded."""
     names = [quote(name[:_HEADER_NAME], safe="") for name in ignored[:_HEADER_NAMES]]
     return ", ".join(names if len(ignored) <= _HEADER_NAMES else [*names, "..."])
@@ -414,7 +415,7 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
     return foreign.is_said(name, value, msgspec.structs.asdict(request))
 
 
-def given_fields(request: Request) -> dict[str, Any]:
+def collect_fields(request: Request) -> dict[str, Any]:
     """
     The fields that are set in a request that another dialect built.
 
@@ -437,7 +438,7 @@ def parameters_of(kind: type[Request]) -> frozenset[str]:
 
 
 @cache
-def _kept(kind: type[Request]) -> frozenset[str]:
+def _ignorable_fields(kind: type[Request]) -> frozenset[str]:
     """Return the fields that every backend may leave to the server, or ignore."""
     return kind.gateway_fields | (ACCEPTED - {_NOT_KEPT})
 

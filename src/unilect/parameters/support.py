@@ -19,7 +19,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def honoured(native: Iterable[str], emulated: Iterable[str]) -> dict[str, Support]:
+def declare_support(native: Iterable[str], emulated: Iterable[str]) -> dict[str, Support]:
     """All parameters: those that are neither native nor emulated are refused."""
     found: dict[str, Support] = dict.fromkeys(_ALL, "refused")
     return found | dict.fromkeys(native, "native") | dict.fromkeys(emulated, "emulated")

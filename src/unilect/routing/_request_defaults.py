@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from unilect.config.model import ModelConfig
 from unilect.errors import ConfigError
-from unilect.parameters.rules import filled
+from unilect.parameters.rules import fill_defaults
 from unilect.requests import ChatRequest, CompletionRequest, Message, Prompt
 from unilect.templates import ChatTemplate, find
 
@@ -34,7 +34,7 @@ def request_defaults(config: ModelConfig) -> Prepare:
     def prepare(request: AnyRequest) -> AnyRequest:
         words = list(config.stop)
         if isinstance(request, CompletionRequest):
-            request = filled(request, config.completion_defaults)
+            request = fill_defaults(request, config.completion_defaults)
         if template is not None and isinstance(request, CompletionRequest):
             request = wrap_prompts(request, template)
             words += template.stop

@@ -23,7 +23,7 @@ from unilect.backend import Batches, Capabilities
 from unilect.context import in_hand
 from unilect.errors import UnilectError
 from unilect.events import Event, Finish, Opaque, Progress, TextDelta, ToolCallDelta, Usage
-from unilect.parameters.rules import ACCEPTED, is_neutral, limited
+from unilect.parameters.rules import ACCEPTED, is_neutral, limit_tokens
 from unilect.parameters.support import names
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Message
 from unilect.routing import _tools as tools
@@ -91,7 +91,7 @@ def seam_of(
     if limit is not None and tokens > again:
         spent = tokens >= limit
         if (left := max(1, limit - tokens + again)) < limit:
-            request, _ = limited(request, left)
+            request, _ = limit_tokens(request, left)
     sent = text[: len(text) - len(expected)]
     stops = request.stop_words
     if sent:

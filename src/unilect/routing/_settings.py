@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from unilect.backend import Capabilities
 from unilect.errors import BackendUnavailable
-from unilect.parameters.rules import Unsupported, filled
+from unilect.parameters.rules import Unsupported, fill_defaults
 
 #: failed: its last start has failed. out: no backend of it can be asked. leaving: taken out by a reload, its last requests run.
 State: TypeAlias = Literal[
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
     def apply(self, request: Any, can: Capabilities | None = None) -> Any:
         """The request with all that it leaves out, but for defaults that a backend which can do so much refuses."""
         request = self.prepare(request)
-        return filled(request, self.defaults, can) if self.defaults else request
+        return fill_defaults(request, self.defaults, can) if self.defaults else request
 
 
 def name_idle(error: BackendUnavailable, idle: Callable[[], list[str]]) -> BackendUnavailable:

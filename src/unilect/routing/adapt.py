@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from unilect.backend import Capabilities
 from unilect.errors import InvalidRequest, UnilectError, UnsupportedOperation
-from unilect.parameters.constraints import normalize_aliases, told_as
-from unilect.parameters.rules import limited, resolve_parameters
+from unilect.parameters.constraints import normalize_aliases, rename_param
+from unilect.parameters.rules import limit_tokens, resolve_parameters
 from unilect.ranking import RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, ImagePart
 from unilect.routing._settings import Settings
@@ -62,7 +62,7 @@ def adapt(
         request, lowered = _limit_tokens(request, can.context, allowed)
         check_kind(request, model, can)
     except UnilectError as error:
-        raise told_as(error, names) from error.__cause__
+        raise rename_param(error, names) from error.__cause__
     return Fitted(request, ignored, lowered, names)
 
 
@@ -94,7 +94,7 @@ def _limit_tokens(
         return request.changed(**{name: allowed}), name
     if limit is None or context is None or limit <= context:
         return request, ""
-    return limited(request, context)
+    return limit_tokens(request, context)
 
 
 def check_kind(

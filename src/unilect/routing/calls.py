@@ -111,7 +111,7 @@ class Calls:
         try:
             return await self.call(request.model, prepare_and_ask)
         except UnilectError as error:
-            raise foreign_constraints.told_as(error, names) from error
+            raise foreign_constraints.rename_param(error, names) from error
 
     async def _at_hand(self, chat: ChatRequest, can: Capabilities) -> ChatRequest:
         """A chat with the images that its backend would not fetch; errors as `Images.inline`."""

@@ -20,7 +20,7 @@ from unilect.context import BATCH, in_hand
 from unilect.errors import ContextLengthExceeded, UnilectError
 from unilect.events import Event, Usage
 from unilect.gateway.account import Accounts
-from unilect.parameters.constraints import told_as
+from unilect.parameters.constraints import rename_param
 from unilect.parameters.rules import refusal
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
@@ -137,7 +137,7 @@ class Run:
             if whole:
                 yield thoughts.count(whole)
         except UnilectError as error:
-            told_as(error, self._fitted.names)
+            rename_param(error, self._fitted.names)
             if isinstance(error, ContextLengthExceeded) and error.param is None:
                 error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
             raise

@@ -26,7 +26,7 @@ from unilect.backend import Batches
 from unilect.context import Queued, ended_by, in_hand
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
-from unilect.parameters.rules import ignored_header
+from unilect.parameters.rules import format_ignored
 from unilect.routing.registry import Model
 from unilect.web.aiohttp_internals import Stream, Whole
 
@@ -239,7 +239,7 @@ def headers_of(
     if context.headers:
         headers |= context.headers
     if ignored:
-        headers["X-Unilect-Ignored"] = ignored_header(ignored)
+        headers["X-Unilect-Ignored"] = format_ignored(ignored)
     if context.queued is not None:
         headers |= _of_queue(context.queued)
     if of_all := request[HEADERS]:

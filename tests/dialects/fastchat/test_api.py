@@ -10,7 +10,7 @@ from appserver import App, chunks, serving
 from engine import Spy, engine
 from unilect.config.server import Config
 from unilect.dialects.fastchat._api import TokenCheckRequest
-from unilect.dialects.fastchat._worker import decoded
+from unilect.dialects.fastchat._worker import decode_call
 from unilect.errors import ContextLengthExceeded, WrongType
 
 
@@ -25,7 +25,7 @@ async def app() -> AsyncIterator[App]:
 def test_bad_checks(body: bytes) -> None:
     """A token check without its fields is refused."""
     with pytest.raises(WrongType):
-        decoded(body, TokenCheckRequest)
+        decode_call(body, TokenCheckRequest)
 
 
 async def test_a_raw_prompt_is_answered_as_a_chat(app: App) -> None:

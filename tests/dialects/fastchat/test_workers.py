@@ -116,10 +116,10 @@ async def test_refresh_drops_the_dead() -> None:
         await workers.refresh()
 
         assert Status(["x"], 2, 3) == workers.status()
-        await workers.lost(fake.url)
+        await workers.report_lost(fake.url)
         assert ["x"] == workers.names()
         await workers.aclose()
-    await workers.lost(fake.url)
+    await workers.report_lost(fake.url)
     assert [] == workers.names()
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.context import IN_HAND, Context
-from unilect.dialects.messages._conversation import signed
+from unilect.dialects.messages._conversation import sign_thought
 from unilect.dialects.messages._encoder import MessageEncoder
 from unilect.errors import BackendError, EngineOverloaded
 from unilect.events import (
@@ -172,7 +172,7 @@ def test_thoughts() -> None:
 def test_omitted_thoughts() -> None:
     """Where the client wants no text of thoughts it is in the signature, and the text is empty."""
     batches: list[list[Event]] = [[ReasoningDelta("h"), ReasoningDelta("m"), Finish("stop"), DONE]]
-    thought = {"type": "thinking", "thinking": "", "signature": signed("hm")}
+    thought = {"type": "thinking", "thinking": "", "signature": sign_thought("hm")}
 
     assert blocks(stream(*batches, omits_thoughts=True)) == [thought]
     assert whole(*batches, omits_thoughts=True)["content"] == [thought]

@@ -8,7 +8,7 @@ import pytest
 from messages_bodies import HEAD, OBJECT, TOOLS
 from unilect.backend import Capabilities
 from unilect.context import IN_HAND, Context
-from unilect.dialects.messages._conversation import MARK, signed
+from unilect.dialects.messages._conversation import MARK, sign_thought
 from unilect.dialects.messages._errors import ThreadNotFound, envelope
 from unilect.dialects.messages._request import DecodedBody, decode, read
 from unilect.errors import InvalidRequest, UnilectError, UnsupportedParameter
@@ -251,7 +251,7 @@ def test_documents_and_search_results_are_text() -> None:
 
 def test_an_omitted_thought_comes_back() -> None:
     """The text of a thought that was omitted is read from the signature that it was put into."""
-    block = {"type": "thinking", "thinking": "", "signature": signed("so be it")}
+    block = {"type": "thinking", "thinking": "", "signature": sign_thought("so be it")}
 
     asked = decoded(USER, assistant(block, text("a")), USER)
 

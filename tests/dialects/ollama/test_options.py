@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.backend import Capabilities
-from unilect.dialects.ollama._messages import MAX_CONTEXT, context_of, said_in
+from unilect.dialects.ollama._messages import MAX_CONTEXT, context_of, read_context
 from unilect.dialects.ollama._options import option_fields, seconds_of, think_fields
 from unilect.errors import InvalidRequest
 
@@ -110,7 +110,7 @@ def test_contexts_of_texts(said: list[Any]) -> None:
     numbers = context_of(said)
 
     assert numbers is not None
-    assert said == said_in(numbers)
+    assert said == read_context(numbers)
     assert all(0 <= number < 2**32 for number in numbers)
 
 
@@ -128,7 +128,7 @@ def test_a_context_without_end() -> None:
 def test_any_context(numbers: list[int]) -> None:
     """Numbers that are no `context` of this server's are refused."""
     if not numbers:
-        assert [] == said_in(numbers)
+        assert [] == read_context(numbers)
         return
     with pytest.raises(InvalidRequest, match="context"):
-        said_in(numbers)
+        read_context(numbers)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.dialects.openai.embeddings import MAX_INPUTS, decode, encode, shortened
+from unilect.dialects.openai.embeddings import MAX_INPUTS, decode, encode, shorten
 from unilect.errors import InvalidRequest
 from unilect.requests import EmbeddingRequest, Embeddings
 
@@ -58,7 +58,7 @@ def test_ignored_parameters() -> None:
 )
 def test_shortened(vector: list[float], dimensions: int, expected: list[float]) -> None:
     """A shortened vector has unit length again, a whole one is left as it is."""
-    assert expected == shortened(vector, dimensions)
+    assert expected == shorten(vector, dimensions)
 
 
 @given(
@@ -68,7 +68,7 @@ def test_shortened(vector: list[float], dimensions: int, expected: list[float]) 
 )
 def test_shortened_has_unit_length(vector: list[float]) -> None:
     """Any vector that is shortened has the length 1."""
-    head = shortened(vector, len(vector) - 1)
+    head = shorten(vector, len(vector) - 1)
 
     assert math.isclose(1.0, math.hypot(*head), rel_tol=1e-9)
 

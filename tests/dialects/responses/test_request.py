@@ -11,7 +11,7 @@ from appserver import App, serving, upstream
 from engine import ENGINES_IN_CI, engine
 from responses_client import client, events, says
 from scripted import HELLO, scripted, small
-from unilect.dialects.responses._request import PromptRequest, items_of, placed, prompt_of
+from unilect.dialects.responses._request import PromptRequest, items_of, place_items, prompt_of
 from unilect.web.decode import BodyDecoder
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -185,7 +185,7 @@ def test_what_changes_a_template() -> None:
     """The prompt whose tokens are counted is made with what a client tells the template, as the answer's is."""
     fields = {"chat_template_kwargs": {"a": 1}, "enable_thinking": False, "add_generation_prompt": False, "continue_final_message": True}  # fmt: skip
     asked = BodyDecoder(PromptRequest).decode(json.dumps({"input": "x", "max_tokens": 5} | fields).encode())  # fmt: skip
-    chat, _ = prompt_of(asked, placed(asked, [], items_of(asked)))
+    chat, _ = prompt_of(asked, place_items(asked, [], items_of(asked)))
 
     assert fields == {name: getattr(chat, name) for name in fields}
     assert chat.max_tokens is None

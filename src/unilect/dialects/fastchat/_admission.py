@@ -133,7 +133,7 @@ class Admission:
     def _has_token(self, request: web.Request) -> bool:
         if self._is_caller(request.headers):
             return True
-        sent = _sent_token(request.headers.get("Authorization", ""))
+        sent = _parse_token(request.headers.get("Authorization", ""))
         return self._token is not None and hmac.compare_digest(
             sent.encode("utf-8", "surrogateescape"), self._token.encode()
         )
@@ -202,7 +202,7 @@ def _plain(address: IpAddress) -> IpAddress:
     return mapped or address
 
 
-def _sent_token(authorization: str) -> str:
+def _parse_token(authorization: str) -> str:
     """The token of a header: `Bearer TOKEN`, or the password of Basic authentication."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":

@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from unilect.backend import Backend
-from unilect.dialects.fastchat._worker import decoded as decoded_call
+from unilect.dialects.fastchat._worker import decode_call
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
@@ -56,8 +56,8 @@ def routes(site: Site) -> list[Route]:
 
     async def check_tokens(request: web.Request) -> web.StreamResponse:
         """Say which prompts fit into the context of their models."""
-        items = decoded_call(await request.read(), TokenCheckRequest).prompts
-        checked = [await _checked(service, item, at == 0) for at, item in enumerate(items)]
+        items = decode_call(await request.read(), TokenCheckRequest).prompts
+        checked = [await _check_item(service, item, at == 0) for at, item in enumerate(items)]
         return json_answer(request, encode_json({"prompts": checked}))
 
     async def create_engine_embedding(request: web.Request) -> web.StreamResponse:
@@ -65,7 +65,7 @@ def routes(site: Site) -> list[Route]:
         asked = await decoded(request, openai_embeddings.decode)
         if asked.model is None:
             asked = asked.changed(model=request.match_info["model"])
-        return await openai_embeddings.answered(request, service, asked)
+        return await openai_embeddings.answer(request, service, asked)
 
     chat, check = "/api/v1/chat/completions", "/api/v1/token_check"
     embed, of_url = "/v1/engines/{model:.+}/embeddings", "Embed texts with the model of the URL"
@@ -78,7 +78,7 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-async def _checked(service: Service, item: Item, counts: bool) -> dict[str, bool | int | None]:
+async def _check_item(service: Service, item: Item, counts: bool) -> dict[str, bool | int | None]:
     async def ask(model: Model, backend: Backend) -> tuple[int, int | None]:
         count = await backend.count_tokens(item.prompt)
         return count, backend.capabilities.context

@@ -21,7 +21,7 @@ from unilect.dialects.fastchat._worker import (
     FRAMES,
     WORKER_CALLS,
     answer,
-    decoded,
+    decode_call,
     error_frame,
     worker_routes,
 )
@@ -95,7 +95,7 @@ class Calls:
         """Take a worker in."""
         self._admission.check(request)
         self._registrations.take(request.remote or "")
-        asked = decoded(await request.read(), Registration)
+        asked = decode_call(await request.read(), Registration)
         address = await self._admission.address_of(request, worker_url(asked.worker_name))
         await self._workers.register(asked, address)
         return answer(request, None)
@@ -104,7 +104,7 @@ class Calls:
         """Note that a worker lives."""
         self._admission.check(request)
         self._heart_beats.take(request.remote or "")
-        beat = decoded(await request.read(), HeartBeat)
+        beat = decode_call(await request.read(), HeartBeat)
         return answer(request, {"exist": self._workers.beat(beat.worker_name, beat.queue_length)})
 
     async def refresh_all_workers(self, request: web.Request) -> web.StreamResponse:
@@ -132,7 +132,7 @@ class Calls:
 
     async def get_worker_address(self, request: web.Request) -> web.StreamResponse:
         """Name a worker for a model: ourselves, by the name that the caller has for us, where it is our own."""
-        model = decoded(await request.read(), Named).model or ""
+        model = decode_call(await request.read(), Named).model or ""
         address = await self._workers.address(model)
         if not address and model in self._own.names_for(request):
             address = f"{request.scheme}://{request.host}"
@@ -162,17 +162,17 @@ def routes(workers: Workers, admission: Admission, own: Own) -> list[Route]:
     calls = Calls(workers, admission, own)
     names = (name for name in vars(Calls) if not name.startswith("_"))
     posts = [Route("POST", f"/{name}", getattr(calls, name), public=True) for name in names]
-    relayed = worker_routes({path: _relayed(path, workers, own) for path in WORKER_CALLS})
+    relayed = worker_routes({path: _make_relay(path, workers, own) for path in WORKER_CALLS})
     return [*posts, *relayed, Route("GET", "/test_connection", test_connection, public=True)]
 
 
-def _relayed(path: str, workers: Workers, own: Own) -> Handler:
+def _make_relay(path: str, workers: Workers, own: Own) -> Handler:
     """A call for a worker: handed to one of its model's, else to our own."""
 
     async def relay_to_worker(request: web.Request) -> web.StreamResponse:
         """Hand a call to a worker of its model."""
         body = await request.read()
-        model = decoded(body, Named).model
+        model = decode_call(body, Named).model
         address = await workers.address(model or "")
         if not address and own.has(request, model):
             return await own.calls[path](request)

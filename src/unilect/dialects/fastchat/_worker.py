@@ -164,7 +164,7 @@ class Calls:
 
     async def worker_get_embeddings(self, request: web.Request) -> web.StreamResponse:
         """Embed texts, each vector of length one."""
-        params = decoded(await request.read(), EmbeddingParams)
+        params = decode_call(await request.read(), EmbeddingParams)
         check_one_kind("input", params.input)
         async with self._work.place():
             asked = EmbeddingRequest(input=params.input, model=params.model)
@@ -176,7 +176,7 @@ class Calls:
 
     async def count_token(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a prompt; 0 where the model's backend cannot, as FastChat has it."""
-        named = decoded(await request.read(), Named)
+        named = decode_call(await request.read(), Named)
 
         async def ask(model: Model, backend: Backend) -> int:
             messages = self._work.marks(model.name).messages(named.prompt)
@@ -192,14 +192,14 @@ class Calls:
 
     async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:
         """Tell the template: marks that we find again in the prompt."""
-        named = decoded(await request.read(), Named)
+        named = decode_call(await request.read(), Named)
         model = await self._service.inspect_model(named.model)
         chat = model.capabilities.chat
         return answer(request, {"conv": self._work.marks(model.name).conv(chat)})
 
     async def model_details(self, request: web.Request) -> web.StreamResponse:
         """Tell the model's context."""
-        named = decoded(await request.read(), Named)
+        named = decode_call(await request.read(), Named)
         model = await self._service.inspect_model(named.model)
         context = model.capabilities.context
         return answer(request, {"context_length": context or UNKNOWN_CONTEXT})
@@ -209,7 +209,7 @@ class Calls:
         return answer(request, self._work.status())
 
     async def _generate(self, request: web.Request, stream: bool) -> web.StreamResponse:
-        params = decoded(await request.read(), GenerationParams)
+        params = decode_call(await request.read(), GenerationParams)
         async with self._work.place():
             asked = to_request(params, self._work, self._service, stream)
             run = self._service.run(asked)
@@ -353,7 +353,7 @@ def error_frame(error: UnilectError) -> bytes:
     return encode_json({"text": error.message, "error_code": error.number}) + b"\0"
 
 
-def decoded(body: bytes, kind: type[BodyT]) -> BodyT:
+def decode_call(body: bytes, kind: type[BodyT]) -> BodyT:
     """
     A body; none at all is an empty object, as some callers send none.
 

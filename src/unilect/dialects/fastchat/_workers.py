@@ -22,7 +22,7 @@ from unilect.config.model import NAME, ModelConfig
 from unilect.dialects.fastchat._admission import worker_url
 from unilect.errors import BackendTimeout, InvalidRequest, UnilectError
 from unilect.http.client import HttpServer
-from unilect.http.error_bodies import typed
+from unilect.http.error_bodies import decode_body
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.tasks import Tasks, apart
@@ -173,7 +173,7 @@ class Workers(Resident):
             if status is None:
                 self._drop(worker.url, "does not answer")
             else:
-                self._told(worker, status)
+                self._take_status(worker, status)
 
         try:
             await asyncio.gather(*(ask(worker) for worker in list(self._workers.values())))
@@ -192,7 +192,7 @@ class Workers(Resident):
             return await asyncio.shield(task)
         return None
 
-    def _told(self, worker: Worker, status: Status) -> None:
+    def _take_status(self, worker: Worker, status: Status) -> None:
         """Take note of a worker's status; what would be too many models it may not bring."""
         if len({*self.names(), *status.model_names}) > MAX_NAMES:
             status = msgspec.structs.replace(status, model_names=worker.status.model_names)
@@ -241,7 +241,7 @@ class Workers(Resident):
         worker = self._workers.get(address)
         return None if worker is None else worker.connect_to
 
-    async def lost(self, address: str) -> None:
+    async def report_lost(self, address: str) -> None:
         """A worker cannot be reached: it is asked once more, and dropped where it does not answer."""
         worker = self._workers.get(address)
         if worker is None or await self._ask(worker) is not None:
@@ -318,4 +318,4 @@ async def _status(server: HttpServer) -> Status:
             told = await server.post("/worker_get_status", b"{}")
     except TimeoutError as error:
         raise BackendTimeout("The worker did not report its status in time.") from error
-    return typed(told, Status, "The worker's status is not in FastChat's format.")
+    return decode_body(told, Status, "The worker's status is not in FastChat's format.")

@@ -33,13 +33,13 @@ def routes(site: Site) -> list[Route]:
     async def native_lora_adapters(request: web.Request) -> web.StreamResponse:
         """List the LoRA adapters whose scales a request can choose."""
         model = await service.inspect_model(request.query.get("model"))
-        return json_answer(request, encode_json(listed(model)))
+        return json_answer(request, encode_json(list_adapters(model)))
 
     async def native_set_lora_adapters(request: web.Request) -> web.StreamResponse:
         """Set the scales of the caller's requests that do not say any."""
         scales = decode_scales(await request.read())
         model = await service.inspect_model(request.query.get("model"))
-        chosen(model, scales)
+        resolve_scales(model, scales)
         model.own_defaults.setdefault(in_hand().caller, {})["lora"] = scales
         return json_answer(request, encode_json({"success": True}))
 
@@ -71,18 +71,18 @@ def decode_scales(body: bytes) -> list[LoraScale]:
         raise no_json(error) from error
 
 
-def listed(model: Model) -> list[dict[str, Any]]:
+def list_adapters(model: Model) -> list[dict[str, Any]]:
     """The adapters of a model, with the scales that the caller's requests get."""
     own = model.own_defaults.get(in_hand().caller, {}).get("lora")
     found = model.capabilities.adapters
-    scales = [one.scale for one in found] if own is None else chosen(model, own)
+    scales = [one.scale for one in found] if own is None else resolve_scales(model, own)
     return [
         {"id": id, "path": one.name, "scale": scale, "task_name": "", "prompt_prefix": ""}
         for id, (one, scale) in enumerate(zip(found, scales, strict=True))
     ]
 
 
-def chosen(model: Model, given: list[LoraScale]) -> list[float]:
+def resolve_scales(model: Model, given: list[LoraScale]) -> list[float]:
     """
     The scales of all adapters, of which those that are left out are 0.
 

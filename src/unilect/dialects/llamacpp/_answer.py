@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from unilect.dialects.openai.chunks import encode_json, ignored_object, progress_object
+from unilect.dialects.openai.chunks import encode_json, progress_object, unilect_field
 from unilect.errors import UnilectError
 from unilect.events import (
     Answer,
@@ -86,7 +86,7 @@ class NativeEncoder:
                     last |= {"content": "", "tokens": []}
                     if "completion_probabilities" in last:  # they came with their pieces
                         last["completion_probabilities"] = []
-                    frames.append(_frame(self._wanted(last)))
+                    frames.append(_frame(self._select(last)))
         return b"".join(frames)
 
     def keep_alive(self) -> bytes:
@@ -103,7 +103,7 @@ class NativeEncoder:
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole answer: an object, or a list of them for several choices."""
-        objects = [self._wanted(one) | ignored_object(ignored) for one in self._objects(answer)]
+        objects = [self._select(one) | unilect_field(ignored) for one in self._objects(answer)]
         return encode_json(objects[0] if len(objects) == 1 else objects)
 
     def _objects(self, answer: Answer) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ class NativeEncoder:
         piece = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": slot}
         return _frame(piece | progress_object(event))
 
-    def _wanted(self, told: dict[str, Any]) -> dict[str, Any]:
+    def _select(self, told: dict[str, Any]) -> dict[str, Any]:
         """The fields of an object that the client asked for, by the paths that it wrote."""
         if not self._fields:
             return told

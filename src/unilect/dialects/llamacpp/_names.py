@@ -20,6 +20,6 @@ def native_names(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def named_fields(asked: Request) -> list[str]:
+def list_ignored(asked: Request) -> list[str]:
     """The fields that an endpoint has no place for."""
     return sorted(asked.raw_fields.keys() - asked.gateway_fields)

@@ -15,9 +15,9 @@ from msgspec import Meta, Raw
 
 from unilect.dialects.llamacpp import _tokens
 from unilect.dialects.llamacpp._answer import NativeEncoder
-from unilect.dialects.llamacpp._names import named_fields, native_names
+from unilect.dialects.llamacpp._names import list_ignored, native_names
 from unilect.dialects.llamacpp._props import props
-from unilect.dialects.llamacpp.prompts import Written, spoken
+from unilect.dialects.llamacpp.prompts import Written, as_openai_prompt
 from unilect.dialects.openai import (
     completions as openai_completions,
 )
@@ -117,7 +117,7 @@ def _answers(service: Service) -> list[Route]:
     async def generate(request: web.Request, native: NativeCompletionRequest) -> web.StreamResponse:
         with native_names(_INFILL_NAMES if isinstance(native, InfillRequest) else _NAMES):
             if not isinstance(native.prompt, str):
-                prompt: Any = await spoken(service, native.model, native.prompt)
+                prompt: Any = await as_openai_prompt(service, native.model, native.prompt)
                 native = msgspec.structs.replace(native, prompt=prompt)
             completion = await decode_translation(as_body(native), openai_completions.decode)
             if completion.stream and completion.return_tokens is None:
@@ -260,4 +260,4 @@ def _is_neutral(name: str, raw: Raw) -> bool:
 
 def _json(request: web.Request, body: Any, asked: Request | None = None) -> web.Response:
     """A whole answer, with the names of what was not understood."""
-    return json_answer(request, encode_json(body), named_fields(asked) if asked is not None else ())
+    return json_answer(request, encode_json(body), list_ignored(asked) if asked is not None else ())

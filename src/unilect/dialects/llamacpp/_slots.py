@@ -13,7 +13,7 @@ from typing import Any, ClassVar, get_args
 from aiohttp import web
 
 from unilect.backend import Backend, SlotAction
-from unilect.dialects.llamacpp._names import named_fields
+from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.openai.chunks import encode_json
 from unilect.errors import BackendUnavailable, InvalidRequest
 from unilect.requests import Request
@@ -72,7 +72,7 @@ def routes(site: Site) -> list[Route]:
         name = request.query.get("model") or asked.model
         change = partial(_change, int(slot), action, asked.filename)
         return json_answer(
-            request, encode_json(await service.call(name, change)), named_fields(asked)
+            request, encode_json(await service.call(name, change)), list_ignored(asked)
         )
 
     path, summary = "/slots/{slot_id}", "Save, restore or erase a slot (llama.cpp)"

@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from unilect.backend import Backend
-from unilect.dialects.llamacpp._names import named_fields, native_names
+from unilect.dialects.llamacpp._names import list_ignored, native_names
 from unilect.dialects.llamacpp.prompts import Mixed, check_pieces, ids_of
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai.chunks import encode_json
@@ -60,14 +60,14 @@ def _of_tokens(service: Service) -> list[Route]:
         check_pieces([body.content] if body.content else [], "content")
         with native_names({"prompt": "content"}):
             tokens = await service.call(body.model, partial(_tokens, body))
-        return json_answer(request, encode_json({"tokens": tokens}), named_fields(body))
+        return json_answer(request, encode_json({"tokens": tokens}), list_ignored(body))
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
         """Detokenize token ids."""
         body = await decoded(request, _detokenize.decode)
         with native_names({"prompt": "tokens"}):
             content = await service.call(body.model, partial(_text, body.tokens))
-        return json_answer(request, encode_json({"content": content}), named_fields(body))
+        return json_answer(request, encode_json({"content": content}), list_ignored(body))
 
     return [
         call("/tokenize", native_tokenize, "Tokenize a text (llama.cpp)", TokenizeRequest, "tokenize"),

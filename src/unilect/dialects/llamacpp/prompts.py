@@ -72,7 +72,7 @@ def one_by_one(written: Written, param: str = "prompt") -> list[_One]:
     return found
 
 
-async def spoken(
+async def as_openai_prompt(
     service: Service, model: str | None, written: Written
 ) -> str | list[str] | list[int] | list[list[int]]:
     """

@@ -50,7 +50,7 @@ _content = msgspec.json.Decoder(Content)
 _source = msgspec.json.Decoder(Source)
 
 
-def signed(thought: str) -> str:
+def sign_thought(thought: str) -> str:
     """The signature that brings an omitted thought back in the next turn."""
     return MARK + b64encode(thought.encode(errors="surrogatepass")).decode()
 
@@ -125,7 +125,7 @@ class Conversation:
             place = where if isinstance(content, str) else f"{where}[{number}]"
             if block.type != "text":
                 raise _unreadable(f"{place}.type", block.type, "text")
-            text = _needed(block.text, f"{place}.text")
+            text = _require(block.text, f"{place}.text")
             if text:
                 found.append(text)
         return found
@@ -136,9 +136,9 @@ class Conversation:
             where = f"{place}.content[{number}]"
             match block.type:
                 case "text":
-                    texts.append(_needed(block.text, f"{where}.text"))
+                    texts.append(_require(block.text, f"{where}.text"))
                 case "thinking":
-                    thoughts += filter(None, [_thought(block)])
+                    thoughts += filter(None, [_read_thought(block)])
                 case "tool_use":
                     calls[where] = self._call(block, where)
                 case "redacted_thinking":
@@ -161,7 +161,7 @@ class Conversation:
 
     def _call(self, block: Block, where: str) -> MessageToolCall:
         """An earlier call."""
-        id, name = _needed(block.id, f"{where}.id"), _needed(block.name, f"{where}.name")
+        id, name = _require(block.id, f"{where}.id"), _require(block.name, f"{where}.name")
         self._inputs += len(memoryview(block.input))
         compact = self._inputs <= LARGE_BYTES  # spaces of more are not worth another pass
         arguments = _arguments(block.input, f"{where}.input", compact)
@@ -202,7 +202,7 @@ class Conversation:
     def _result(self, block: Block, where: str) -> Message:
         """A tool's result; its images go to the user's part of the turn, since a tool message is text to most templates."""
         assert self._user is not None
-        id = _needed(block.tool_use_id, f"{where}.tool_use_id")
+        id = _require(block.tool_use_id, f"{where}.tool_use_id")
         if id not in self._calls:
             raise InvalidRequest(
                 f"`{where}.tool_use_id` is {id[:100]!r}, and no `tool_use` block of an earlier assistant turn has this id. "
@@ -225,17 +225,17 @@ class Conversation:
         """A block as a text or an image."""
         match block.type:
             case "text":
-                return _needed(block.text, f"{where}.text")
+                return _require(block.text, f"{where}.text")
             case "image":
                 return _image(block, f"{where}.source")
             case "document":
                 return self._document(block, where)
             case "search_result":
                 texts = self._only_texts(block.content, f"{where}.content")
-                source = _decoded(block.source, str, f"{where}.source")
-                return "\n".join([_needed(block.title, f"{where}.title"), source, *texts])
+                source = _decode(block.source, str, f"{where}.source")
+                return "\n".join([_require(block.title, f"{where}.title"), source, *texts])
             case "tool_reference":
-                name = _needed(block.tool_name, f"{where}.tool_name")
+                name = _require(block.tool_name, f"{where}.tool_name")
                 self.referenced.add(name)
                 return f"Tool {name} is now available."
         raise _unreadable(f"{where}.type", block.type, _READ)
@@ -243,9 +243,9 @@ class Conversation:
     def _document(self, block: Block, where: str) -> str:
         """A document's text, after its title and what is said of it."""
         place = f"{where}.source"
-        source = _decoded(block.source, _source, place)
+        source = _decode(block.source, _source, place)
         if source.type == "text":
-            texts = [_needed(source.data, f"{place}.data")]
+            texts = [_require(source.data, f"{place}.data")]
         elif source.type == "content":
             texts = self._only_texts(source.content, f"{place}.content")
         else:
@@ -264,7 +264,7 @@ class Conversation:
         for number, block in enumerate(_inner(raw, where)):
             if block.type != "text":
                 raise _unreadable(f"{where}[{number}].type", block.type, "text")
-            texts.append(_needed(block.text, f"{where}[{number}].text"))
+            texts.append(_require(block.text, f"{where}[{number}].text"))
         return texts
 
     def _end_assistant(self) -> None:
@@ -350,10 +350,10 @@ def _blocks(content: Content) -> list[Block]:
 
 def _inner(raw: Raw, where: str) -> list[Block]:
     """The blocks of a block; none where it has no content."""
-    return [] if bytes(memoryview(raw)[:5]) in _NULL else _blocks(_decoded(raw, _content, where))
+    return [] if bytes(memoryview(raw)[:5]) in _NULL else _blocks(_decode(raw, _content, where))
 
 
-def _decoded(raw: Raw, kind: Any, where: str) -> Any:
+def _decode(raw: Raw, kind: Any, where: str) -> Any:
     """
     A field that was kept as it was written.
 
@@ -381,7 +381,7 @@ def _arguments(raw: Raw, where: str, compact: bool) -> str:
     return (msgspec.json.format(bytes(raw), indent=-1) if compact else bytes(raw)).decode()
 
 
-def _thought(block: Block) -> str:
+def _read_thought(block: Block) -> str:
     """Return the text of a thinking block; of an omitted one the text in its signature, where that is ours."""
     signature = block.signature or ""
     if block.thinking or not signature.startswith(MARK) or len(signature) > _MAX_SIGNATURE:
@@ -394,9 +394,9 @@ def _thought(block: Block) -> str:
 
 def _image(block: Block, where: str) -> ImagePart:
     """An image as a URL: of its data, or where it is; the service fetches it for backends that take data alone."""
-    source = _decoded(block.source, _source, where)
+    source = _decode(block.source, _source, where)
     if source.type == "url":
-        url = _needed(source.url, f"{where}.url")
+        url = _require(source.url, f"{where}.url")
         if not url[:8].lower().startswith(("http://", "https://")):
             raise InvalidRequest(
                 f"`{where}.url`: expected an http or https URL; an image's data is sent as a source of type `base64`.",
@@ -408,13 +408,13 @@ def _image(block: Block, where: str) -> ImagePart:
             f"`{where}.type` is {source.type[:50]!r}; images are read as `base64` and `url` only. Send the image's data.",
             param=f"{where}.type",
         )
-    kind = _needed(source.media_type, f"{where}.media_type")
+    kind = _require(source.media_type, f"{where}.media_type")
     if kind not in _IMAGES:
         raise InvalidRequest(
             f"`{where}.media_type` is {kind[:_SHOWN]!r}; expected one of {', '.join(_IMAGES)}.",
             param=f"{where}.media_type",
         )
-    return ImagePart(ImageUrl(f"data:{kind};base64,{_needed(source.data, f'{where}.data')}"))
+    return ImagePart(ImageUrl(f"data:{kind};base64,{_require(source.data, f'{where}.data')}"))
 
 
 def _is_hosted(kind: str) -> bool:
@@ -422,7 +422,7 @@ def _is_hosted(kind: str) -> bool:
     return kind in _HOSTED or (kind.endswith("_tool_result") and kind != "tool_result")
 
 
-def _needed(value: str | None, where: str) -> str:
+def _require(value: str | None, where: str) -> str:
     """
     A field that a block of its type must have.
 

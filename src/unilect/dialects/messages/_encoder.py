@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from unilect.dialects.messages._conversation import signed
+from unilect.dialects.messages._conversation import sign_thought
 from unilect.dialects.messages._errors import envelope
 from unilect.errors import BackendError, UnilectError
 from unilect.events import (
@@ -130,7 +130,7 @@ class MessageEncoder:
         choice = answer.choices[0]
         content: list[dict[str, Any]] = []
         if choice.reasoning:
-            content.append(self._thought(choice.reasoning))
+            content.append(self._thinking_block(choice.reasoning))
         if text := (choice.text or "") + (choice.refusal or ""):
             content.append({"type": "text", "text": text})
         finish, calls = choice.finish_reason or "stop", choice.tool_calls
@@ -255,7 +255,7 @@ class MessageEncoder:
         if self._key == _NO_BLOCK:
             return
         if self._key == _THOUGHT:
-            signature = self._thought("".join(self._thoughts))["signature"]
+            signature = self._thinking_block("".join(self._thoughts))["signature"]
             delta = {"type": "signature_delta", "signature": signature}
             frames.append(_event("content_block_delta", {"index": self._number, "delta": delta}))
         elif self._key >= 0 and self._size:
@@ -278,9 +278,9 @@ class MessageEncoder:
             return False
         return True
 
-    def _thought(self, text: str) -> dict[str, Any]:
+    def _thinking_block(self, text: str) -> dict[str, Any]:
         if self._omits:
-            return {"type": "thinking", "thinking": "", "signature": signed(text)}
+            return {"type": "thinking", "thinking": "", "signature": sign_thought(text)}
         return {"type": "thinking", "thinking": text, "signature": _SIGNATURE}
 
     def _stop(self, reason: str, word: str | None, has_calls: bool) -> tuple[str, str | None]:

@@ -30,7 +30,7 @@ def routes(site: Site) -> list[Route]:
         asked = read(await decoded(request, decode))
         with_request_id(request)
         try:
-            return await _answered(request, service, asked)
+            return await _answer(request, service, asked)
         except UnilectError as error:
             raise asked.places.reword(error) from error
 
@@ -65,9 +65,7 @@ def with_request_id(request: web.Request) -> None:
     request[HEADERS] = request[HEADERS] | {"request-id": in_hand().request_id}
 
 
-async def _answered(
-    request: web.Request, service: Service, asked: DecodedBody
-) -> web.StreamResponse:
+async def _answer(request: web.Request, service: Service, asked: DecodedBody) -> web.StreamResponse:
     """The answer to what a body asks."""
     chat = asked.request
     model = service.model(chat.model)

@@ -161,7 +161,7 @@ class RowEncoder:
                 self._reason = reason
                 if self._calls:
                     [choice] = fold([[*self._calls, event]]).choices
-                    if calls := self._called(choice):
+                    if calls := self._encode_calls(choice):
                         return self._row(self._shape(calls=calls))
         return b""
 
@@ -183,10 +183,10 @@ class RowEncoder:
         [choice] = answer.choices[:1]
         self._usage, self._reason = answer.usage, choice.finish_reason
         text = (choice.text or "") + (choice.refusal or "")
-        told = self._shape(text, choice.reasoning or "", self._called(choice))
+        told = self._shape(text, choice.reasoning or "", self._encode_calls(choice))
         return self._row(told | self._last(choice.text or ""), choice.logprobs)
 
-    def _called(self, choice: Choice) -> list[dict[str, Any]]:
+    def _encode_calls(self, choice: Choice) -> list[dict[str, Any]]:
         """The calls of an answer; what a limit or the client's stop word has cut is none."""
         calls = choice.tool_calls
         if choice.finish_reason == "length" or choice.stop in self._stop_words:

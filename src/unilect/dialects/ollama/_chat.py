@@ -28,11 +28,11 @@ from unilect.dialects.ollama._messages import (
     Said,
     Turn,
     openai_messages,
-    said_in,
+    read_context,
     with_images,
 )
-from unilect.dialects.ollama._names import named
-from unilect.dialects.ollama._truncate import truncated
+from unilect.dialects.ollama._names import find_model
+from unilect.dialects.ollama._truncate import truncate
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
 from unilect.dialects.openai.chunks import encode_json
@@ -112,35 +112,35 @@ def routes(site: Site) -> list[Route]:
     async def ollama_chat(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, in Ollama's words."""
         asked = await decoded(request, _chat.decode)
-        model = named(service, asked.model)
+        model = find_model(service, asked.model)
         stays = _stays(asked)
         if not asked.messages:
-            return await _loaded(request, service, model, asked, answers.chat_shape)
+            return await _load_or_unload(request, service, model, asked, answers.chat_shape)
         fields, left_out = _fields(asked, model, reported)
         fields |= _chat_fields(asked, model)
         body = fields | {"messages": openai_messages(asked.messages), "tools": asked.tools or None}
         chat = await _request_of(body, _only_chat)
-        return await _answered(request, service, model, asked, chat, left_out, stays)
+        return await _answer(request, service, model, asked, chat, left_out, stays)
 
     async def ollama_generate(request: web.Request) -> web.StreamResponse:
         """Continue a text, or answer it, in Ollama's words."""
         asked = await decoded(request, _generate.decode)
-        model = named(service, asked.model)
+        model = find_model(service, asked.model)
         stays = _stays(asked)
         if asked.template:
             raise refusal("template", "a model's template is the operator's to choose")
         if not asked.prompt and not asked.images:
-            return await _loaded(request, service, model, asked, answers.generate_shape)
+            return await _load_or_unload(request, service, model, asked, answers.generate_shape)
         fields, left_out = _fields(asked, model, reported)
         if _is_raw(asked, model):
             left_out += ("think",) if asked.think else ()
             body = fields | _completion_fields(asked)
             plain = await _request_of(body, openai_completions.decode)
-            return await _answered(request, service, model, asked, plain, left_out, stays)
-        said = _said(asked)
+            return await _answer(request, service, model, asked, plain, left_out, stays)
+        said = _collect_turns(asked)
         fields |= _chat_fields(asked, model)
         chat = await _request_of(fields | {"messages": _conversation(asked, said)}, _only_chat)
-        return await _answered(request, service, model, asked, chat, left_out, stays, said)
+        return await _answer(request, service, model, asked, chat, left_out, stays, said)
 
     return [
         Route("POST", "/api/chat", ollama_chat, "chat", request=OllamaChatRequest, summary="Answer a conversation (Ollama)", error=ollama_error),
@@ -226,9 +226,9 @@ def _completion_fields(asked: OllamaGenerateRequest) -> dict[str, Any]:
     return fields
 
 
-def _said(asked: OllamaGenerateRequest) -> list[Said]:
+def _collect_turns(asked: OllamaGenerateRequest) -> list[Said]:
     """The conversation that a text ends; the request's system text is instead of the context's."""
-    said = said_in(asked.context or ())
+    said = read_context(asked.context or ())
     if asked.system:
         said = [("system", asked.system), *(one for one in said if one[0] != "system")]
     return [*said, ("user", asked.prompt or "")]
@@ -256,7 +256,7 @@ async def _request_of(
     return await decode_translation(data, decode)
 
 
-async def _loaded(
+async def _load_or_unload(
     request: web.Request, service: Service, model: Model, asked: OllamaRequest, shape: Any
 ) -> web.StreamResponse:
     """The answer to a request that asks nothing: the model is loaded, or with `keep_alive: 0` stopped once nothing runs in it."""
@@ -281,7 +281,7 @@ async def _nothing(model: Model, backend: Backend) -> None:
     """Ask a backend nothing but to be there."""
 
 
-async def _answered(
+async def _answer(
     request: web.Request,
     service: Service,
     model: Model,
@@ -293,7 +293,7 @@ async def _answered(
 ) -> web.StreamResponse:
     """The answer of a model, which stays loaded after it as the request says."""
     if isinstance(generation, ChatRequest) and asked.truncate is not False:
-        generation, is_cut = await truncated(service, generation)
+        generation, is_cut = await truncate(service, generation)
         left_out += ("truncated",) if is_cut else ()
     run = service.run(generation)
     run.left_out, run.limit_name = left_out, "options.num_predict"

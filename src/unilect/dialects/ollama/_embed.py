@@ -13,7 +13,7 @@ from msgspec import Meta
 from unilect.backend import Backend
 from unilect.dialects.ollama._answer import durations
 from unilect.dialects.ollama._errors import ollama_error
-from unilect.dialects.ollama._names import named
+from unilect.dialects.ollama._names import find_model
 from unilect.dialects.ollama._options import option_fields, seconds_of
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
@@ -63,11 +63,11 @@ def routes(site: Site) -> list[Route]:
     async def ollama_embed(request: web.Request) -> web.StreamResponse:
         """Embed a text, or several, in Ollama's words."""
         asked = await decoded(request, _embed.decode)
-        model, began = named(service, asked.model), time.perf_counter()
+        model, began = find_model(service, asked.model), time.perf_counter()
         texts = _texts(asked.input)
         fields: dict[str, Any] = {"dimensions": asked.dimensions}
-        found, left_out = await _embedded(service, model, asked, texts, fields)
-        vectors = [_shaped(vector, asked.dimensions) for vector in found.vectors]
+        found, left_out = await _embed_texts(service, model, asked, texts, fields)
+        vectors = [_fit_vector(vector, asked.dimensions) for vector in found.vectors]
         body = {"model": asked.model, "embeddings": vectors, **durations(began)}
         body["prompt_eval_count"] = found.prompt_tokens
         return json_answer(request, encode_json(body), left_out)
@@ -75,9 +75,9 @@ def routes(site: Site) -> list[Route]:
     async def ollama_embeddings(request: web.Request) -> web.StreamResponse:
         """Embed a text, in the words of older clients of Ollama's."""
         asked = await decoded(request, _embeddings.decode)
-        model = named(service, asked.model)
+        model = find_model(service, asked.model)
         texts = [asked.prompt] if asked.prompt else []
-        found, left_out = await _embedded(service, model, asked, texts, {})
+        found, left_out = await _embed_texts(service, model, asked, texts, {})
         vector = found.vectors[0] if texts else []
         return json_answer(request, encode_json({"embedding": vector}), left_out)
 
@@ -102,7 +102,7 @@ def _texts(given: Any) -> list[str]:
     return [] if texts == [""] else texts
 
 
-async def _embedded(
+async def _embed_texts(
     service: Service,
     model: Model,
     asked: OllamaEmbedRequest | OllamaEmbeddingsRequest,
@@ -174,8 +174,8 @@ async def _cut(service: Service, model: Model, texts: list[str], context: int) -
     return await service.call(model.name, ask, counts=False)
 
 
-def _shaped(vector: list[float], dimensions: int | None) -> list[float]:
+def _fit_vector(vector: list[float], dimensions: int | None) -> list[float]:
     """A vector of unit length, with its first numbers only where that is asked for."""
     if dimensions is not None:
-        vector = openai_embeddings.shortened(vector, dimensions)
+        vector = openai_embeddings.shorten(vector, dimensions)
     return openai_embeddings.unit(vector)

@@ -25,10 +25,10 @@ def ollama_error(error: UnilectError, status: int) -> web.Response:
 
 def error_body(error: UnilectError) -> bytes:
     """An error as a body, or as a row without its line break."""
-    return msgspec.json.encode({"error": told(error)})
+    return msgspec.json.encode({"error": describe_error(error)})
 
 
-def told(error: UnilectError) -> str:
+def describe_error(error: UnilectError) -> str:
     """Return the text of an error for a client of Ollama."""
     if isinstance(error, EngineOverloaded):
         return f"{_BUSY}: {error.message}"

@@ -83,9 +83,9 @@ def openai_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
         if turn.thinking:
             message["reasoning_content"] = turn.thinking
         if turn.tool_calls:
-            message["tool_calls"] = pending.called(number, turn.tool_calls)
+            message["tool_calls"] = pending.add_calls(number, turn.tool_calls)
         if role == "tool":
-            message |= pending.answered(number, turn)
+            message |= pending.match_result(number, turn)
         messages.append(message)
     return messages
 
@@ -98,7 +98,7 @@ class _Pending:
         self._by_name: dict[str, deque[str]] = {}
         self._names: dict[str, str] = {}  # of all that have no result, by id
 
-    def called(self, number: int, calls: Sequence[EarlierCall]) -> list[dict[str, Any]]:
+    def add_calls(self, number: int, calls: Sequence[EarlierCall]) -> list[dict[str, Any]]:
         """The calls of a message, each with an id."""
         told = []
         for place, call in enumerate(calls):
@@ -112,7 +112,7 @@ class _Pending:
             told.append({"id": id, "type": "function", "function": function})
         return told
 
-    def answered(self, number: int, turn: Turn) -> dict[str, str]:
+    def match_result(self, number: int, turn: Turn) -> dict[str, str]:
         """The id and the name for a result: of the call that it names, else of the first that has none."""
         id, name = turn.tool_call_id, turn.tool_name or turn.name
         if not id and name:
@@ -184,7 +184,7 @@ def context_of(said: Sequence[Said]) -> list[int] | None:
     return [_MARK, len(data), *words]
 
 
-def said_in(context: Sequence[int]) -> list[Said]:
+def read_context(context: Sequence[int]) -> list[Said]:
     """
     The conversation of a `context`.
 

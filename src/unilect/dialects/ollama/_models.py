@@ -17,7 +17,7 @@ from aiohttp import web
 from unilect.backend import Description
 from unilect.dialects.ollama._answer import ROWS
 from unilect.dialects.ollama._errors import ollama_error
-from unilect.dialects.ollama._names import named, tagged
+from unilect.dialects.ollama._names import find_model, with_tag
 from unilect.dialects.openai.chunks import encode_json
 from unilect.errors import ModelNotFound, UnsupportedOperation
 from unilect.requests import Request
@@ -63,26 +63,26 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_tags(request: web.Request) -> web.StreamResponse:
         """List the models, in Ollama's words."""
-        models = [listed(model) for model in service.models]
+        models = [tags_object(model) for model in service.models]
         return json_answer(request, encode_json({"models": models}))
 
     async def ollama_ps(request: web.Request) -> web.StreamResponse:
         """List the models that are loaded here."""
-        models = [loaded(one) for one in service.models if one.runs_here]
+        models = [ps_object(one) for one in service.models if one.runs_here]
         return json_answer(request, encode_json({"models": models}))
 
     async def ollama_show(request: web.Request) -> web.StreamResponse:
         """Describe a model, in Ollama's words."""
         asked = await decoded(request, _model.decode)
-        model = await service.inspect_model(named(service, asked.model or asked.name).name)
-        return json_answer(request, encode_json(shown(model)))
+        model = await service.inspect_model(find_model(service, asked.model or asked.name).name)
+        return json_answer(request, encode_json(show_object(model)))
 
     async def ollama_pull(request: web.Request) -> web.StreamResponse:
         """Say whether a model is there; nothing is fetched."""
         asked = await decoded(request, _model.decode)
         row, status = {"status": "success"}, 200
         try:
-            named(service, asked.model or asked.name)
+            find_model(service, asked.model or asked.name)
         except ModelNotFound:
             row = {
                 "error": "pull model manifest: file does not exist: this server fetches no model for a client. Add it to the "
@@ -101,16 +101,16 @@ def routes(site: Site) -> list[Route]:
         _post("/api/show", ollama_show, "Describe a model (Ollama)"),
         _post("/api/pull", ollama_pull, "Say whether a model is there (Ollama)"),
     ]
-    return read + _refused(service)
+    return read + _refusal_routes(service)
 
 
-def _refused(service: Service) -> list[Route]:
+def _refusal_routes(service: Service) -> list[Route]:
     """Make the routes that would change models. They refuse all requests: models are changed by the operator."""
 
     async def refuse(request: web.Request, what: str, is_known: bool) -> web.StreamResponse:
         asked = await decoded(request, _model.decode)
         if is_known:
-            named(service, asked.source or asked.model or asked.name)
+            find_model(service, asked.source or asked.model or asked.name)
         raise UnsupportedOperation(
             f"Models cannot be {what} over the API. Change the server's configuration, and start it again."
         )
@@ -158,7 +158,7 @@ def _post(path: str, handler: Handler, summary: str) -> Route:
     )
 
 
-def _described(model: Model) -> Description:
+def _describe(model: Model) -> Description:
     """Return the description that the first backend of a model has; an empty one without backends."""
     members = model.pool.members
     return members[0].backend.describe() if members else Description()
@@ -171,12 +171,12 @@ def _details(told: Description) -> dict[str, Any]:
         "format": told.format or "",
         "family": family,
         "families": [family],
-        "parameter_size": _rounded(told.parameters),
+        "parameter_size": _format_count(told.parameters),
         "quantization_level": told.quantization or "",
     }
 
 
-def _rounded(parameters: int | None) -> str:
+def _format_count(parameters: int | None) -> str:
     """A number of parameters as people say it: `1.2B`."""
     for size, unit in _UNITS:
         if parameters is not None and parameters >= size:
@@ -202,7 +202,7 @@ def _abilities(model: Model) -> list[str]:
 
 def _card(model: Model) -> dict[str, Any]:
     """Make the fields that describe a model in every answer."""
-    told, name = _described(model), tagged(model.name)
+    told, name = _describe(model), with_tag(model.name)
     details = _details(told)
     digest = hashlib.sha256(encode_json([name, details, told.size_bytes])).hexdigest()
     return {
@@ -214,26 +214,26 @@ def _card(model: Model) -> dict[str, Any]:
     }
 
 
-def listed(model: Model) -> dict[str, Any]:
+def tags_object(model: Model) -> dict[str, Any]:
     """A model as /api/tags has it."""
     more = {"modified_at": _time(model.created), "capabilities": _abilities(model)}
     return _card(model) | more
 
 
-def loaded(model: Model) -> dict[str, Any]:
+def ps_object(model: Model) -> dict[str, Any]:
     """A loaded model as /api/ps has it; the memory that it takes on graphics cards is not known, and 0."""
     at = model.idle_stop_at
     expires = _NEVER
     if at is not None:
         left_s = max(0.0, at - asyncio.get_running_loop().time())
-        expires = _written(datetime.now(UTC) + timedelta(seconds=left_s))
+        expires = _format_time(datetime.now(UTC) + timedelta(seconds=left_s))
     more = {"expires_at": expires, "size_vram": 0}
     return _card(model) | more | {"context_length": model.capabilities.context or 0}
 
 
-def shown(model: Model) -> dict[str, Any]:
+def show_object(model: Model) -> dict[str, Any]:
     """A model as /api/show has it."""
-    told, name = _described(model), tagged(model.name)
+    told, name = _describe(model), with_tag(model.name)
     family = told.family or "unknown"
     info: dict[str, Any] = {
         "general.architecture": family,
@@ -261,8 +261,8 @@ def _text(value: Any) -> str:
 
 
 def _time(unix: int) -> str:
-    return _written(datetime.fromtimestamp(unix, UTC))
+    return _format_time(datetime.fromtimestamp(unix, UTC))
 
 
-def _written(time: datetime) -> str:
+def _format_time(time: datetime) -> str:
     return time.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -7,7 +7,7 @@ from unilect.routing.service import Service
 _LATEST = ":latest"
 
 
-def named(service: Service, name: str | None) -> Model:
+def find_model(service: Service, name: str | None) -> Model:
     """
     The model of a name.
 
@@ -27,6 +27,6 @@ def named(service: Service, name: str | None) -> Model:
         raise ModelNotFound(f"model '{name[:100]}' not found", param="model") from error
 
 
-def tagged(name: str) -> str:
+def with_tag(name: str) -> str:
     """A model's name with a tag."""
     return name if ":" in name.rpartition("/")[2] else f"{name}{_LATEST}"

@@ -78,7 +78,7 @@ def option_fields(
         if name not in _ALL:
             left_out.append(f"options.{name}")
             continue
-        value = _typed(name, value, _ALL[name])
+        value = _check_type(name, value, _ALL[name])
         if name in _SAME:
             fields[name] = value
         elif name == "num_ctx" and (context is None or value > context):
@@ -95,7 +95,7 @@ def option_fields(
     return {name: value for name, value in fields.items() if value is not None}, tuple(left_out)
 
 
-def _typed(name: str, value: Any, kind: Kind) -> Any:
+def _check_type(name: str, value: Any, kind: Kind) -> Any:
     """
     The value of an option.
 
@@ -176,11 +176,11 @@ def seconds_of(keep_alive: float | str) -> float:
     Raises:
         InvalidRequest: It is no duration.
     """
-    seconds = _parsed(keep_alive) if isinstance(keep_alive, str) else float(keep_alive)
+    seconds = _parse_duration(keep_alive) if isinstance(keep_alive, str) else float(keep_alive)
     return math.inf if seconds < 0 or seconds > _MOST_SECONDS else seconds
 
 
-def _parsed(text: str) -> float:
+def _parse_duration(text: str) -> float:
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if len(rest) <= _MOST_TEXT:
         if rest.isascii() and rest.isdigit():

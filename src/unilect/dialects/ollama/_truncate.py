@@ -15,7 +15,7 @@ from unilect.routing.service import Service
 _TEMPLATE = 1024
 
 
-async def truncated(service: Service, request: ChatRequest) -> tuple[ChatRequest, bool]:
+async def truncate(service: Service, request: ChatRequest) -> tuple[ChatRequest, bool]:
     """
     A request that fits as far as that can be had, and whether something is left out.
 

@@ -320,7 +320,7 @@ class ChatEncoder(ChunkEncoder):
             return
         delta |= extra.delta if extra is not None else {}
         if isinstance(event, Finish):
-            more = self.kept() | (more or {})
+            more = self.late_fields() | (more or {})
         frames.append(self.frame(self._delta_choice(event, delta, extra), more))
 
     def _progress(self, event: Progress) -> bytes:

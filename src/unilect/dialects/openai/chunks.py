@@ -92,13 +92,13 @@ class ChunkEncoder:
     ) -> bytes:
         """The body of a whole answer."""
         body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
-        return encode_json(self._meta | body | answer.extra | ignored_object(ignored))
+        return encode_json(self._meta | body | answer.extra | unilect_field(ignored))
 
     def keep(self, extra: dict[str, Any]) -> None:
         """Keep fields that came without a choice for the usage chunk: `choices[0]` of any other must not fail."""
         self._late |= extra
 
-    def kept(self) -> dict[str, Any]:
+    def late_fields(self) -> dict[str, Any]:
         """Return the fields of `keep` where no usage chunk follows: the last chunk of a choice carries them."""
         return {} if self._usage_wanted else self._late
 
@@ -176,7 +176,7 @@ def _name(token: TokenLogprob) -> str:
     return text if "\ufffd" in token.token else token.token
 
 
-def ignored_object(ignored: tuple[str, ...]) -> dict[str, Any]:
+def unilect_field(ignored: tuple[str, ...]) -> dict[str, Any]:
     """Make unilect's field of a whole answer: the parameters that were ignored. It is empty where there are none."""
     return {"unilect": {"ignored": list(ignored)}} if ignored else {}
 

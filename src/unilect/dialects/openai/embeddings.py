@@ -15,7 +15,7 @@ from aiohttp import web
 
 from unilect.backend import Backend
 from unilect.dialects.llamacpp.prompts import check_pieces, ids_of
-from unilect.dialects.openai.chunks import encode_json, ignored_object
+from unilect.dialects.openai.chunks import encode_json, unilect_field
 from unilect.errors import InvalidRequest, UnsupportedParameter, WrongType
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.routing.registry import Model
@@ -34,12 +34,12 @@ def routes(site: Site) -> list[Route]:
 
     async def create_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts."""
-        return await answered(request, service, await decoded(request, decode))
+        return await answer(request, service, await decoded(request, decode))
 
     return both("/embeddings", create_embedding, "Embed texts", EmbeddingRequest, "embeddings")
 
 
-async def answered(
+async def answer(
     request: web.Request, service: Service, asked: EmbeddingRequest
 ) -> web.StreamResponse:
     """The answer to a request that has been read."""
@@ -131,12 +131,12 @@ def encode(
         "total_tokens": embeddings.prompt_tokens,
     }
     body = {"object": "list", "data": data, "model": model, "usage": usage}
-    return encode_json(body | ignored_object(ignored))
+    return encode_json(body | unilect_field(ignored))
 
 
 def _form(request: EmbeddingRequest, vector: list[float]) -> list[float] | str:
     if request.dimensions is not None:
-        vector = shortened(vector, request.dimensions)
+        vector = shorten(vector, request.dimensions)
     return base64_of(vector) if request.encoding_format == "base64" else vector
 
 
@@ -151,7 +151,7 @@ def unit(vector: list[float]) -> list[float]:
     return [x / length for x in vector]
 
 
-def shortened(vector: list[float], dimensions: int) -> list[float]:
+def shorten(vector: list[float], dimensions: int) -> list[float]:
     """
     The first `dimensions` numbers of a vector, made unit length again.
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from unilect.bounds import LARGE_BYTES
 from unilect.context import in_hand
 from unilect.dialects.openai.chunks import encode_json
-from unilect.dialects.responses._items import kind_of, new_id, packed, told
+from unilect.dialects.responses._items import kind_of, list_form, new_id, pack
 from unilect.dialects.responses._kept import Kept, KeptRun, Live
 from unilect.dialects.responses._output import ResponseEncoder, Telling, usage_object
 from unilect.dialects.responses._pages import page, page_of
@@ -20,11 +20,11 @@ from unilect.dialects.responses._request import (
     Plan,
     PromptRequest,
     ResponseRequest,
-    placed,
+    place_items,
     plan,
     prompt_of,
 )
-from unilect.dialects.responses._truncation import shortened
+from unilect.dialects.responses._truncation import truncate
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.events import Fold
 from unilect.requests import ChatRequest, Message
@@ -62,7 +62,7 @@ class Responses:
         asked = await decoded(request, _decoder.decode)
         owner = in_hand().caller
         id = response_id()
-        made = await self._planned(asked, owner, id)
+        made = await self._make_plan(asked, owner, id)
         keeps = asked.store is not False and self._kept.answers is not None
         made.telling.fields["store"] = keeps
         made.telling.fields["model"] = self._service.model(asked.model).name
@@ -81,7 +81,7 @@ class Responses:
             if run.streams and not keeps:  # there is nothing to wait for before its end
                 return await respond(request, run, encoder)
             if run.streams:
-                return await self._kept.expected(respond_kept(request, run, encoder, keep))
+                return await self._kept.expect(respond_kept(request, run, encoder, keep))
             return await respond(request, KeptRun(run, encoder, keep), encoder)
         except UnilectError as error:
             raise made.telling.named(error) from error
@@ -119,7 +119,7 @@ class Responses:
         """Count the tokens of the prompt that an input makes."""
         asked = await decoded(request, _prompt_decoder.decode)
         before, items = await self._kept.before.items(asked, in_hand().caller, response_id())
-        chat, places = prompt_of(asked, placed(asked, before, items))
+        chat, places = prompt_of(asked, place_items(asked, before, items))
         try:
             count = await self._service.count_tokens(chat)
         except UnilectError as error:
@@ -132,7 +132,7 @@ class Responses:
         """Shorten a conversation: what the user said stays, the rest is summed up."""
         asked = await decoded(request, _compact_decoder.decode)
         before, items = await self._kept.before.items(asked, in_hand().caller, response_id())
-        talk = placed(asked, before, items)
+        talk = place_items(asked, before, items)
         chat, places = prompt_of(asked, talk)
         messages: Sequence[Message] = [*chat.messages, Message("user", _HANDOVER)]
         folding = Fold()
@@ -145,8 +145,8 @@ class Responses:
             raise places.reword(error) from error
         answer = folding.answer()
         text = _HANDED_OVER + (answer.choices[0].text or "")
-        users = [told(item) for place, item in talk if kind_of(item, place) == "message" and item.get("role") == "user"]  # fmt: skip
-        summary = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": packed(text)}
+        users = [list_form(item) for place, item in talk if kind_of(item, place) == "message" and item.get("role") == "user"]  # fmt: skip
+        summary = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": pack(text)}
         body = {
             "id": response_id(),
             "object": "response.compaction",
@@ -156,12 +156,12 @@ class Responses:
         }
         return json_answer(request, encode_json(body), run.ignored)
 
-    async def _planned(self, asked: ResponseRequest, owner: str, id: str) -> Plan:
+    async def _make_plan(self, asked: ResponseRequest, owner: str, id: str) -> Plan:
         """Make the plan of a request; its conversation is shortened where it may be and has to be."""
         before, items = await self._kept.before.items(asked, owner, id)
         if asked.truncation != "auto":
-            return plan(asked, placed(asked, before, items), items)
-        return await shortened(self._service, asked, before, items)
+            return plan(asked, place_items(asked, before, items), items)
+        return await truncate(self._service, asked, before, items)
 
     def _run(self, made: Plan, chat: ChatRequest | None = None) -> Run:
         run = self._service.run(chat or made.chat)
@@ -196,7 +196,7 @@ async def _prepare(request: web.Request, encoder: ResponseEncoder) -> None:
     """Encode what a response repeats of a large request, with others served before and after it."""
     if len(await request.read()) > LARGE_BYTES:
         await asyncio.sleep(0)
-        encoder.repeated()
+        encoder.encode_request_fields()
         await asyncio.sleep(0)
 
 

@@ -60,10 +60,10 @@ class Before:
             bodies = await self._chain(owner, asked.previous_response_id)
         elif asked.conversation_id is not None:
             bodies = await self._conversation(owner, asked.conversation_id)
-        before = await _decoded(bodies)
+        before = await _decode(bodies)
         items = items_of(asked)
-        named = await self._named(items, before, sum(map(len, bodies)), owner)
-        return before, await _resolved(items, named, response)
+        named = await self._find_references(items, before, sum(map(len, bodies)), owner)
+        return before, await _resolve(items, named, response)
 
     async def _chain(self, owner: str, id: str) -> list[bytes]:
         chain = None
@@ -86,13 +86,13 @@ class Before:
 
     async def _conversation(self, owner: str, id: str) -> list[bytes]:
         # in one piece: between two, items could go, of which the next one is asked for
-        items = await stored_in(self._answers).whole(owner, id, _MAX_BEFORE + 1)
+        items = await require_store(self._answers).whole(owner, id, _MAX_BEFORE + 1)
         if items is None:
             raise NotStored(f"Conversation with id '{id[:100]}' not found.")
         _check_count(len(items), "conversation")
         return [item.body for item in items]
 
-    async def _named(
+    async def _find_references(
         self, items: list[Any], before: Sequence[dict[str, Any]], used: int, owner: str
     ) -> dict[int, dict[str, Any] | None]:
         """
@@ -123,11 +123,11 @@ class Before:
         if self._answers is not None:
             size = used + sum(len(bodies[id]) for id in wanted)
             _check_size(size, self._answers.most_read_bytes)
-        found = dict(zip(bodies, await _decoded(list(bodies.values())), strict=True))
+        found = dict(zip(bodies, await _decode(list(bodies.values())), strict=True))
         return {number: found.get(id) for number, id in ids.items()}
 
 
-async def _resolved(
+async def _resolve(
     items: list[Any], named: dict[int, dict[str, Any] | None], response: str
 ) -> list[dict[str, Any]]:
     """Items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
@@ -147,7 +147,7 @@ async def _resolved(
     return resolved
 
 
-def stored_in(answers: ResponseStore | None) -> ResponseStore:
+def require_store(answers: ResponseStore | None) -> ResponseStore:
     """
     Return the store of responses.
 
@@ -180,7 +180,7 @@ async def check_kept(asked: Request, *names: str) -> None:
             await asyncio.sleep(0)
 
 
-async def _decoded(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
+async def _decode(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
     """Stored items, with others served in between."""
     found: list[dict[str, Any]] = []
     size = 0

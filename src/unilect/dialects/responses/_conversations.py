@@ -17,13 +17,13 @@ from unilect.dialects.responses._before import check_kept
 from unilect.dialects.responses._items import (
     check_readable,
     kind_of,
+    list_form,
     new_id,
     own_id,
     prefix_of,
-    told,
 )
 from unilect.dialects.responses._kept import Kept
-from unilect.dialects.responses._pages import listed, page
+from unilect.dialects.responses._pages import encode_page, page
 from unilect.dialects.responses._request import Short
 from unilect.errors import NotStored
 from unilect.requests import Request
@@ -69,11 +69,11 @@ class Conversations:
         await check_kept(asked, "items")
         items, metadata = _as_items(asked.items or ()), encode_json(asked.metadata or {})
         owner, store = in_hand().caller, self._kept.store()
-        return await self._told(request, await store.create_conversation(owner, metadata, items))
+        return await self._answer(request, await store.create_conversation(owner, metadata, items))
 
     async def retrieve_conversation(self, request: web.Request) -> web.StreamResponse:
         """Tell a conversation."""
-        return await self._told(request, request.match_info["conversation_id"])
+        return await self._answer(request, request.match_info["conversation_id"])
 
     async def update_conversation(self, request: web.Request) -> web.StreamResponse:
         """Change the metadata of a conversation."""
@@ -82,7 +82,7 @@ class Conversations:
         metadata = encode_json(asked.metadata or {})
         if not await self._kept.store().update_conversation(in_hand().caller, id, metadata):
             raise _missing(id)
-        return await self._told(request, id)
+        return await self._answer(request, id)
 
     async def delete_conversation(self, request: web.Request) -> web.StreamResponse:
         """Remove a conversation with its items."""
@@ -99,7 +99,7 @@ class Conversations:
         id, items = request.match_info["conversation_id"], _as_items(asked.items)
         if not await self._kept.store().add_items(in_hand().caller, id, items):
             raise _missing(id)
-        return json_answer(request, listed(items, more=False))
+        return json_answer(request, encode_page(items, more=False))
 
     async def list_items(self, request: web.Request) -> web.StreamResponse:
         """List the items of a conversation."""
@@ -109,7 +109,7 @@ class Conversations:
         )
         if found is None:
             raise _missing(id)
-        return json_answer(request, listed(*found))
+        return json_answer(request, encode_page(*found))
 
     async def retrieve_item(self, request: web.Request) -> web.StreamResponse:
         """Tell one item of a conversation."""
@@ -124,9 +124,9 @@ class Conversations:
         id, item = request.match_info["conversation_id"], request.match_info["item_id"]
         if not await self._kept.store().delete_item(in_hand().caller, id, item):
             raise NotStored(f"Item with id '{item[:100]}' not found.")
-        return await self._told(request, id)
+        return await self._answer(request, id)
 
-    async def _told(self, request: web.Request, id: str) -> web.Response:
+    async def _answer(self, request: web.Request, id: str) -> web.Response:
         found = await self._kept.store().conversation(in_hand().caller, id)
         if found is None:
             raise _missing(id)
@@ -169,7 +169,7 @@ def _as_items(given: Sequence[Any]) -> list[Item]:
     for number, item in enumerate(given):
         kind = kind_of(item, f"items[{number}]")
         id = own_id(item) or new_id(prefix_of(kind))
-        found.append(Item(id, encode_json(told(item | {"type": kind, "id": id}))))
+        found.append(Item(id, encode_json(list_form(item | {"type": kind, "id": id}))))
     return found
 
 

@@ -100,7 +100,7 @@ def own_id(item: dict[str, Any], taken: Collection[str] = ()) -> str:
     return id
 
 
-def told(item: dict[str, Any]) -> dict[str, Any]:
+def list_form(item: dict[str, Any]) -> dict[str, Any]:
     """
     An item as lists of items tell it: the content of a message is parts, and what was said, called and put out has a status.
 
@@ -119,12 +119,12 @@ def told(item: dict[str, Any]) -> dict[str, Any]:
     return item | more if more else item
 
 
-def packed(text: str) -> str:
+def pack(text: str) -> str:
     """A text as `encrypted_content`, for clients that bring back nothing else."""
     return base64.b64encode((_OURS + text).encode()).decode()
 
 
-def unpacked(content: Any) -> str | None:
+def unpack(content: Any) -> str | None:
     """The text of an `encrypted_content` of ours; None of any other."""
     if not isinstance(content, str) or not content.startswith(_PACKED):
         return None
@@ -175,7 +175,7 @@ class Conversation:
         if kind == "message":
             self._message(item, place)
         elif kind == "reasoning":
-            self._thought(item, place)
+            self._add_thought(item, place)
         elif kind in _CALLS:
             self._call(item, kind, place)
         elif kind in _OUTPUTS:
@@ -183,7 +183,7 @@ class Conversation:
         elif kind == "additional_tools":
             self._tools.add(_list(item, "tools", place), f"{place}.tools")
         elif kind == "compaction":
-            self._compacted(item, place)
+            self._add_compaction(item, place)
         elif kind.startswith(_LEFT_OUT):
             self.left_out.append(f"{place}:{kind[:50]}")
         else:
@@ -229,7 +229,7 @@ class Conversation:
         role = item.get("role")
         if role in ("system", "developer"):
             self._end_outputs()
-            text = _joined_text(item.get("content"), f"{place}.content")
+            text = _join_text(item.get("content"), f"{place}.content")
             if self._messages or self._is_open():
                 self._end_turn()
                 self._append(Message("user", text), Place(place, f"{place}.content"))
@@ -246,15 +246,15 @@ class Conversation:
             if self._calls:
                 self._end_turn()
             self._turn = self._turn or place
-            self._texts.append(_joined_text(item.get("content"), f"{place}.content"))
+            self._texts.append(_join_text(item.get("content"), f"{place}.content"))
         else:
             wrong(f"{place}.role", "`user`, `assistant`, `system` or `developer`")
 
-    def _thought(self, item: dict[str, Any], place: str) -> None:
+    def _add_thought(self, item: dict[str, Any], place: str) -> None:
         """Take what the assistant thought; an item without a text is what stateless clients send back of one."""
-        text = _joined_text(item.get("content") or [], f"{place}.content")
-        text = text or unpacked(item.get("encrypted_content")) or ""
-        text = text or _joined_text(item.get("summary") or [], f"{place}.summary")
+        text = _join_text(item.get("content") or [], f"{place}.content")
+        text = text or unpack(item.get("encrypted_content")) or ""
+        text = text or _join_text(item.get("summary") or [], f"{place}.summary")
         if not text:
             return
         self._end_outputs()
@@ -285,7 +285,7 @@ class Conversation:
                 param=f"{place}.call_id",
             )
         self._end_outputs()
-        known = self._tools.called(_CALLS[kind], name, namespace)
+        known = self._tools.function_name(_CALLS[kind], name, namespace)
         self._called[call] = None
         self._turn = self._turn or place
         self._call_places.append(place)
@@ -314,8 +314,8 @@ class Conversation:
             content = "\n".join(part.text for part in content if isinstance(part, TextPart))
         self._append(Message("tool", content, tool_call_id=call), Place(place, where))
 
-    def _compacted(self, item: dict[str, Any], place: str) -> None:
-        text = unpacked(item.get("encrypted_content"))
+    def _add_compaction(self, item: dict[str, Any], place: str) -> None:
+        text = unpack(item.get("encrypted_content"))
         if text is None:
             raise refusal(
                 f"{place}.encrypted_content",
@@ -372,7 +372,7 @@ def _part_places(content: str | list[Part], place: str) -> list[str]:
     return [] if isinstance(content, str) else [f"{place}[{n}]" for n in range(len(content))]
 
 
-def _joined_text(value: Any, place: str) -> str:
+def _join_text(value: Any, place: str) -> str:
     """
     A content that may hold texts only.
 

@@ -22,8 +22,8 @@ from unilect.backend import Batches
 from unilect.bounds import LARGE_BYTES, most_background
 from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
 from unilect.dialects.openai.chunks import encode_json
-from unilect.dialects.responses._before import UNFINISHED, Before, stored_in
-from unilect.dialects.responses._items import told
+from unilect.dialects.responses._before import UNFINISHED, Before, require_store
+from unilect.dialects.responses._items import list_form
 from unilect.dialects.responses._output import ResponseEncoder
 from unilect.dialects.responses._request import PromptRequest
 from unilect.errors import (
@@ -168,7 +168,7 @@ class Kept:
         )
         await self.answers.save(stored)
 
-    async def expected(self, answer: Awaitable[_Answer]) -> _Answer:
+    async def expect(self, answer: Awaitable[_Answer]) -> _Answer:
         """An answer, in the end of which a response is stored; the store is told that it comes."""
         store = self.store()
         store.expect(1)
@@ -428,8 +428,8 @@ class Kept:
         )
 
     def store(self) -> ResponseStore:
-        """Return the store of responses; errors as `stored_in`."""
-        return stored_in(self.answers)
+        """Return the store of responses; errors as `require_store`."""
+        return require_store(self.answers)
 
 
 def _not_streamed(stored: StoredResponse) -> str:
@@ -441,11 +441,11 @@ def _not_streamed(stored: StoredResponse) -> str:
 
 
 async def _all(frames: list[bytes]) -> AsyncGenerator[bytes, None]:
-    for piece in _joined(frames):
+    for piece in _join(frames):
         yield piece
 
 
-def _joined(frames: list[bytes]) -> list[bytes]:
+def _join(frames: list[bytes]) -> list[bytes]:
     """Events as they are written: together, unless the response that some of them tell is large."""
     return frames if sum(map(len, frames)) > LARGE_BYTES else [b"".join(frames)]
 
@@ -457,7 +457,7 @@ async def _following(live: Live, after: int) -> AsyncGenerator[bytes, None]:
         more, over = live.more, live.over
         if at < live.told:
             at, frames = live.told, live.log[at : live.told]
-            for piece in _joined(frames):
+            for piece in _join(frames):
                 yield piece
         elif over:
             return
@@ -471,4 +471,4 @@ async def _following(live: Live, after: int) -> AsyncGenerator[bytes, None]:
 
 
 def _as_items(items: Sequence[dict[str, Any]]) -> list[Item]:
-    return [Item(item["id"], encode_json(told(item))) for item in items]
+    return [Item(item["id"], encode_json(list_form(item))) for item in items]

@@ -120,7 +120,7 @@ class ResponseEncoder:
         """The events for a batch."""
         frames = [] if self._begun else self._begin()
         texts: list[str] = []
-        told = self._told_message()
+        told = self._current_message()
         for event in batch:
             if type(event) is TextDelta and told is not None and event.logprobs is None:
                 texts.append(event.text)
@@ -129,12 +129,12 @@ class ResponseEncoder:
                 self._tell_texts(told, texts, frames)
                 texts = []
             self._take(event, frames)
-            told = self._told_message()
+            told = self._current_message()
         if told is not None and texts:
             self._tell_texts(told, texts, frames)
         return b"".join(frames)
 
-    def _told_message(self) -> "MessageItem | None":
+    def _current_message(self) -> "MessageItem | None":
         """The message whose text is being told, if it is one."""
         item = self._item
         return item if isinstance(item, MessageItem) and item.is_text else None
@@ -215,7 +215,7 @@ class ResponseEncoder:
         """Nothing follows: what is open stays as it is."""
         self.status, self._ended, self._body = status, time.time(), None
         if self._item is not None:
-            self.items.append(Item(self._item.id, self._item.told("incomplete")))
+            self.items.append(Item(self._item.id, self._item.encode("incomplete")))
             self._item = None
 
     def body(self) -> bytes:
@@ -240,9 +240,9 @@ class ResponseEncoder:
         )
         usage = b"null" if self.usage is None else encode_json(usage_object(self.usage))
         items = b",".join([item.body for item in self.items])
-        return [first, self.repeated(), b'"output":[%b],"usage":%b}' % (items, usage)]
+        return [first, self.encode_request_fields(), b'"output":[%b],"usage":%b}' % (items, usage)]
 
-    def repeated(self) -> bytes:
+    def encode_request_fields(self) -> bytes:
         """Encode the fields of the request that every event with the response repeats; done once."""
         if self._repeated is None:
             repeated = encode_json(self._telling.fields)[1:-1]
@@ -361,7 +361,7 @@ class ResponseEncoder:
     ) -> None:
         self._item = item
         if frames is not None:
-            self._tell_events(item.opened(self._number), frames)
+            self._tell_events(item.encode_start(self._number), frames)
 
     def _close_item(self, frames: list[bytes] | None) -> None:
         item = self._item
@@ -370,9 +370,9 @@ class ResponseEncoder:
         self._item = None
         status = "completed" if self._reason is None else "incomplete"
         if frames is None:
-            told = item.told(status)
+            told = item.encode(status)
         else:
-            told, events = item.closed(self._number, status)
+            told, events = item.encode_end(self._number, status)
             self._tell_events(events, frames)
         self.items.append(Item(item.id, told))
 

@@ -9,7 +9,7 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 from typing import Any
 
 from unilect.dialects.openai.chunks import encode_json
-from unilect.dialects.responses._items import new_id, packed
+from unilect.dialects.responses._items import new_id, pack
 from unilect.dialects.responses._tools import CalledAs, text_of
 from unilect.events import Event, ToolCallDelta
 from unilect.store.ids import OUTPUT, item_id
@@ -69,14 +69,14 @@ class MessageItem:
         self.place = _PLACE % (self._id, index)
         self.head = _head(kind, self.place + b',"logprobs":[]' if self.is_text else self.place)
 
-    def opened(self, number: int) -> list[bytes]:
+    def encode_start(self, number: int) -> list[bytes]:
         """The events before its first piece, numbered from one on."""
         item, part = _MESSAGE % (self._id, b"in_progress", b""), self._part(b'""', b"[]")
         return [_ADDED % (number, self.index, item), _PART_ADDED % (number + 1, self.place, part)]
 
-    def closed(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
+    def encode_end(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
         """The item as it is in the end, and the events that tell it."""
-        text, logprobs = self._written()
+        text, logprobs = self._encode_content()
         part = self._part(text, logprobs)
         item, place = _MESSAGE % (self._id, status.encode(), part), self.place
         if self.is_text:
@@ -86,11 +86,11 @@ class MessageItem:
         events = [whole, _PART_DONE % (number + 1, place, part), _DONE % (number + 2, self.index, item)]  # fmt: skip
         return item, events
 
-    def told(self, status: str) -> bytes:
+    def encode(self, status: str) -> bytes:
         """The item as it is."""
-        return _MESSAGE % (self._id, status.encode(), self._part(*self._written()))
+        return _MESSAGE % (self._id, status.encode(), self._part(*self._encode_content()))
 
-    def _written(self) -> tuple[bytes, bytes]:
+    def _encode_content(self) -> tuple[bytes, bytes]:
         """The text and the log probabilities so far as JSON."""
         logprobs = encode_json(self.logprobs) if self.logprobs else b"[]"
         return encode_json("".join(self.texts)), logprobs
@@ -114,19 +114,19 @@ class ReasoningItem:
         if summary:
             self.heads.append(_head("reasoning_summary_text", self._summary_place))
 
-    def opened(self, number: int) -> list[bytes]:
+    def encode_start(self, number: int) -> list[bytes]:
         """As of a message."""
-        part = fields_of({"part": _thought("")})
+        part = fields_of({"part": _reasoning_part("")})
         events = [("response.content_part.added", self._content_place + part)]
         if self._summary:
             part = fields_of({"part": _summary("")})
             events.append(("response.reasoning_summary_part.added", self._summary_place + part))
-        return [_ADDED % (number, self.index, encode_json(self._opening())), *_numbered(events, number + 1)]  # fmt: skip
+        return [_ADDED % (number, self.index, encode_json(self._opening())), *_number_events(events, number + 1)]  # fmt: skip
 
-    def closed(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
+    def encode_end(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
         """As of a message."""
         text, place = "".join(self.texts), self._content_place
-        whole, part = fields_of({"text": text}), fields_of({"part": _thought(text)})
+        whole, part = fields_of({"text": text}), fields_of({"part": _reasoning_part(text)})
         events = [
             ("response.reasoning_text.done", place + whole),
             ("response.content_part.done", place + part),
@@ -137,17 +137,17 @@ class ReasoningItem:
                 ("response.reasoning_summary_text.done", place + whole),
                 ("response.reasoning_summary_part.done", place + part),
             ]
-        return _ended(self, _numbered(events, number), number, status)
+        return _encode_end(self, _number_events(events, number), number, status)
 
-    def told(self, status: str) -> bytes:
+    def encode(self, status: str) -> bytes:
         """The item as it is."""
         text = "".join(self.texts)
         item = self._opening() | {
             "status": status,
-            "content": [_thought(text)],
+            "content": [_reasoning_part(text)],
             "summary": [_summary(text)] if self._summary else [],
         }
-        return encode_json(item | {"encrypted_content": packed(text)} if self._encrypted else item)
+        return encode_json(item | {"encrypted_content": pack(text)} if self._encrypted else item)
 
     def _opening(self) -> dict[str, Any]:
         return {"id": self.id, "type": "reasoning", "summary": [], "content": [], "status": "in_progress"}  # fmt: skip
@@ -176,11 +176,11 @@ class CallItem:
         """Return True if an event is a piece of this call."""
         return isinstance(event, ToolCallDelta) and event.call == self._call
 
-    def opened(self, number: int) -> list[bytes]:
+    def encode_start(self, number: int) -> list[bytes]:
         """As of a message."""
         return [_ADDED % (number, self.index, encode_json(self._opening()))]
 
-    def closed(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
+    def encode_end(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
         """As of a message."""
         kind, arguments = "response.function_call_arguments", "".join(self.texts)
         if self._custom:
@@ -192,9 +192,9 @@ class CallItem:
         else:
             done = {"name": self._fields["name"], "arguments": arguments}
             events = [(f"{kind}.done", self._place + fields_of(done))]
-        return _ended(self, _numbered(events, number), number, status)
+        return _encode_end(self, _number_events(events, number), number, status)
 
-    def told(self, status: str) -> bytes:
+    def encode(self, status: str) -> bytes:
         """The item as it is."""
         arguments = "".join(self.texts)
         told = {"input": text_of(arguments)} if self._custom else {"arguments": arguments}
@@ -209,15 +209,15 @@ def _id(response: str, prefix: str, index: int) -> str:
     return item_id(response, prefix, OUTPUT + index)
 
 
-def _ended(
+def _encode_end(
     item: ReasoningItem | CallItem, events: list[bytes], number: int, status: str
 ) -> tuple[bytes, list[bytes]]:
     """An item in the end, with the events that close it, the last of which tells it."""
-    told = item.told(status)
+    told = item.encode(status)
     return told, [*events, _DONE % (number + len(events), item.index, told)]
 
 
-def _numbered(events: list[tuple[str, bytes]], number: int) -> list[bytes]:
+def _number_events(events: list[tuple[str, bytes]], number: int) -> list[bytes]:
     """Events by their kinds and fields, numbered from one on."""
     return [event_of(kind, at, fields) for at, (kind, fields) in enumerate(events, number)]
 
@@ -228,7 +228,7 @@ def _head(kind: str, place: bytes) -> bytes:
     return _HEAD % (name, name, place)
 
 
-def _thought(text: str) -> dict[str, Any]:
+def _reasoning_part(text: str) -> dict[str, Any]:
     return {"type": "reasoning_text", "text": text}
 
 

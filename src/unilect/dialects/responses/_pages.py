@@ -59,10 +59,10 @@ def page_of(items: Sequence[Item], wanted: Page) -> bytes:
                 param="after",
             )
         ordered = ordered[ids.index(wanted.after) + 1 :]
-    return listed(ordered[: wanted.limit], len(ordered) > wanted.limit)
+    return encode_page(ordered[: wanted.limit], len(ordered) > wanted.limit)
 
 
-def listed(items: Sequence[Item], more: bool) -> bytes:
+def encode_page(items: Sequence[Item], more: bool) -> bytes:
     """A page as the client gets it."""
     return encode_json(
         {

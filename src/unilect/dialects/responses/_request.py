@@ -155,7 +155,7 @@ def items_of(asked: PromptRequest) -> list[Any]:
     return list(asked.input or ())
 
 
-def placed(
+def place_items(
     asked: PromptRequest, before: Iterable[dict[str, Any]], items: Iterable[dict[str, Any]]
 ) -> list[Placed]:
     """The items of the turns before a request and its own, with where they stand in the body."""
@@ -184,7 +184,7 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
     include = asked.include or ()
     reasoning = asked.reasoning or Reasoning()
     telling = Telling(
-        echoed(asked),
+        echo_fields(asked),
         tools.names,
         summary=(reasoning.summary or reasoning.generate_summary) is not None,
         encrypted=ENCRYPTED in include,
@@ -297,7 +297,7 @@ _NOT_HERE = {
 
 
 @cache
-def _known() -> frozenset[str]:
+def _valid_fields() -> frozenset[str]:
     """The fields that are honoured, or may be ignored without a word."""
     return parameters_of(ResponseRequest) | parameters_of(ChatRequest) | _ACCEPTED
 
@@ -323,7 +323,7 @@ def _left_out(asked: ResponseRequest) -> list[str]:
             raise refusal(name, f"this endpoint has {_NOT_HERE[name]} for it")
         if name in ("n", "n_cmpl") and bytes(raw) != b"1":
             raise refusal(name, "a response is one answer")
-        if name in _NAMED or name not in _known():
+        if name in _NAMED or name not in _valid_fields():
             found.append(name)
     if asked.reasoning is not None:
         found += [f"reasoning.{name}" for name in ("context", "mode") if getattr(asked.reasoning, name) is not None]  # fmt: skip
@@ -379,7 +379,7 @@ _LEFT_UNSAID: dict[str, Any] = {
 _AS_SAID = _LEFT_UNSAID.keys() - {"conversation", "reasoning", "service_tier", "text"}
 
 
-def echoed(asked: ResponseRequest) -> dict[str, Any]:
+def echo_fields(asked: ResponseRequest) -> dict[str, Any]:
     """Return the fields that a response repeats of its request; its clients' types require all of them."""
     fields = _LEFT_UNSAID.copy()
     for name in asked.raw_fields:

@@ -101,9 +101,9 @@ class Tools:
                 param=place,
             )
 
-    def called(self, kind: str, name: str, namespace: str | None) -> str:
+    def function_name(self, kind: str, name: str, namespace: str | None) -> str:
         """The name of a function for the model, of a call that the client gives back."""
-        return _joined(namespace, name)
+        return _qualify_name(namespace, name)
 
     def choice(self, asked: Any) -> tuple[Any, list[Tool]]:
         """
@@ -120,14 +120,14 @@ class Tools:
             return asked if self.functions else None, self.functions
         kind = asked.get("type") if isinstance(asked, dict) else None
         if kind in ("function", "custom"):
-            return self._named(asked, "tool_choice"), self.functions
+            return self._find_tool(asked, "tool_choice"), self.functions
         if kind == "allowed_tools":
-            return self._allowed(asked)
+            return self._read_allowed(asked)
         if isinstance(kind, str) and kind.startswith(_HOSTED):
             raise refusal("tool_choice", f"tools of the type `{kind[:50]}` are not run here")
         wrong("tool_choice.type", "`function`, `custom` or `allowed_tools`")
 
-    def _allowed(self, asked: dict[str, Any]) -> tuple[Any, list[Tool]]:
+    def _read_allowed(self, asked: dict[str, Any]) -> tuple[Any, list[Tool]]:
         mode, allowed = asked.get("mode", "auto"), asked.get("tools")
         if mode not in ("auto", "required"):
             wrong("tool_choice.mode", "`auto` or `required`")
@@ -140,7 +140,7 @@ class Tools:
             if not isinstance(kind, str):
                 wrong(place, "an object with `type` and `name`")
             if kind in ("function", "custom"):
-                names.add(self._named(tool, place).function.name)
+                names.add(self._find_tool(tool, place).function.name)
             else:
                 self.left_out.append(f"{place}:{kind[:50]}")
         kept = [tool for tool in self.functions if tool.function.name in names]
@@ -148,7 +148,7 @@ class Tools:
             wrong("tool_choice.tools", "at least one tool of `tools`")
         return mode, kept
 
-    def _named(self, asked: dict[str, Any], place: str) -> ToolChoice:
+    def _find_tool(self, asked: dict[str, Any], place: str) -> ToolChoice:
         name, namespace = asked.get("name"), asked.get("namespace")
         if not isinstance(name, str):
             wrong(f"{place}.name", "the name of a tool")
@@ -186,7 +186,7 @@ class Tools:
             wrong(f"{place}.name", "a text")
         if not isinstance(description, str | None):
             wrong(f"{place}.description", "a text")
-        known = _joined(namespace, name)
+        known = _qualify_name(namespace, name)
         fields: dict[str, Any] = {"name": known, "description": description}
         if kind == "custom":
             where = f"{place}.format"
@@ -246,7 +246,7 @@ def text_of(arguments: str) -> str:
     return texts[0] if len(texts) == 1 else arguments
 
 
-def _joined(namespace: str | None, name: str) -> str:
+def _qualify_name(namespace: str | None, name: str) -> str:
     """The name of a function in a namespace; one that would be too long is cut, and told apart by its digest."""
     if namespace is None:
         return name

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from unilect.dialects.responses._items import kind_of
-from unilect.dialects.responses._request import Placed, Plan, ResponseRequest, placed, plan
+from unilect.dialects.responses._request import Placed, Plan, ResponseRequest, place_items, plan
 from unilect.errors import UnilectError, UnsupportedOperation
 from unilect.routing.service import Service
 
 
-async def shortened(
+async def truncate(
     service: Service,
     asked: ResponseRequest,
     before: Sequence[dict[str, Any]],
@@ -27,7 +27,7 @@ async def shortened(
 
     The turns that are left out are told as `truncation`.
     """
-    talk = placed(asked, before, items)
+    talk = place_items(asked, before, items)
     whole = plan(asked, talk, items)
     model = await service.inspect_model(asked.model)
     context = model.capabilities.context

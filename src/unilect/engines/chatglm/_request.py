@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from unilect.engines.chatglm._file import Family
 from unilect.errors import InvalidRequest
 from unilect.families.chatglm import system_text, written_call
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from unilect.tools.messages import text
 from unilect.tools.takes import LEAST
@@ -22,7 +22,7 @@ Turn: TypeAlias = dict[str, str]
 #: What the library has itself where a request does not say.
 DEFAULTS = {"temperature": 0.95, "top_p": 0.7}
 TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")  # it calls one tool at a time
-PARAMETERS = honoured(
+PARAMETERS = declare_support(
     names(
         "temperature top_p top_k repetition_penalty repeat_penalty max_tokens max_completion_tokens "
         "tools functions parallel_tool_calls"

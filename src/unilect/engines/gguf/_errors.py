@@ -16,7 +16,7 @@ from unilect.http.error_bodies import (
     clean,
     error_message,
     error_text,
-    reported,
+    server_fault,
     unknown_token,
 )
 from unilect.templates import refused_by_template
@@ -54,7 +54,7 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
     if status in (400, 500) and (words := _words_of_template(error_message(body))) is not None:
         raise refused_by_template(clean(words))
     if status == 500 or (status == 400 and _NO_MEMORY in error_text(body)):
-        raise fault(reported(error_text(body)))
+        raise fault(server_fault(error_text(body)))
     raise_for_answer(status, headers, body)
 
 

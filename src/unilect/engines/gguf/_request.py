@@ -15,7 +15,7 @@ import msgspec
 from unilect.engines.gguf._images import check_image
 from unilect.errors import InvalidRequest
 from unilect.parameters.rules import refusal, text_biases
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.requests import (
     LLAMACPP_PARAMETERS,
     ChatRequest,
@@ -58,7 +58,7 @@ _NATIVE = names(
     "suffix input_extra "  # where the model has tokens for a gap
     "lora"  # where it has adapters
 )
-PARAMETERS = honoured(
+PARAMETERS = declare_support(
     (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
     names("n best_of tool_choice functions function_call encoding_format dimensions"),
 )

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from unilect import templates
 from unilect.backend import Capabilities
 from unilect.families import may_think, name_of, of_template, thoughts_of
-from unilect.parameters.support import TOOL_PARAMETERS, honoured, names
+from unilect.parameters.support import TOOL_PARAMETERS, declare_support, names
 from unilect.tools.messages import takes_effort
 
 _NATIVE = names(
@@ -15,7 +15,7 @@ _NATIVE = names(
     "tool_choice parallel_tool_calls reasoning_effort chat_template_kwargs "
     "enable_thinking thinking_budget_tokens"  # where the template knows them
 )
-PARAMETERS = honoured(
+PARAMETERS = declare_support(
     _NATIVE, names("n best_of functions function_call encoding_format dimensions")
 )
 

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from unilect import templates
 from unilect.errors import BackendError, InvalidRequest
-from unilect.http.error_bodies import typed
+from unilect.http.error_bodies import decode_body
 from unilect.requests import ImagePart, Message
 
 _PLACEHOLDER = "$$<image>$$"  # where an image stands in the prompt
@@ -148,11 +148,11 @@ def chat_prompt(conv: Conv, messages: Sequence[Message]) -> ChatPrompt:
         stop = list(dict.fromkeys([*conv.stop, *format.stop]))
         ids = list(dict.fromkeys([*ids, *format.stop_token_ids]))
         return ChatPrompt(format.render(messages), stop, ids)
-    return ChatPrompt(_filled(conv, style(conv), messages), conv.stop, ids, images)
+    return ChatPrompt(_fill_template(conv, style(conv), messages), conv.stop, ids, images)
 
 
-def _filled(conv: Conv, how: Style, messages: Sequence[Message]) -> str:
-    system, turns = _sorted_out(conv, messages)
+def _fill_template(conv: Conv, how: Style, messages: Sequence[Message]) -> str:
+    system, turns = _split_messages(conv, messages)
     if how.system_in_turn and system and turns:
         turns[0] = (turns[0][0], f"{system}\n\n{turns[0][1]}")
     names = {"sep": conv.sep or "", "sep2": conv.sep2 or ""}
@@ -174,7 +174,7 @@ def _filled(conv: Conv, how: Style, messages: Sequence[Message]) -> str:
     return begin + how.between.join(pieces) + last + how.open.format(role=conv.roles[1], **names)
 
 
-def _sorted_out(conv: Conv, messages: Sequence[Message]) -> tuple[str, list[tuple[str, str]]]:
+def _split_messages(conv: Conv, messages: Sequence[Message]) -> tuple[str, list[tuple[str, str]]]:
     """The system message and the turns, after the template's own examples. A system message replaces the template's."""
     turns = [(role, text or "") for role, text in conv.messages]
     systems = []
@@ -230,7 +230,7 @@ def decode(body: bytes) -> Conv:
         BackendError: The answer is not a template.
     """
     otherwise = "The worker's prompt template is not in FastChat's format. Set `chat_template` for this model."
-    return typed(body, _Answer, otherwise).conv
+    return decode_body(body, _Answer, otherwise).conv
 
 
 class _Answer(Struct):

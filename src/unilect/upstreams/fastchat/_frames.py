@@ -39,7 +39,7 @@ from unilect.events import (
     TokenLogprob,
     Usage,
 )
-from unilect.http.error_bodies import clean, for_log, typed
+from unilect.http.error_bodies import clean, decode_body, for_log
 from unilect.parameters.rules import refusal
 from unilect.upstreams.openai.embeddings import vector
 
@@ -134,7 +134,7 @@ def decode(data: bytes) -> Frame:
     Raises:
         BackendError: The bytes are neither.
     """
-    return typed(data, Frame, "The worker sent an invalid frame.")
+    return decode_body(data, Frame, "The worker sent an invalid frame.")
 
 
 class AnswerDecoder:
@@ -286,7 +286,7 @@ def embeddings(body: bytes) -> tuple[list[list[float]], int]:
         UnilectError: The answer is an error, or has no embeddings.
     """
     otherwise = "The worker sent an answer without embeddings. Try again, or ask its operator."
-    answer = typed(body, _Embeddings, otherwise)
+    answer = decode_body(body, _Embeddings, otherwise)
     if answer.error_code:
         raise error(answer.error_code, answer.text)
     try:

@@ -29,9 +29,9 @@ from unilect.events import Usage
 from unilect.families import name_of, of_name, of_template
 from unilect.http.body import ProtocolError
 from unilect.http.client import MAX_LIST_BYTES, HttpServer
-from unilect.http.error_bodies import NoSuchPath, too_long, typed
+from unilect.http.error_bodies import NoSuchPath, decode_body, too_long
 from unilect.parameters.rules import refusal
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.templates import ChatTemplate, find
 from unilect.upstreams.fastchat import _frames as wire
@@ -47,7 +47,7 @@ DEFAULT_TOKENS = 512  # where the worker does not count; what FastChat took befo
 _MARGIN = 8  # tokens that a tokenizer may add to a text
 _GATHER_S = 0.005
 
-_PARAMETERS = honoured(
+_PARAMETERS = declare_support(
     names(
         "max_tokens max_completion_tokens stop temperature top_p top_k presence_penalty frequency_penalty repeat_penalty "
         "repetition_penalty logprobs use_beam_search"
@@ -70,7 +70,7 @@ class Directory(Protocol):
     def connect_to(self, address: str) -> str | None:
         """The IP address of a worker's URL, if it was resolved already."""
 
-    async def lost(self, address: str) -> None:
+    async def report_lost(self, address: str) -> None:
         """Report that a worker is unreachable."""
 
 
@@ -107,18 +107,18 @@ class Controller:
         answer = await self._server.post(
             "/get_worker_address", msgspec.json.encode({"model": model})
         )
-        return _decoded(answer, _Address).address
+        return _decode(answer, _Address).address
 
     def connect_to(self, address: str) -> str | None:
         """None: a controller sends URLs only."""
 
-    async def lost(self, address: str) -> None:
+    async def report_lost(self, address: str) -> None:
         """Make the controller remove unreachable workers."""
         await self._server.post("/refresh_all_workers", b"{}")
 
     async def _list(self, path: str) -> list[str]:
         answer = await self._server.post(path, b"{}", MAX_LIST_BYTES)
-        return [name for name in _decoded(answer, _Models).models if isinstance(name, str)]
+        return [name for name in _decode(answer, _Models).models if isinstance(name, str)]
 
 
 class _Details(Struct):
@@ -325,7 +325,7 @@ class FastChatUpstream(Backend):
     async def _count(self, worker: _Worker, text: str) -> int:
         body = msgspec.json.encode({"model": self._model, "prompt": text})
         told = await worker.server.post("/count_token", body, MAX_TOLD)
-        return _decoded(told, _Count).count
+        return _decode(told, _Count).count
 
     async def _worker(self, model: str) -> _Worker:
         """
@@ -344,10 +344,10 @@ class FastChatUpstream(Backend):
             server.retire()  # it is asked this and no more, so that nobody has to close it
             try:
                 conv = decode(await server.post("/worker_get_conv_template", asked, MAX_TOLD))
-                details = _decoded(await server.post("/model_details", asked, MAX_TOLD), _Details)
+                details = _decode(await server.post("/model_details", asked, MAX_TOLD), _Details)
             except (BackendError, BackendUnavailable, BackendTimeout) as error:
                 if _is_gone(error):
-                    await self._directory.lost(address)
+                    await self._directory.report_lost(address)
                 raise
             old, context = self._workers.get(address), details.context_length
             if old is not None and old.connect_to == connect_to:
@@ -382,7 +382,7 @@ class FastChatUpstream(Backend):
     async def _forget(self, worker: _Worker | None) -> None:
         if worker is not None:
             self._let_go(worker.address)
-            await self._directory.lost(worker.address)
+            await self._directory.report_lost(worker.address)
 
     async def _post(self, path: str, body: bytes) -> bytes:
         """Call a worker; once more if it is unreachable."""
@@ -432,8 +432,8 @@ def _choose(models: list[str], configured: str | None, wanted: str) -> str:
     return name
 
 
-def _decoded(body: bytes, kind: type[StructT]) -> StructT:
-    return typed(body, kind, "The server does not have FastChat's protocol.")
+def _decode(body: bytes, kind: type[StructT]) -> StructT:
+    return decode_body(body, kind, "The server does not have FastChat's protocol.")
 
 
 async def list_models(spec: BackendSpec) -> list[str]:

@@ -32,7 +32,7 @@ from unilect.errors import (
 )
 from unilect.families import name_of, of_template
 from unilect.http.client import HttpServer, server_at
-from unilect.http.error_bodies import too_long, typed, unknown_token
+from unilect.http.error_bodies import decode_body, too_long, unknown_token
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.tasks import apart, shared
@@ -168,17 +168,17 @@ class LlamaCppUpstream(Backend):
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text without special tokens in it; see `Backend`."""
         fields = {"content": text, "add_special": special, "parse_special": False}
-        return (await self._spelled(fields, "parse_special", Tokens)).tokens
+        return (await self._tokenize_with(fields, "parse_special", Tokens)).tokens
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
         """Return the bytes of token ids; see `Backend`."""
         fields = {"content": tokens, "with_pieces": True}
         try:
-            return (await self._spelled(fields, "with_pieces", Pieces)).raw
+            return (await self._tokenize_with(fields, "with_pieces", Pieces)).raw
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
             raise unknown_token("prompt") from error
 
-    async def _spelled(self, fields: dict[str, Any], what: str, kind: type[_T]) -> _T:
+    async def _tokenize_with(self, fields: dict[str, Any], what: str, kind: type[_T]) -> _T:
         """Call /tokenize with an option; a server of 2023 knows none of them."""
         if self._of_2023:
             raise UnsupportedOperation(
@@ -236,11 +236,11 @@ class LlamaCppUpstream(Backend):
         """
         try:
             told = await self._server.get("/props")
-            props = _decoded(told, _Props)
+            props = _decode(told, _Props)
             settings, generation = props.default_generation_settings, OF_2025
             if settings.n_ctx is None and not await self._has_health():
                 generation = OF_2023
-                settings = _decoded(await self._server.get("/model.json"), _Settings)
+                settings = _decode(await self._server.get("/model.json"), _Settings)
         except RouteNotFound as error:
             raise BackendError(
                 "The model's server does not have llama.cpp's native protocol at this URL: it has no /props. The operator must check `source`."
@@ -400,7 +400,7 @@ class LlamaCppUpstream(Backend):
         return Embeddings([answer.embedding], await self._count(text))
 
     async def _post(self, path: str, fields: dict[str, Any], kind: type[_T]) -> _T:
-        return _decoded(await self._server.post(path, msgspec.json.encode(fields)), kind)
+        return _decode(await self._server.post(path, msgspec.json.encode(fields)), kind)
 
 
 def _capabilities(
@@ -447,14 +447,16 @@ def _no_embeddings() -> UnsupportedOperation:
     )
 
 
-def _decoded(body: bytes, kind: type[_T]) -> _T:
+def _decode(body: bytes, kind: type[_T]) -> _T:
     """
     A decoded non-streaming answer.
 
     Raises:
         BackendError: The answer has another type.
     """
-    return typed(body, kind, "The model's server sent an answer that is not in llama.cpp's format.")
+    return decode_body(
+        body, kind, "The model's server sent an answer that is not in llama.cpp's format."
+    )
 
 
 def backend(spec: BackendSpec) -> LlamaCppUpstream:

@@ -37,7 +37,7 @@ from unilect.events import (
     Usage,
 )
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import clean, refused_request, reported, too_long
+from unilect.http.error_bodies import clean, parse_refusal, server_fault, too_long
 
 _BUSY_RETRY_S = 1.0
 NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest
@@ -297,9 +297,7 @@ class FrameDecoder:
             self.done = True
             extra, word = _last_extra(frame, data), frame.stopping_word or None
             into.append(Finish(_reason(frame), 0, extra, word))
-            into.append(
-                Usage(frame.tokens_evaluated, frame.tokens_predicted, _cached_tokens(frame))
-            )
+            into.append(Usage(frame.tokens_evaluated, frame.tokens_predicted, _count_cached(frame)))
 
     def _piece_extra(self, frame: _Frame, data: bytes) -> Extra | None:
         """The extra fields of a piece: the requested ids, native probabilities and timings."""
@@ -333,7 +331,7 @@ def _last_extra(frame: _Frame, data: bytes) -> Extra:
     return Extra(chunk, native=native)
 
 
-def _cached_tokens(frame: _Frame) -> int | None:
+def _count_cached(frame: _Frame) -> int | None:
     told = frame.timings or _Timings()
     if told.cache_n is not None or told.prompt_n is None:
         return told.cache_n
@@ -393,10 +391,10 @@ def raise_told(error: Any) -> None:
     if error.get("type") == "exceed_context_size_error":
         raise too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
     if code in (400, "400") or error.get("type") == "invalid_request_error":
-        raise refused_request(msgspec.json.encode(error))
+        raise parse_refusal(msgspec.json.encode(error))
     if code in (503, "503") or error.get("type") == "unavailable_error":
         raise Busy
-    raise reported(error.get("message"))
+    raise server_fault(error.get("message"))
 
 
 def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -418,7 +416,7 @@ def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
             "The model's server does not know the URL; the operator must check `source`."
         )
     if status == 501:
-        raise UnsupportedOperation(refused_request(body).message)
+        raise UnsupportedOperation(parse_refusal(body).message)
     if status == 500 and "json.exception" in text:
         raise InvalidRequest(
             f"The model's server refused the request: {clean(text.partition(chr(10))[2])}",

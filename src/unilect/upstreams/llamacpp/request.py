@@ -16,7 +16,7 @@ from unilect.backend import Support
 from unilect.errors import InvalidRequest
 from unilect.parameters.foreign import CONSTRAINTS
 from unilect.parameters.rules import text_biases, token_biases
-from unilect.parameters.support import honoured, names
+from unilect.parameters.support import declare_support, names
 from unilect.requests import (
     LLAMACPP_PARAMETERS,
     SAMPLER_LETTERS,
@@ -56,7 +56,7 @@ _NATIVE = names(
 #: Beside those of no backend: what other servers know and becomes `response_format` or `grammar`, and what changes the server for
 #: others or hides what is needed of an answer.
 _REFUSED = {*CONSTRAINTS, "system_prompt", "n_cmpl"} - {"json_schema"}
-_PARAMETERS: dict[str, Support] = honoured(
+_PARAMETERS: dict[str, Support] = declare_support(
     (*_SAME_NAME, *_OWN_NAMES, *_NATIVE), names("n best_of echo encoding_format dimensions")
 ) | dict.fromkeys(_REFUSED, "refused")
 
@@ -122,7 +122,7 @@ def body(
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
-    fields |= _renamed(request, generation, room)
+    fields |= _rename_parameters(request, generation, room)
     words = [*stop, *(word for word in request.stop_words if word not in stop)]
     if words:
         fields["stop"] = words
@@ -164,7 +164,7 @@ def top_logprobs(request: GenerationRequest) -> int | None:
     return max(top or 0, request.n_probs) if request.n_probs else top
 
 
-def _renamed(
+def _rename_parameters(
     request: GenerationRequest, generation: Generation, room: int | None
 ) -> dict[str, Any]:
     """The parameters that have another name or format there."""

@@ -17,7 +17,7 @@ import msgspec
 from unilect.context import in_hand
 from unilect.errors import ContextLengthExceeded, InvalidRequest
 from unilect.http.client import EVENTS, HttpServer, Response
-from unilect.parameters.rules import limited
+from unilect.parameters.rules import limit_tokens
 from unilect.requests import ChatRequest, GenerationRequest
 from unilect.tools.takes import ALL, LEAST, LITTLE, stands_out
 from unilect.tools.turns import fit
@@ -70,7 +70,7 @@ class PatientServer:
 
     def body(self) -> bytes:
         """The body, as far as it is known how the server wants it."""
-        return self._body_of(self._request, self._placed(self._form))
+        return self._body_of(self._request, self._in_form(self._form))
 
     async def post(self, path: str, body: bytes) -> bytes:
         """As of the server."""
@@ -118,7 +118,7 @@ class PatientServer:
         if not 0 < room < limit:
             raise error
         self._is_lowered = True
-        self._request, name = limited(self._request, room)
+        self._request, name = limit_tokens(self._request, room)
         in_hand().lowered = name
 
     def _takes_another_form(self, error: InvalidRequest) -> bool:
@@ -126,14 +126,14 @@ class PatientServer:
         if not _OF_TEMPLATE.search(error.message):
             return False
         self._refusal = self._refusal or error
-        before = self._placed(self._form)
+        before = self._in_form(self._form)
         while self._form + 1 < len(_FORMS):
             self._form += 1
-            if (now := self._placed(self._form)) is not None and now != before:
+            if (now := self._in_form(self._form)) is not None and now != before:
                 return True
         return False
 
-    def _placed(self, form: int) -> list[Any] | None:
+    def _in_form(self, form: int) -> list[Any] | None:
         return in_form(self._request, form) if isinstance(self._request, ChatRequest) else None
 
 

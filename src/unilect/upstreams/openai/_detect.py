@@ -97,7 +97,7 @@ async def learn(
                 return found
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            kind, card = await _recognised(server, root, listed, model)
+            kind, card = await _recognise(server, root, listed, model)
     except TimeoutError:
         kind, card = UNKNOWN, {}
     salted = kind.salted and takes_salt((await _in_time(root, "/version")).get("version"))
@@ -157,17 +157,17 @@ def choose(models: list[dict[str, Any]], wanted: str) -> str:
     return names[0]
 
 
-async def _recognised(
+async def _recognise(
     server: HttpServer, root: HttpServer, listed: list[dict[str, Any]], model: str
 ) -> tuple[ServerKind, dict[str, Any]]:
     """The kind of a server, and its description of a model."""
     if not listed:
-        return by_description(await _told(root, "/openapi.json")), {}
+        return by_description(await _fetch_object(root, "/openapi.json")), {}
     kind = by_models(listed, model)
     # a server of one model may answer by any name, as llama-server does
     card = next((card for card in listed if card["id"] == model or len(listed) == 1), {})
     if kind.name == "unilect":
-        card = await _told(server, f"/models/{quote(model)}")
+        card = await _fetch_object(server, f"/models/{quote(model)}")
     elif kind is UNKNOWN and card.keys() <= _BARE and await _is_ollama(root):
         kind = OLLAMA  # a model of a name space other than its library's
     return kind, card
@@ -184,7 +184,7 @@ async def _is_ollama(root: HttpServer) -> bool:
         return False
 
 
-async def _told(server: HttpServer, path: str) -> dict[str, Any]:
+async def _fetch_object(server: HttpServer, path: str) -> dict[str, Any]:
     """The JSON object at a path; an empty one for any other answer."""
     try:
         return _object(await server.get(path))
@@ -193,10 +193,10 @@ async def _told(server: HttpServer, path: str) -> dict[str, Any]:
 
 
 async def _in_time(server: HttpServer, path: str) -> dict[str, Any]:
-    """As `_told`; an empty object, too, where nothing comes in time."""
+    """As `_fetch_object`; an empty object, too, where nothing comes in time."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            return await _told(server, path)
+            return await _fetch_object(server, path)
     except TimeoutError:
         return {}
 

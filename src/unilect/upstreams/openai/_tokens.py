@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from unilect.errors import UnsupportedOperation
 from unilect.http.client import HttpServer
-from unilect.http.error_bodies import NoSuchPath, typed
+from unilect.http.error_bodies import NoSuchPath, decode_body
 from unilect.upstreams.openai._servers import ServerKind
 
 _T = TypeVar("_T")
@@ -66,11 +66,11 @@ class Tokens:
         body = {"prompt": text, "add_special_tokens": special}
         if not self._is_vllm:
             body = {"content": text, "add_special": special}
-        return (await self._asked(self._root, "/tokenize", body, _Ids)).tokens
+        return (await self._ask(self._root, "/tokenize", body, _Ids)).tokens
 
     async def text(self, tokens: list[int]) -> str:
         """The text of token ids."""
-        told = await self._asked(self._root, "/detokenize", {"tokens": tokens}, _Text)
+        told = await self._ask(self._root, "/detokenize", {"tokens": tokens}, _Text)
         return told.content or told.prompt or ""
 
     async def of_chat(self, fields: Mapping[str, Any]) -> int:
@@ -84,10 +84,10 @@ class Tokens:
         if self._is_vllm:
             server, path = self._root, "/tokenize"
             fields = {name: fields[name] for name in _IN_PROMPT if name in fields}
-        told = await self._asked(server, path, fields, _Counted)
+        told = await self._ask(server, path, fields, _Counted)
         return told.input_tokens or told.count or 0
 
-    async def _asked(
+    async def _ask(
         self, server: HttpServer, path: str, fields: Mapping[str, Any], kind: type[_T]
     ) -> _T:
         try:
@@ -96,4 +96,4 @@ class Tokens:
             raise UnsupportedOperation(
                 f"The model's server has no {path}; its operator may have an older version. Choose another model."
             ) from error
-        return typed(answer, kind, _ODD)
+        return decode_body(answer, kind, _ODD)

@@ -55,17 +55,17 @@ def _chunk(answer: Any) -> Any:
     if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
         return answer
     choices = [_with_delta(choice, number) for number, choice in enumerate(answer["choices"])]
-    return _told(answer) | {"choices": choices}
+    return _drop_nulls(answer) | {"choices": choices}
 
 
 def _with_delta(choice: Any, number: int) -> Any:
     """A choice with its message as a delta. Choices and calls without an index are numbered in order."""
     if not isinstance(choice, dict):
         return choice
-    choice = {"index": number} | _told(choice)
+    choice = {"index": number} | _drop_nulls(choice)
     message = choice.pop("message", None)
     if isinstance(message, dict):
-        message = _told(message)
+        message = _drop_nulls(message)
         if message.get("content") == "":  # in a stream it would not have come at all
             del message["content"]
         if isinstance(calls := message.get("tool_calls"), list):
@@ -78,6 +78,6 @@ def _with_delta(choice: Any, number: int) -> Any:
     return choice
 
 
-def _told(fields: dict[str, Any]) -> dict[str, Any]:
+def _drop_nulls(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields that are not null: servers send a `null` for many fields that they do not use."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -30,7 +30,7 @@ from unilect.http.base_url import check_base, root_of
 from unilect.http.client import HttpServer, Response, server_at
 from unilect.http.error_bodies import NoSuchPath
 from unilect.http.sse import FrameReader
-from unilect.parameters.rules import given_fields
+from unilect.parameters.rules import collect_fields
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import (
     ChatRequest,
@@ -198,14 +198,14 @@ class OpenAIUpstream(Backend):
         if self._texts is not None:
             return await self._texts.rerank(request)
         if self._gives_logits is None and self.kind.name == "llama-server":
-            self._gives_logits = ranking.are_logits(await self._ranked(ranking.PROBE))
-        found = await self._ranked(request)
+            self._gives_logits = ranking.are_logits(await self._rank(ranking.PROBE))
+        found = await self._rank(request)
         if not request.raw_scores and (self._gives_logits or ranking.are_logits(found)):
             self._gives_logits = True
             return ranking.from_logits(found)
         return found
 
-    async def _ranked(self, request: RerankRequest) -> Ranking:
+    async def _rank(self, request: RerankRequest) -> Ranking:
         """Ask the server for its ranking; the scores are as it gives them."""
         body = ranking.wire_body(request, self._theirs, self.kind)
         answer = await self._post("/rerank", body, "reranking")
@@ -274,19 +274,19 @@ class OpenAIUpstream(Backend):
         fields = request_fields(request, without=("model", "stream", "stream_options"))
         return wire_fields(self.kind, fields) | more_fields(self.kind, request)
 
-    def _salted(self, request: GenerationRequest) -> dict[str, Any]:
+    def _salt_fields(self, request: GenerationRequest) -> dict[str, Any]:
         """These fields, with the caller's salt for a server that takes one."""
         fields = self._fields(request)
         return fields | self._salts.of(fields) if self._takes_salt else fields
 
     def _body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
         """The body that asks for a whole answer."""
-        fields = self._salted(request) | {"model": self._theirs, "stream": _FALSE}
+        fields = self._salt_fields(request) | {"model": self._theirs, "stream": _FALSE}
         return msgspec.json.encode(fields if messages is None else fields | {"messages": messages})
 
     def _stream_body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
         """The body that asks for a stream."""
-        fields = self._salted(request) | {"model": self._theirs, "stream": _TRUE}
+        fields = self._salt_fields(request) | {"model": self._theirs, "stream": _TRUE}
         if self.kind.stream_options:
             fields["stream_options"] = _USAGE
         if self.kind.tells_progress and isinstance(request, ChatRequest):
@@ -387,7 +387,7 @@ def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
     The fields of a request for the upstream's body: unchanged if the request came from OpenAI's dialect, else encoded
     from the Struct.
     """
-    fields = request.raw_fields or given_fields(request)
+    fields = request.raw_fields or collect_fields(request)
     return {name: value for name, value in fields.items() if name not in without}
 
 

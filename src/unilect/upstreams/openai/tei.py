@@ -98,7 +98,7 @@ class TextEmbeddings:
         more = {name: raw for name, raw in request.raw_fields.items() if name in _OF_EMBED}
 
         async def part(texts: Sequence[Any]) -> tuple[list[list[float]], int]:
-            return await self._told(
+            return await self._ask(
                 "/embed", {"inputs": texts} | more, list[list[float]], len(texts)
             )
 
@@ -120,7 +120,7 @@ class TextEmbeddings:
         }
 
         async def part(texts: Sequence[str]) -> tuple[list[float], int]:
-            found, tokens = await self._told("/rerank", fields | {"texts": texts}, list[_Scored], len(texts))  # fmt: skip
+            found, tokens = await self._ask("/rerank", fields | {"texts": texts}, list[_Scored], len(texts))  # fmt: skip
             scores = {one.index: one.score for one in found}
             if scores.keys() != set(range(len(texts))):
                 raise BackendError(
@@ -155,7 +155,7 @@ class TextEmbeddings:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _told(
+    async def _ask(
         self, path: str, body: dict[str, Any], kind: type[list[_Item]], count: int
     ) -> tuple[list[_Item], int]:
         """
