@@ -89,6 +89,14 @@ AIOHTTP_INTERNALS = "web/aiohttp_internals.py"
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "requests", "httpx"}
 
+#: The most docstrings that begin with a question word, and functions that are called by a participle; never raised.
+MOST_QUESTIONS, MOST_PARTICIPLES = 1, 999
+QUESTION = re.compile(r"\W*(What|Who|Whether|How|Where|Why)\b")
+PARTICIPLES = frozenset(
+    ["told", "found", "made", "asked", "held", "known", "given", "placed", "learnt", "emptied", "taken", "begun", "sent", "kept", "said", "seen", "done", "gone", "written", "drawn", "chosen", "spoken", "broken", "shown", "built", "meant", "heard", "lost", "paid", "sold", "spent", "thought", "understood", "worn", "won"]
+)
+NO_PARTICIPLES = frozenset({"need", "embed", "feed", "heed", "proceed", "succeed", "shared"})
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 NO_CODE = {
     tokenize.COMMENT,
@@ -110,6 +118,14 @@ def trees() -> dict[str, ast.Module]:
 def nodes(trees: dict[str, ast.Module]) -> dict[str, list[ast.AST]]:
     """All that is in each module: it is gathered once, for all rules."""
     return {name: list(ast.walk(tree)) for name, tree in trees.items()}
+
+
+def is_participle(function: Function) -> bool:
+    """True for a function, and no property, whose name begins with a participle."""
+    word = function.name.strip("_").partition("_")[0]
+    if any(ast.unparse(one).endswith(("property", ".setter")) for one in function.decorator_list):
+        return False
+    return word in PARTICIPLES or (word.endswith("ed") and word not in NO_PARTICIPLES)
 
 
 def functions(nodes: Iterable[ast.AST]) -> list[Function]:
@@ -188,6 +204,23 @@ def test_docstrings(trees: dict[str, ast.Module]) -> None:
     ]
 
     assert missing == []
+
+
+def test_words(nodes: dict[str, list[ast.AST]]) -> None:
+    """A docstring names the thing or says what a function does, and a function is called by a verb."""
+    every = [(name, node) for name, inside in nodes.items() for node in inside]
+    documented = (ast.Module, ast.ClassDef, *Function.__args__)
+    questions = [
+        (name, docstring[:60])
+        for name, node in every
+        if isinstance(node, documented)
+        and (docstring := ast.get_docstring(node))
+        and QUESTION.match(docstring)
+    ]
+    participles = [(name, node.name) for name, node in every if isinstance(node, Function) and is_participle(node)]  # fmt: skip
+
+    assert MOST_QUESTIONS >= len(questions), questions
+    assert MOST_PARTICIPLES >= len(participles), participles
 
 
 @pytest.mark.heavy
