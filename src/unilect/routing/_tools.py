@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from unilect.backend import Batches, Capabilities, Generates
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import can_be_validated
-from unilect.constraints.schema import unenforced
+from unilect.constraints.schema import find_unenforced
 from unilect.events import (
     Choice,
     Event,
@@ -218,7 +218,7 @@ class Prompted:
                 await self._checker.schema(tool.function.parameters or {}, where)
         elif request.answer_schema is not None:
             uses = await self._checker.schema(request.answer_schema, "response_format")
-            missing = [use for use in unenforced(uses, ()) if not can_be_validated(use)]
+            missing = [use for use in find_unenforced(uses, ()) if not can_be_validated(use)]
             if missing:
                 raise refused_keyword("response_format", missing[0])
 

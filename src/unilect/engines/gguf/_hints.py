@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilect.constraints.checker import Checker
-from unilect.constraints.normal import mapped, normal
+from unilect.constraints.normal import map_subschemas, normal
 from unilect.constraints.schema import children_of
 
 _ANY: dict[str, Any] = {"type": "object"}
@@ -44,7 +44,7 @@ async def plain(schema: Mapping[str, Any], checker: Checker) -> dict[str, Any]:
 
 def loose(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema without what llama.cpp's converter does not take."""
-    made: dict[str, Any] = mapped(normal(schema), _loose)
+    made: dict[str, Any] = map_subschemas(normal(schema), _loose)
     return made
 
 
