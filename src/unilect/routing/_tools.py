@@ -38,8 +38,8 @@ from unilect.requests import (
 )
 from unilect.routing._enforcement import ATTEMPTS, again, refused_keyword, summed, violated
 from unilect.routing._held import Held
-from unilect.tools.conversation import has_calls, with_text, written
-from unilect.tools.forced import Call, allowed_calls, call_head, must_call
+from unilect.tools.conversation import has_calls, rewrite_as_text, with_text
+from unilect.tools.forced import Call, call_head, callable_tools, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.tools.reader import Reader, Reading, tools_of
 
@@ -171,7 +171,7 @@ class Prompted:
     async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
         """The one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
         grammar = await calls_grammar(request, _JSON_CALL, self._checker)
-        call = Call({name: call_head(name, _JSON_CALL) for name in allowed_calls(request)})
+        call = Call({name: call_head(name, _JSON_CALL) for name in callable_tools(request)})
         bound = asked.changed(grammar=grammar)
         if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
             bound = bound.changed(thinking_budget_tokens=0)
@@ -237,7 +237,7 @@ class Prompted:
         return None
 
     async def _wrong_calls(self, request: ChatRequest, choice: Choice) -> str | None:
-        allowed = allowed_calls(request)
+        allowed = callable_tools(request)
         is_cut = choice.finish_reason not in _ENDED
         if not choice.tool_calls or (is_cut and choice.tool_calls[-1].given() is None):
             end = " before its end; raise `max_tokens`" if is_cut else ""
@@ -293,7 +293,7 @@ def _asked(request: ChatRequest, made: Plan, form: Family) -> ChatRequest:
     """The request with what the backend lacks in its messages."""
     changes: dict[str, Any] = {}
     told, declared = list[str](), ""
-    called = allowed_calls(request)
+    called = callable_tools(request)
     tools = [tool for tool in request.tools or () if tool.function.name in called]
     if made.single:
         changes["parallel_tool_calls"] = None
@@ -315,7 +315,9 @@ def _asked(request: ChatRequest, made: Plan, form: Family) -> ChatRequest:
     elif made.formed:
         changes["response_format"] = None
         told.append(_SCHEMA + msgspec.json.encode(request.answer_schema).decode())
-    messages = written(request.messages, form.written) if made.prompted else list(request.messages)
+    messages = (
+        rewrite_as_text(request.messages, form.written) if made.prompted else list(request.messages)
+    )
     if told:
         messages = with_text(messages, "\n\n".join(told), form.written.in_user and made.prompted)
     if declared:

@@ -40,7 +40,7 @@ from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
 from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, ImagePart
-from unilect.tools.forced import Call, allowed_calls, call_head
+from unilect.tools.forced import Call, call_head, callable_tools
 from unilect.tools.reader import Reader, reading_of
 from unilect.upstreams.llamacpp.frames import NO_PROBABILITY, FrameDecoder
 from unilect.upstreams.llamacpp.request import top_logprobs
@@ -173,7 +173,7 @@ async def forced_call(
         InvalidRequest: `max_tokens` ends the answer before a call has begun.
         BackendError: The engine wrote something that the grammar forbids.
     """
-    call = Call({name: call_head(name, style) for name in allowed_calls(request)})
+    call = Call({name: call_head(name, style) for name in callable_tools(request)})
     bound = body | {"prompt": prompt + style.before}
     async with aclosing(completed(server, request, bound)) as batches:
         async for batch in batches:
