@@ -23,14 +23,14 @@ _PLAIN = re.compile(r"\^(?:[\w (){}\[\],|*+-]|(?<![*+?}])\?)*\$", re.ASCII)
 _REF = re.compile(r"#/[^%~]+")
 
 
-async def hinted(tools: list[dict[str, Any]], checker: Checker) -> dict[str, Any]:
+async def encode_tools(tools: list[dict[str, Any]], checker: Checker) -> dict[str, Any]:
     """
     The fields of a chat's body about tools.
 
     Args:
         tools: As templates expect them.
     """
-    taken = [await _taken(tool, checker) for tool in tools]
+    taken = [await _simplify(tool, checker) for tool in tools]
     return {"tools": taken} if taken == tools else {"tools": taken, "shown": tools}
 
 
@@ -80,7 +80,7 @@ def _is_small(bound: Any) -> bool:
     return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) < _MOST
 
 
-async def _taken(tool: dict[str, Any], checker: Checker) -> dict[str, Any]:
+async def _simplify(tool: dict[str, Any], checker: Checker) -> dict[str, Any]:
     function = tool["function"]
     return tool | {
         "function": function | {"parameters": await plain(function["parameters"], checker)}

@@ -24,7 +24,9 @@ class ThoughtsOfModel:
         """Another template is in use."""
         self._shown = None
 
-    async def begun(self, server: HttpServer, prompt: str, template: str) -> Ending | None:
+    async def find_open_ending(
+        self, server: HttpServer, prompt: str, template: str
+    ) -> Ending | None:
         """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
         return find_open_ending(prompt, await self._of(server, template))
 

@@ -40,7 +40,7 @@ def try_template(template: str) -> None:
     """
     if template:
         try:
-            trial.tried(partial(_converse, template))
+            trial.run_trial(partial(_converse, template))
         except trial.TrialError as error:
             raise ValueError(f"chat_template: it cannot be used: {error}.") from error
 
