@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from unilect.families import PLAIN, of_template
 from unilect.sandbox import Generation
-from unilect.tools.thoughts import begun, learnt, probes
+from unilect.tools.thoughts import find_open_ending, learn_marks, probes
 
 CITY, TEXT, NOTE = "Köln 😀 \"x\" 'y'", {"type": "string"}, "one\ntwo: {3} <b>"
 SCHEMA: dict[str, Any] = {
@@ -126,7 +126,7 @@ class Writer:
         plain = self._render([_USER, _turn(Answer(text=SAYS), *_FORMS[0])], False) or ""
         self._end = plain.partition(SAYS)[2]
         self._ends = (*family.turn_ends, _ANOTHER)
-        self.thoughts = learnt(
+        self.thoughts = learn_marks(
             [self._render(list(turns), more) for turns, more in probes()], template
         )
 
@@ -143,11 +143,15 @@ class Writer:
             ):
                 continue
             thoughts = answer.thoughts if answer.thoughts in text else ""
-            if thoughts and text.startswith(thoughts) and not begun(before, self.thoughts):
+            if (
+                thoughts
+                and text.startswith(thoughts)
+                and not find_open_ending(before, self.thoughts)
+            ):
                 before = self._prompt  # which has begun them
             elif (
                 not thoughts
-                and begun(before, self.thoughts)
+                and find_open_ending(before, self.thoughts)
                 and self.thoughts.ending.mark not in text
             ):
                 continue  # the thoughts that it has begun were left out, and where they would end

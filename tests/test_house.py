@@ -93,7 +93,43 @@ FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "requests", "httpx"}
 MOST_QUESTIONS, MOST_PARTICIPLES = 1, 999
 QUESTION = re.compile(r"\W*(What|Who|Whether|How|Where|Why)\b")
 PARTICIPLES = frozenset(
-    ["told", "found", "made", "asked", "held", "known", "given", "placed", "learnt", "emptied", "taken", "begun", "sent", "kept", "said", "seen", "done", "gone", "written", "drawn", "chosen", "spoken", "broken", "shown", "built", "meant", "heard", "lost", "paid", "sold", "spent", "thought", "understood", "worn", "won"]
+    [
+        "told",
+        "found",
+        "made",
+        "asked",
+        "held",
+        "known",
+        "given",
+        "placed",
+        "learnt",
+        "emptied",
+        "taken",
+        "begun",
+        "sent",
+        "kept",
+        "said",
+        "seen",
+        "done",
+        "gone",
+        "written",
+        "drawn",
+        "chosen",
+        "spoken",
+        "broken",
+        "shown",
+        "built",
+        "meant",
+        "heard",
+        "lost",
+        "paid",
+        "sold",
+        "spent",
+        "thought",
+        "understood",
+        "worn",
+        "won",
+    ]
 )
 NO_PARTICIPLES = frozenset({"need", "embed", "feed", "heed", "proceed", "succeed", "shared"})
 

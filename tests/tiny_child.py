@@ -70,7 +70,7 @@ class Tiny(Backend):
         """What the child says to a line, as an engine asks it."""
         async with self.supervisor.watch(line) as ticket, aclosing(self._said(line)) as pieces:
             async for said in pieces:
-                ticket.begun()
+                ticket.note_begin()
                 yield said
 
     def kill(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from unilect.constraints import ConstraintError
 from unilect.constraints.keywords import can_be_validated, in_words
-from unilect.constraints.schema import ASSERTIONS, Use, analyse, target, unenforced
+from unilect.constraints.schema import ASSERTIONS, Use, analyse, find_unenforced, target
 
 
 def nested(keyword: str, levels: int) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_uses() -> None:
         Use("maxLength:beside", "$.properties.d"),
         Use("enum", "$.$defs.d"),
     } == set(analyse(schema))
-    assert [] == unenforced(analyse({"type": "null"}), {"type"})
+    assert [] == find_unenforced(analyse({"type": "null"}), {"type"})
 
 
 def test_a_schema_that_contains_itself() -> None:

@@ -14,7 +14,7 @@ from unilect.events import Event, Finish, TextDelta, fold
 from unilect.families import FAMILIES, PLAIN, find, name_of, of_template
 from unilect.requests import ChatRequest, FunctionDefinition, Message, Tool
 from unilect.tools.reader import Reader, reading_of
-from unilect.tools.thoughts import begun
+from unilect.tools.thoughts import find_open_ending
 from vocabulary import pieces_of, tokens_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
@@ -49,7 +49,7 @@ def writings() -> dict[str, list[tuple[str, str, Writing, str | None]]]:
 
 def end_of(template: str, writing: Writing, writer: Writer) -> str | None:
     """What ends the thoughts that a prompt has begun; None where it has begun none."""
-    ending = begun(writing.before, writer.thoughts)
+    ending = find_open_ending(writing.before, writer.thoughts)
     own = (of_template(template) or PLAIN).thoughts[1]
     return ending and (own if (ending.mark + ending.rest).startswith(own) else ending.mark)
 

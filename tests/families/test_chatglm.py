@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.events import Event, Extra, Finish, TextDelta, ToolCallDelta, fold
-from unilect.families.chatglm import IN_TURNS, read_arguments, system_text, written_call
+from unilect.families.chatglm import IN_TURNS, read_arguments, system_text, write_call
 from unilect.requests import FunctionCall, FunctionDefinition, Tool
 from unilect.tools.reader import Reader, Reading
 
@@ -82,7 +82,7 @@ def test_calls_of_the_history_are_read_back(arguments: dict[str, Any]) -> None:
     """What is written for the model as a call is read as the same call."""
     call = FunctionCall("f", json.dumps(arguments))
 
-    assert arguments == json.loads(read_arguments("f", written_call(call)))
+    assert arguments == json.loads(read_arguments("f", write_call(call)))
 
 
 @given(st.text())
@@ -143,7 +143,7 @@ def test_written_calls() -> None:
         '```python\n{"not a name": 1}\n```',
         "```python\nno JSON\n```",
         "```python\nprint(1)\nprint(2)\n```",
-    ] == [written_call(call) for call in calls]
+    ] == [write_call(call) for call in calls]
 
 
 def test_system_text_keeps_chinese() -> None:

@@ -13,7 +13,7 @@ from unilect.events import Choice, TextDelta, fold
 from unilect.families import PLAIN
 from unilect.requests import FunctionCall, FunctionDefinition, Message, MessageToolCall, Tool
 from unilect.templates import find as template
-from unilect.tools.conversation import written
+from unilect.tools.conversation import rewrite_as_text
 from unilect.tools.reader import Reading
 
 FORMS = {family.name: family for family in families.FAMILIES}
@@ -434,7 +434,9 @@ def test_turns_of_kimi() -> None:
         Message("tool", "night", tool_call_id="c"),
         Message("user", "And?"),
     ]  # fmt: skip
-    k2, k3 = (written(history, FORMS[form].written)[-1].content for form in ("kimi", "kimi3"))
+    k2, k3 = (
+        rewrite_as_text(history, FORMS[form].written)[-1].content for form in ("kimi", "kimi3")
+    )
     end = "<|close|>message<|sep|><|end_of_msg|><|open|>message"
 
     assert k2 == (

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from scripted import Exchange, frames, scripted, stream_of
-from unilect.engines.gguf._answers import forced_call
+from unilect.engines.gguf._answers import stream_forced_call
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, ToolCallDelta, Usage
 from unilect.families import CallStyle, find
@@ -84,7 +84,9 @@ async def call(
 
     async with scripted(script) as server:
         engine = HttpServer(server.url.removesuffix("/v1"))
-        batches = forced_call(engine, asked, "PROMPT", {"temperature": 0, "stop": ["x"]}, style)
+        batches = stream_forced_call(
+            engine, asked, "PROMPT", {"temperature": 0, "stop": ["x"]}, style
+        )
         async with aclosing(batches):
             events = [event async for batch in batches for event in batch]
     return events, [exchange.json() for exchange in server.requests]

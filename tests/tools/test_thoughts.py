@@ -8,7 +8,7 @@ import pytest
 import thinking_templates as templates
 from unilect.constraints import gbnf
 from unilect.templates import ChatTemplate
-from unilect.tools.thoughts import Ending, Thoughts, begun, behind, learnt, probes
+from unilect.tools.thoughts import Ending, Thoughts, behind, find_open_ending, learn_marks, probes
 from written import Writer
 
 THINK = Ending("</think>", "\n\n")
@@ -20,7 +20,7 @@ def shown(template: str) -> Thoughts:
     """What a template shows."""
     chat = ChatTemplate(template)
     made = [chat.render_turns(turns, add_generation_prompt=on) for turns, on in probes()]
-    return learnt(made, template)
+    return learn_marks(made, template)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_templates(
     found = shown(template)
 
     assert expected == found
-    assert ending == begun(ChatTemplate(template).render_turns(ASKED, **flags), found)
+    assert ending == find_open_ending(ChatTemplate(template).render_turns(ASKED, **flags), found)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_templates(
 )
 def test_tags(prompt: str, mark: str | None) -> None:
     """A tag at a prompt's end that is named after thinking has begun thoughts, whoever's it is."""
-    found = begun(prompt, Thoughts())
+    found = find_open_ending(prompt, Thoughts())
 
     assert mark == (found.mark if found else None)
 
 
 def test_a_template_that_refuses() -> None:
     """A template that refuses to be looked at shows nothing but its text."""
-    assert Thoughts() == learnt([None, None, None], "")
-    assert Thoughts("", "[THINK]", Ending("[/THINK]", "\n\n")) == learnt([None] * 3, "[THINK]x[/THINK]")  # fmt: skip
+    assert Thoughts() == learn_marks([None, None, None], "")
+    assert Thoughts("", "[THINK]", Ending("[/THINK]", "\n\n")) == learn_marks([None] * 3, "[THINK]x[/THINK]")  # fmt: skip
 
 
 def test_a_grammar_without_thoughts() -> None:

@@ -132,7 +132,7 @@ class Helper:
             raise
         if not said:
             return await self._end()
-        answer = _decoded(said, Answer)
+        answer = _decode(said, Answer)
         if answer is None or not answer.is_any:
             self._signal()
             return await self._end(babbled=True)
@@ -196,7 +196,7 @@ class Helper:
         except asyncio.CancelledError:
             await self.kill()
             raise
-        said = _decoded(line, dict[str, Any])
+        said = _decode(line, dict[str, Any])
         if said is None or "ready" not in said:
             self._signal()
             ended = await self._end()
@@ -248,7 +248,7 @@ async def _read(process: asyncio.subprocess.Process) -> bytes:
         return b"too long"
 
 
-def _decoded(line: bytes, kind: type[_Kind]) -> _Kind | None:
+def _decode(line: bytes, kind: type[_Kind]) -> _Kind | None:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -107,7 +107,7 @@ class Jobs:
 
     def takes(self, schema: str) -> None:
         """Convert a schema as llama.cpp itself does for a tool that may be called, and run that for some tokens."""
-        self._run(_compact(self._converted(schema)))
+        self._run(_compact(self._convert(schema)))
 
     def _run(self, grammar: str) -> None:
         gbnf.analyse(grammar, MAX_GBNF)
@@ -156,7 +156,7 @@ class Jobs:
             return str(error)[:_SHOWN]
         return None
 
-    def _converted(self, schema: str) -> str:
+    def _convert(self, schema: str) -> str:
         """
         llama.cpp's grammar of a schema for a chat, with rules around it.
 
@@ -180,7 +180,7 @@ class Jobs:
         except (RuntimeError, ValueError) as error:
             _refuse(str(error).rpartition("JSON schema error at ")[2])
         if "error" in answer:
-            self._told_error(answer["error"])
+            self._raise_error(answer["error"])
         return str(answer["__verbose"]["generation_settings"]["grammar"])
 
     def _follow(self, grammar: str, tokens: int = _WALKED_TOKENS) -> None:
@@ -194,7 +194,7 @@ class Jobs:
         )
         taken_s = time.process_time() - begun
         if "error" in answer:
-            self._told_error(answer["error"])
+            self._raise_error(answer["error"])
         if taken_s > _WALK_S + _WALK_S_PER_BYTE * len(grammar):
             _refuse(
                 "the grammar is too ambiguous: each token takes too long. Use fewer adjacent or nested repetitions and "
@@ -202,13 +202,13 @@ class Jobs:
                 2 * _SHOWN,
             )
 
-    def _told_error(self, error: dict[str, Any]) -> NoReturn:
+    def _raise_error(self, error: dict[str, Any]) -> NoReturn:
         message = str(error.get("message"))
         if "bad_alloc" in message:
             raise MemoryError
-        _refuse(self._told() or message)
+        _refuse(self._read_messages() or message)
 
-    def _told(self) -> str:
+    def _read_messages(self) -> str:
         """The messages of llama.cpp's parser."""
         if self._stderr is None:
             return ""

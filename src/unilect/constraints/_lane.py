@@ -73,7 +73,7 @@ class Lane:
             InternalError: The helper has a flaw, which the log tells.
         """
         if self._closed:
-            raise _stopped()
+            raise _stopping_error()
         answer = asyncio.get_running_loop().create_future()
         self._turns.add(Job(name, arguments, answer, caller, urgent))
         if self._running is None:
@@ -83,10 +83,10 @@ class Lane:
     async def aclose(self) -> None:
         """Kill the helper for good; waiting jobs fail."""
         self._closed = True
-        self._turns.clear(_stopped())
+        self._turns.clear(_stopping_error())
         if self._running is not None:
             job, task = self._running
-            job.fail(_stopped())
+            job.fail(_stopping_error())
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await self._helper.kill()
@@ -156,7 +156,7 @@ class Lane:
         )
 
 
-def _stopped() -> CheckerUnavailable:
+def _stopping_error() -> CheckerUnavailable:
     return CheckerUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
 
 

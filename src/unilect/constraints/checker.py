@@ -58,7 +58,7 @@ class Checker:
             InvalidRequest: It cannot; the message says why, and names `param`.
         """
         _check_size(grammar.encode("utf-8", "replace"), gbnf.MAX_BYTES, param)
-        await self._compiled("gbnf", {"grammar": grammar}, param)
+        await self._compile("gbnf", {"grammar": grammar}, param)
 
     async def llguidance(self, grammar: str, param: str) -> None:
         """
@@ -68,7 +68,7 @@ class Checker:
             InvalidRequest: It cannot; the message says why, and names `param`.
         """
         _check_size(grammar.encode("utf-8", "replace"), MAX_LLGUIDANCE_BYTES, param)
-        await self._compiled("llguidance", {"grammar": grammar}, param)
+        await self._compile("llguidance", {"grammar": grammar}, param)
 
     async def schema_to_gbnf(self, schema: Mapping[str, Any], param: str) -> str:
         """
@@ -78,12 +78,12 @@ class Checker:
             InvalidRequest: The schema is invalid, or llama.cpp cannot follow it.
         """
         text = _schema_text(schema, param)
-        return str(await self._compiled("schema_to_gbnf", {"schema": text}, param))
+        return str(await self._compile("schema_to_gbnf", {"schema": text}, param))
 
     async def is_taken(self, schema: Mapping[str, Any]) -> bool:
         """Return True if llama.cpp's own converter takes a JSON Schema, and llama.cpp can follow the result."""
         try:
-            await self._compiled("takes", {"schema": _schema_text(schema, "tools")}, "tools")
+            await self._compile("takes", {"schema": _schema_text(schema, "tools")}, "tools")
         except InvalidRequest:
             return False
         return True
@@ -95,24 +95,24 @@ class Checker:
         Raises:
             InvalidRequest: The schema is invalid (a pattern, a type or a reference), or too large.
         """
-        uses = await self._compiled("schema", {"schema": _schema_text(schema, param)}, param)
+        uses = await self._compile("schema", {"schema": _schema_text(schema, param)}, param)
         return [Use(*use) for use in uses]
 
     async def validate(self, schema: Mapping[str, Any], text: str) -> str | None:
         """None if the JSON text satisfies the schema, else why not. References to URLs are not fetched."""
         arguments = {"schema": msgspec.json.encode(schema).decode(), "text": text}
-        return await self._held("validate", arguments)
+        return await self._judge("validate", arguments)
 
     async def matches(self, grammar: str, text: str) -> str | None:
         """None if the text satisfies a `%llguidance` or GBNF grammar, else why not."""
-        return await self._held("matches", {"grammar": grammar, "text": text})
+        return await self._judge("matches", {"grammar": grammar, "text": text})
 
     async def aclose(self) -> None:
         """End the helpers for good; waiting and later jobs fail, because the server is stopping."""
         await asyncio.gather(self._quick.aclose(), self._patient.aclose())
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _held(self, job: str, arguments: dict[str, Any]) -> str | None:
+    async def _judge(self, job: str, arguments: dict[str, Any]) -> str | None:
         """The verdict on a finished answer; urgent, because the answer has already been generated."""
         try:
             said = await self._do(job, arguments, whose(), urgent=True)
@@ -120,7 +120,7 @@ class Checker:
             return str(error)
         return None if said is None else str(said)
 
-    async def _compiled(self, job: str, arguments: dict[str, Any], param: str) -> Any:
+    async def _compile(self, job: str, arguments: dict[str, Any], param: str) -> Any:
         """
         The result of a job, cached for the caller or new.
 

@@ -156,7 +156,7 @@ class _Parser:
         return Grammar(self._rules, root)
 
     def _rule(self) -> None:
-        number = self._named(self._name("the name of a rule was expected"))
+        number = self._index_of(self._name("the name of a rule was expected"))
         self._skip()
         if not self._text.startswith("::=", self._at):
             self._fail("`::=` was expected after the name of a rule")
@@ -218,7 +218,7 @@ class _Parser:
             self._at += 1
             self._add(group, Item(None, 1))
         elif _NAME.match(sign):
-            self._add(group, Item(self._named(self._name("a rule was expected")), 1))
+            self._add(group, Item(self._index_of(self._name("a rule was expected")), 1))
         else:
             return False
         return True
@@ -338,7 +338,7 @@ class _Parser:
         self._at = found.end()
         return found[0]
 
-    def _named(self, name: str) -> int:
+    def _index_of(self, name: str) -> int:
         """The index of a rule, which may not be defined yet."""
         if name not in self._by_name:
             self._by_name[name] = len(self._rules)

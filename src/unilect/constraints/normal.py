@@ -43,7 +43,7 @@ def normal(schema: Any) -> Any:
             _note_definitions(node, beside)
         return node
 
-    whole: dict[str, Any] = mapped(schema, change)
+    whole: dict[str, Any] = map_subschemas(schema, change)
     for name, definitions in beside.items():
         if isinstance(known := whole.get(name, {}), Mapping):
             whole[name] = {**definitions, **known}
@@ -70,17 +70,17 @@ def regular(schema: Any) -> Any:
             del node["pattern"]
         return node
 
-    return mapped(normal(schema), change)
+    return map_subschemas(normal(schema), change)
 
 
-def mapped(schema: Any, change: Callable[[dict[str, Any]], Any], depth: int = 0) -> Any:
+def map_subschemas(schema: Any, change: Callable[[dict[str, Any]], Any], depth: int = 0) -> Any:
     """A schema in which every subschema that is an object is replaced, from within to without; none deeper than any may be."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return schema
     node = dict(schema)
     for name, key, child in children_of(schema):
         if isinstance(child, Mapping):
-            made = mapped(child, change, depth + 1)
+            made = map_subschemas(child, change, depth + 1)
             if key is None:
                 node[name] = made
             else:

@@ -45,7 +45,7 @@ def grammar_of(pattern: str) -> str:
     Raises:
         ValueError: It is not a regular expression, or has no equivalent grammar.
     """
-    tree = _parsed(pattern)
+    tree = _parse(pattern)
     if tree.state.flags & ~(re.UNICODE | re.DOTALL):
         raise ValueError("flags other than `s` have no grammar")
     return f"root ::= {_sequence(tree, _Place(bool(tree.state.flags & re.DOTALL)))}\n"
@@ -62,10 +62,10 @@ def string_of(pattern: str) -> str:
     """
     if _DISPUTED.search(pattern):
         raise ValueError("it is read differently by different readers")
-    return _found(list(_parsed(_NAMED.sub("(?P<", pattern))), 0)
+    return _search(list(_parse(_NAMED.sub("(?P<", pattern))), 0)
 
 
-def _parsed(pattern: str) -> Any:
+def _parse(pattern: str) -> Any:
     """
     Raises:
         ValueError: It is not a regular expression.
@@ -80,19 +80,19 @@ def _parsed(pattern: str) -> Any:
         raise ValueError(f"it is not a valid regular expression ({str(error)[:100]})") from error
 
 
-def _found(items: list[Any], depth: int) -> str:
+def _search(items: list[Any], depth: int) -> str:
     """A JSON string's characters in which these items are found: at its beginning and end where they say so, else anywhere."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
     if len(items) == 1:
         op, value = items[0]
         if op is sre.BRANCH:
-            return " | ".join(_found(list(one), depth + 1) for one in value[1])
+            return " | ".join(_search(list(one), depth + 1) for one in value[1])
         if op is sre.SUBPATTERN and not (value[1] or value[2]):
-            return _found(list(value[3]), depth + 1)
+            return _search(list(value[3]), depth + 1)
     begins, ends = bool(items) and items[0] in _BEGINS, bool(items) and items[-1] in _ENDS
     if begins and len(items) == 2 and items[1][0] is sre.BRANCH:  # `^a|^b`, as it is read
-        return " | ".join(_found([items[0], *one], depth + 1) for one in items[1][1][1])
+        return " | ".join(_search([items[0], *one], depth + 1) for one in items[1][1][1])
     inside = [item for item in items if item not in (*_BEGINS, *_ENDS)]
     if not (begins and ends) and not inside:
         return f"{CHARACTER}*"
@@ -215,11 +215,11 @@ def _category(value: Any, place: _Place, negated: bool) -> list[Range]:
         case sre.CATEGORY_DIGIT:
             return _DIGITS
         case sre.CATEGORY_NOT_DIGIT:
-            return _agreed(_without(_DIGITS), place, negated)
+            return _limit_to_ascii(_without(_DIGITS), place, negated)
         case sre.CATEGORY_WORD:
             return _WORDS
         case sre.CATEGORY_NOT_WORD:
-            return _agreed(_without(_WORDS), place, negated)
+            return _limit_to_ascii(_without(_WORDS), place, negated)
         case sre.CATEGORY_SPACE:
             return _SPACES + _FAR_SPACES if place.is_json and negated else _SPACES
     if place.is_json and not negated:
@@ -227,7 +227,7 @@ def _category(value: Any, place: _Place, negated: bool) -> list[Range]:
     return _without(_SPACES)
 
 
-def _agreed(ranges: list[Range], place: _Place, negated: bool) -> list[Range]:
+def _limit_to_ascii(ranges: list[Range], place: _Place, negated: bool) -> list[Range]:
     """Of a negated category, in ASCII alone: digits and letters beyond it are such to some readers."""
     return _within(ranges, *_ASCII) if place.is_json and not negated else ranges
 

@@ -90,16 +90,16 @@ def analyse(schema: Any) -> list[Use]:
             raise ConstraintError(f"it has more than {MAX_NODES} parts; make it smaller.")
         if depth > MAX_DEPTH:
             raise ConstraintError(
-                f"at {shortened(path)}: it is nested more than {MAX_DEPTH} levels deep; flatten it."
+                f"at {shorten_path(path)}: it is nested more than {MAX_DEPTH} levels deep; flatten it."
             )
         if unions > MAX_UNIONS:
             raise ConstraintError(
-                f"at {shortened(path)}: more than {MAX_UNIONS} `anyOf` or `oneOf` are nested; flatten them."
+                f"at {shorten_path(path)}: more than {MAX_UNIONS} `anyOf` or `oneOf` are nested; flatten them."
             )
         if isinstance(node, bool):
             continue
         if not isinstance(node, Mapping):
-            raise ConstraintError(f"at {shortened(path)}: expected an object, true or false.")
+            raise ConstraintError(f"at {shorten_path(path)}: expected an object, true or false.")
         _check_bounds(node, path)
         uses += _uses(node, path)
         values += sum(_size(node[name]) for name in ("enum", "const") if name in node)
@@ -128,7 +128,7 @@ def patterns(schema: Any) -> list[str]:
     return list(found)
 
 
-def unenforced(uses: list[Use], enforced: Collection[str]) -> list[Use]:
+def find_unenforced(uses: list[Use], enforced: Collection[str]) -> list[Use]:
     """The uses of a schema that a backend does not enforce while it generates."""
     return [use for use in uses if use.keyword not in enforced]
 
@@ -219,7 +219,7 @@ def _check_bounds(node: Mapping[str, Any], path: str) -> None:
             continue
         if least > most and not isinstance(least, bool) and not isinstance(most, bool):
             raise ConstraintError(
-                f"at {shortened(path)}: `{low}` ({str(least)[:_SHOWN]}) is above `{high}` ({str(most)[:_SHOWN]}), so that no value "
+                f"at {shorten_path(path)}: `{low}` ({str(least)[:_SHOWN]}) is above `{high}` ({str(most)[:_SHOWN]}), so that no value "
                 "satisfies it; lower it."
             )
 
@@ -244,15 +244,15 @@ def _check_patterns(node: Mapping[str, Any], path: str) -> int:
         patterns += node["patternProperties"]
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise ConstraintError(f"at {shortened(path)}: `pattern` is not a string.")
+            raise ConstraintError(f"at {shorten_path(path)}: `pattern` is not a string.")
         if len(pattern) > MAX_PATTERN:
             raise ConstraintError(
-                f"at {shortened(path)}: a pattern has {len(pattern)} characters; the maximum is {MAX_PATTERN}."
+                f"at {shorten_path(path)}: a pattern has {len(pattern)} characters; the maximum is {MAX_PATTERN}."
             )
         for found in _COUNTED.finditer(pattern):
             if max(int(found[1]), int(found[2] or 0)) > MAX_REPEAT:
                 raise ConstraintError(
-                    f"at {shortened(path)}: a pattern repeats more than {MAX_REPEAT} times; repeat less often."
+                    f"at {shorten_path(path)}: a pattern repeats more than {MAX_REPEAT} times; repeat less often."
                 )
     return sum(map(len, patterns))
 
@@ -273,7 +273,7 @@ def _check_refs(schema: Any) -> None:
         seen.add(id(node))
         if refs > MAX_REFS:
             raise ConstraintError(
-                f"at {shortened(path)}: more than {MAX_REFS} `$ref` are chained; use fewer."
+                f"at {shorten_path(path)}: more than {MAX_REFS} `$ref` are chained; use fewer."
             )
         for name in ("$dynamicRef", "$recursiveRef"):
             if name in node:
@@ -299,7 +299,7 @@ def _check_loop(schema: Any, node: Any, path: str) -> None:
             return
         node = target(schema, node["$ref"], path)
     raise ConstraintError(
-        f"at {shortened(path)}: `$ref` is circular, or refers through more than {MAX_REFS} others."
+        f"at {shorten_path(path)}: `$ref` is circular, or refers through more than {MAX_REFS} others."
     )
 
 
@@ -312,7 +312,7 @@ def target(schema: Any, ref: Any, path: str) -> Any:
     """
     if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
         raise ConstraintError(
-            f"at {shortened(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, references within the schema, "
+            f"at {shorten_path(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, references within the schema, "
             "are supported; URLs are not fetched."
         )
     node = schema
@@ -324,11 +324,11 @@ def target(schema: Any, ref: Any, path: str) -> Any:
             node = node[int(key[:9])]
         else:
             raise ConstraintError(
-                f"at {shortened(path)}: `$ref` refers to {ref[:_SHOWN]!r}, which is not in the schema."
+                f"at {shorten_path(path)}: `$ref` refers to {ref[:_SHOWN]!r}, which is not in the schema."
             )
     return node
 
 
-def shortened(path: str) -> str:
+def shorten_path(path: str) -> str:
     """A path shortened for a message: its beginning and its end."""
     return path if len(path) <= 2 * _SHOWN else f"{path[:_SHOWN]}...{path[-_SHOWN:]}"

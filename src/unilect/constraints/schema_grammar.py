@@ -19,7 +19,7 @@ from unilect.constraints.digits import integers
 from unilect.constraints.gbnf import MAX_REPEAT
 from unilect.constraints.regex import CHARACTER, literal, string_of
 from unilect.constraints.schema import ASSERTIONS, names, target
-from unilect.constraints.schema_merge import Nothing, merged, types_of
+from unilect.constraints.schema_merge import Nothing, merge_all_of, types_of
 
 Schema: TypeAlias = Mapping[str, Any]
 MAX_RULES = 4000
@@ -65,7 +65,7 @@ def grammar_of(schema: Any, without: Collection[str] = ()) -> str:
     Raises:
         ConstraintError: Nothing satisfies the schema, or it needs too many rules.
     """
-    return _Writer(schema, without).written()
+    return _Writer(schema, without).write()
 
 
 class _Writer:
@@ -78,7 +78,7 @@ class _Writer:
         self._by_key: dict[str, str] = {}
         self._made = 0
 
-    def written(self) -> str:
+    def write(self) -> str:
         """The whole grammar."""
         self._rules["root"] = ""
         try:
@@ -87,7 +87,7 @@ class _Writer:
             raise ConstraintError(f"at $: {error}; no value satisfies it.") from error
         wanted, waiting = {"root"}, ["root"]
         while waiting:  # a choice that nothing satisfies has left rules behind
-            named = _named(self._rules[waiting.pop()]) - wanted
+            named = _find_references(self._rules[waiting.pop()]) - wanted
             wanted |= named
             waiting += named
         lines = [f"{name} ::= {rule}\n" for name, rule in self._rules.items() if name in wanted]
@@ -97,7 +97,7 @@ class _Writer:
         """The name of a rule that is the same in every grammar, with those that it refers to."""
         if name not in self._rules:
             self._rules[name] = _PLAIN[name]
-            for below in _named(_PLAIN[name]):
+            for below in _find_references(_PLAIN[name]):
                 self._plain(below)
         return name
 
@@ -145,7 +145,7 @@ class _Writer:
             return self._part(found if not _says_something(rest) else {"allOf": [found, rest]})
         if not isinstance(schema, Mapping):
             return self._part(schema)
-        schema = merged(schema, self._resolved)
+        schema = merge_all_of(schema, self._resolve)
         if "$ref" in schema:
             return self._value(schema)
         for union in ("anyOf", "oneOf"):
@@ -154,9 +154,9 @@ class _Writer:
                 return self._any_of(schema[union], rest)
         if "const" in schema or "enum" in schema:
             return self._constants(schema)
-        return self._choices((self._typed, kind, schema) for kind in types_of(schema))
+        return self._choices((self._write_type, kind, schema) for kind in types_of(schema))
 
-    def _resolved(self, schema: Schema) -> Any:
+    def _resolve(self, schema: Schema) -> Any:
         return target(self._schema, schema["$ref"], "$")
 
     def _any_of(self, choices: list[Any], rest: dict[str, Any]) -> str:
@@ -184,9 +184,9 @@ class _Writer:
         fitting = [value for value in values if kinds is None or _kind_of(value) & set(kinds)]
         if not fitting:
             raise Nothing("none of its constants has its type")
-        return " | ".join(dict.fromkeys(literal(_written(value)) for value in fitting))
+        return " | ".join(dict.fromkeys(literal(_to_json(value)) for value in fitting))
 
-    def _typed(self, kind: str, schema: Schema) -> str:
+    def _write_type(self, kind: str, schema: Schema) -> str:
         match kind:
             case "object":
                 return self._object(schema)
@@ -229,7 +229,7 @@ class _Writer:
         least, most = _counts(schema, "minLength", "maxLength")
         if (least, most) == (0, None):
             return self._plain("string")
-        return f'"\\"" {_repeated(CHARACTER, least, most)} "\\""'
+        return f'"\\"" {_repeat(CHARACTER, least, most)} "\\""'
 
     def _array(self, schema: Schema) -> str:
         first, rest = schema.get("prefixItems"), schema.get("items")
@@ -261,9 +261,9 @@ class _Writer:
         """Items behind others, or from the first on; there is one at least, where they are the first."""
         space = self._plain("space")
         if not first:
-            return _repeated(f'("," {space} {item})', least, most)
+            return _repeat(f'("," {space} {item})', least, most)
         more = None if most is None else most - 1
-        behind = _repeated(f'("," {space} {item})', max(0, least - 1), more)
+        behind = _repeat(f'("," {space} {item})', max(0, least - 1), more)
         return f"{item} {behind}".strip()
 
     def _object(self, schema: Schema) -> str:
@@ -343,7 +343,7 @@ def _tree(texts: list[str]) -> dict[str, Any]:
     return tree
 
 
-def _named(rule: str) -> set[str]:
+def _find_references(rule: str) -> set[str]:
     """The rules that a rule refers to."""
     return set(_NAME.findall(_LITERAL.sub(" ", rule)))
 
@@ -361,7 +361,7 @@ def _kind_of(value: Any) -> set[str]:
     return {kinds[type(value)]}
 
 
-def _written(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -384,7 +384,7 @@ def _counts(schema: Schema, least: str, most: str) -> tuple[int, int | None]:
     return min(low, MAX_REPEAT), None if high is None or high > MAX_REPEAT else high
 
 
-def _repeated(symbol: str, least: int, most: int | None) -> str:
+def _repeat(symbol: str, least: int, most: int | None) -> str:
     """A symbol so many times; nothing for none, which is no number of repetitions to some."""
     if most is None:
         return symbol + {0: "*", 1: "+"}.get(least, f"{{{least},}}")

@@ -45,7 +45,7 @@ def types_of(schema: Mapping[str, Any]) -> list[str]:
     return telling or [kind for kind in _TYPES if kind != "integer"]
 
 
-def merged(
+def merge_all_of(
     schema: Mapping[str, Any], resolve: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
     """
@@ -88,7 +88,7 @@ def _add(whole: dict[str, Any], name: str, value: Any) -> None:
     elif name == "required" and isinstance(own, list) and isinstance(value, list):
         whole[name] = [*own, *(one for one in value if one not in own)]
     elif name == "type":
-        whole[name] = _common(_listed(own), _listed(value))
+        whole[name] = _common(_as_list(own), _as_list(value))
     elif name == "enum" and isinstance(own, list) and isinstance(value, list):
         whole[name] = [one for one in own if one in value]
     elif name in _HIGHER and isinstance(own, int | float) and isinstance(value, int | float):
@@ -104,7 +104,7 @@ def _add(whole: dict[str, Any], name: str, value: Any) -> None:
         whole[name] = choices if len(choices) <= _MOST else own
 
 
-def _listed(kinds: Any) -> list[Any]:
+def _as_list(kinds: Any) -> list[Any]:
     return kinds if isinstance(kinds, list) else [kinds]
 
 

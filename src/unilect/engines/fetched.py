@@ -55,7 +55,7 @@ class _Fetched(Backend):
         """Fetch the files, once for all who wait, and start the engine; see `Backend`."""
         if self._engine is None:
             if self._making is None or self._making.done():
-                self._making = apart(self._made())
+                self._making = apart(self._make_engine())
             self._engine = await shared(self._making)
         await self._engine.start()
 
@@ -66,7 +66,7 @@ class _Fetched(Backend):
         if self._engine is not None:
             await self._engine.aclose()
 
-    async def _made(self) -> Backend:
+    async def _make_engine(self) -> Backend:
         try:
             engine: Backend = self._make(self._spec, await self._path())
         except ConfigError as error:

@@ -11,7 +11,7 @@ MAX_DEFAULT_CONTEXT = 8192
 _Read = TypeVar("_Read")
 
 
-def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
+def read_checked(read: Callable[[Path], _Read], path: Path) -> _Read:
     """
     Read the file of a model with `read`.
 

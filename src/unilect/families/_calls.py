@@ -15,17 +15,17 @@ from typing import Any, TypeAlias
 from unilect.families._python import NONE, python_calls
 from unilect.families._tagged import (
     CLOSED,
-    function,
-    gemma,
-    invoked,
-    listed,
-    listing,
-    namespaced,
-    opened,
-    tagged,
-    unended,
+    read_function,
+    read_function_slip,
+    read_gemma,
+    read_invoke,
+    read_invoke_slip,
+    read_kimi,
+    read_listing,
+    read_listing_slip,
+    read_minimax,
 )
-from unilect.families._typing import Calls, Tools, dumped, json_value
+from unilect.families._typing import Calls, Tools, dump_json, json_value
 from unilect.families._values import BEHIND
 
 _Form: TypeAlias = Callable[[str, Tools], tuple[Calls, str] | None]
@@ -161,7 +161,7 @@ def _read(form: _Form, text: str, tools: Tools) -> tuple[Calls, str] | None:
         return None
 
 
-def _json(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _read_json(text: str, tools: Tools) -> tuple[Calls, str] | None:
     value, rest = json_value(text)
     calls = [_one(call, tools) for call in (value if isinstance(value, list) else [value])]
     known = [call for call in calls if call is not None]
@@ -184,7 +184,7 @@ def _one(call: Any, tools: Tools) -> tuple[str, str] | None:
             return None
     if arguments is None:
         return name, "{}"
-    return (name, dumped(arguments)) if isinstance(arguments, dict) else None
+    return (name, dump_json(arguments)) if isinstance(arguments, dict) else None
 
 
 def head_of(text: str) -> re.Match[str] | None:
@@ -192,7 +192,7 @@ def head_of(text: str) -> re.Match[str] | None:
     return next(filter(None, (one.match(text) for one in _HEADS)), None)
 
 
-def _headed(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _read_named_json(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """A name, and JSON behind it."""
     head = head_of(text)
     if head is None or head[1] not in tools:
@@ -200,10 +200,10 @@ def _headed(text: str, tools: Tools) -> tuple[Calls, str] | None:
     value, rest = json_value(text[head.end() :])
     if not isinstance(value, dict):
         return None
-    return [(head[1], dumped(value))], rest.removeprefix("\n```")
+    return [(head[1], dump_json(value))], rest.removeprefix("\n```")
 
 
-def _fenced(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _read_fence(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """ChatGLM 3: a name, and `tool_call(city='Paris')` in a block of code."""
     found = _FENCED.match(text)
     if found is None or found[1] not in tools:
@@ -212,7 +212,7 @@ def _fenced(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return ([(found[1], read[0][1])], text[found.end() :]) if read else None
 
 
-def _python(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _read_python(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Llama 3.2 and 4: `[name(city="Paris")]`."""
     found = _PYTHON.match(text)
     calls = python_calls(f"[{found[1]}]") if found is not None else None
@@ -221,7 +221,7 @@ def _python(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return calls, text[found.end() :]
 
 
-def _lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _read_lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """OLMo 3: `name(city="Paris")`, a line for each call; Llama 3: `name.call(city="Paris")`."""
     found = _LINES.match(text)
     calls = python_calls(found[0]) if found is not None else None
@@ -230,17 +230,41 @@ def _lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return calls, text[found.end() :]
 
 
-_FORMS: tuple[_Form, ...] = (_json, _headed, _fenced, function, invoked, tagged, unended, _python)
+_FORMS: tuple[_Form, ...] = (
+    _read_json,
+    _read_named_json,
+    _read_fence,
+    read_function,
+    read_invoke,
+    read_function_slip,
+    read_invoke_slip,
+    _read_python,
+)
 #: Behind a mark only: a bare name may be a word.
-_MARKED = (*_FORMS, _lines, opened, gemma, listing, listed, namespaced)
+_MARKED = (
+    *_FORMS,
+    _read_lines,
+    read_kimi,
+    read_gemma,
+    read_listing,
+    read_listing_slip,
+    read_minimax,
+)
 #: Those that may begin with a tag.
-_OF_TAGS = (_headed, function, invoked, tagged, unended, opened)
+_OF_TAGS = (
+    _read_named_json,
+    read_function,
+    read_invoke,
+    read_function_slip,
+    read_invoke_slip,
+    read_kimi,
+)
 #: Forms of which each value must end.
-_EXACT = (function, invoked, listing)
+_EXACT = (read_function, read_invoke, read_listing)
 #: The same with ends that are missing: a value that holds such a mark may be cut there.
-_SLIPS = (tagged, unended, listed)
+_SLIPS = (read_function_slip, read_invoke_slip, read_listing_slip)
 #: Arguments stand there without quotes, and a model that forgets the end of a call is read all the same.
-_UNTIL_THE_END = (opened, listing)
+_UNTIL_THE_END = (read_kimi, read_listing)
 
 
 def _is_closed(text: str, rest: str) -> bool:

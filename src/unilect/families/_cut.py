@@ -9,7 +9,15 @@ import re
 
 from unilect.families._calls import MarkedTools, calls_of, head_of, skip_between
 from unilect.families._python import python_calls
-from unilect.families._tagged import GEMMA, GEMMA_TEXT, listed, namespaced, opened, tagged, unended
+from unilect.families._tagged import (
+    GEMMA,
+    GEMMA_TEXT,
+    read_function_slip,
+    read_invoke_slip,
+    read_kimi,
+    read_listing_slip,
+    read_minimax,
+)
 from unilect.families._typing import Calls, Tools, json_value
 
 _NAMED = re.compile(
@@ -24,10 +32,10 @@ _LISTED = re.compile(r"([\w.-]{1,128})\s*<(?:arg_key|tool_sep)")
 _OPEN_TAG = re.compile(r"\s*<[^<>\n]{0,40}\Z")
 #: How often the arguments of a call in Python are tried, and how long they may be.
 _MOST_COMMAS, _MOST_CODE = 3, 4096
-_TAGS = (opened, tagged, unended, namespaced, listed)
+_TAGS = (read_kimi, read_function_slip, read_invoke_slip, read_minimax, read_listing_slip)
 
 
-def begun_calls(text: str, tools: Tools, begin: str = "") -> Calls | None:
+def read_cut_calls(text: str, tools: Tools, begin: str = "") -> Calls | None:
     """
     The calls that a text begins with, which has more to come; None where it begins with none.
 

@@ -35,7 +35,7 @@ def python_calls(code: str) -> list[tuple[str, str]] | None:
     if len(code) > MAX_CALL_CHARACTERS:
         return None
     calls = _calls(code)
-    return calls if calls is not None else _calls(_QUOTED.sub(_escaped, code))
+    return calls if calls is not None else _calls(_QUOTED.sub(_escape, code))
 
 
 def python_value(text: str) -> Any:
@@ -56,7 +56,7 @@ def _literal(code: str) -> ast.expr:
         return ast.parse(code.strip(), mode="eval").body
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     """A text whose quotes and line breaks within are escaped: templates write them as they are, and so do models."""
     inside = _UNESCAPED.sub(lambda one: one[0] if one[0][0] == "\\" else f"\\{one[0]}", found[2])
     return found[1] + inside.replace("\n", "\\n") + found[1]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 from unilect.families._beginnings import begins_call
 from unilect.families._calls import calls_of, is_whole, new_call_id
-from unilect.families._cut import begun_calls
+from unilect.families._cut import read_cut_calls
 from unilect.families._family import Family, Marks
 from unilect.families._typing import Tools
 from unilect.families._values import Ending
@@ -89,7 +89,7 @@ class Scanner:
         """The events of what was held back where a turn has ended and another begins."""
         return self.end()
 
-    def _called(self, name: str, arguments: str) -> list[Event]:
+    def _make_call(self, name: str, arguments: str) -> list[Event]:
         """A call, unless there have been enough."""
         if self.full:
             return []
@@ -178,11 +178,11 @@ class MarkScanner(Scanner):
                 return [ReasoningDelta(text)] if text and (not self._blank or text.strip()) else []
             case "call" | "whole" as state:
                 begin = self._begin if state == "call" else ""
-                calls = begun_calls(text, self._tools or {}, begin)
+                calls = read_cut_calls(text, self._tools or {}, begin)
                 if calls is None and state == "call" and not begin and _OPEN_TAG.match(text):
                     calls = []
                 if calls is not None:
-                    return [event for one in calls for event in self._called(*one)]
+                    return [event for one in calls for event in self._make_call(*one)]
                 text = self._breaks + begin + text
             case state:
                 heads = self._family.thoughts if state == "start" and self._thinking else ()
@@ -198,7 +198,7 @@ class MarkScanner(Scanner):
             case "call":
                 return self._call()
             case "thought":
-                return self._thought()
+                return self._read_thought()
             case "start":
                 self._start()
         return []  # a whole answer that may be a call is told at its end
@@ -234,7 +234,7 @@ class MarkScanner(Scanner):
             return None
         return begins_call(head, self._tools or {})
 
-    def _thought(self) -> list[Event]:
+    def _read_thought(self) -> list[Event]:
         told, found, rest = split_at(self.held, self._family.thoughts[1:])
         if self._blank and not told.strip() and len(told) <= _MOST_HEAD:
             self.held = rest if found else told + rest
@@ -308,5 +308,5 @@ class MarkScanner(Scanner):
         if not found:
             text = breaks + begin + body + end
             return [TextDelta(text)] if text else []
-        events = [event for name, arguments in found for event in self._called(name, arguments)]
+        events = [event for name, arguments in found for event in self._make_call(name, arguments)]
         return [*events, TextDelta(rest)] if rest and not self.full else events

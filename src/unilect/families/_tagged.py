@@ -13,12 +13,12 @@ from unilect.families._python import NONE
 from unilect.families._typing import (
     Calls,
     Tools,
-    dumped,
+    dump_json,
     json_value,
     kinds,
+    parse_arguments,
+    parse_value,
     properties,
-    typed,
-    typed_value,
 )
 from unilect.families._values import ARGUMENT, BEHIND, ELEMENT, PARAMETER, SPACE, Tag, end_of
 
@@ -69,7 +69,7 @@ _UNENDED_WITH = re.compile(
 )
 
 
-def function(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def read_function(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Qwen Coder: `<function=name><parameter=city>Paris</parameter></function>`; Llama 3: JSON between the tags."""
     found = _FUNCTION.match(text)
     if found is None or found[1] not in tools:
@@ -78,14 +78,14 @@ def function(text: str, tools: Tools) -> tuple[Calls, str] | None:
     if text.startswith("{", at):
         value, rest = json_value(text[at:])
         end = _FUNCTION_END.match(rest) if isinstance(value, dict) else None
-        return None if end is None else ([(name, dumped(value))], rest[end.end() :])
+        return None if end is None else ([(name, dump_json(value))], rest[end.end() :])
     pairs, at = _values(text, at, _BEGINS_PARAMETER, PARAMETER)
     end = _FUNCTION_END.match(text, at)
     given = None if end is None else _exactly(name, _without_breaks(pairs), tools, PARAMETER)
     return None if given is None or end is None else ([(name, given)], text[end.end() :])
 
 
-def listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def read_listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """GLM 4.5: `name`, and `<arg_key>city</arg_key><arg_value>Paris</arg_value>` for each argument."""
     found = _LISTING.match(text)
     if found is None or found[1] not in tools:
@@ -119,22 +119,22 @@ def _exactly(name: str, pairs: list[tuple[str, str]], tools: Tools, tag: Tag) ->
     marked = (key for key, value in pairs if tag.end.search(value))
     if any((types := kinds(known.get(key.strip()))) != {None} and "string" not in types for key in marked):  # fmt: skip
         return None
-    return typed(name, pairs, tools)
+    return parse_arguments(name, pairs, tools)
 
 
-def tagged(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """The form of `function`, of a model that has forgotten an end, or that writes of the beginning of a value."""
+def read_function_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """The form of `read_function`, of a model that has forgotten an end, or that writes of the beginning of a value."""
     found = _TAGGED.match(text)
     if found is None or found[1] not in tools:
         return None
     name, body, rest = found[1], found[2], text[found.end() :]
     value, behind = json_value(body)
     if isinstance(value, dict) and not behind.strip():
-        return [(name, dumped(value))], rest
+        return [(name, dump_json(value))], rest
     pairs = _split(body, properties(name, tools))
     if body.strip() and not pairs:
         return None
-    return [(name, typed(name, pairs, tools))], rest
+    return [(name, parse_arguments(name, pairs, tools))], rest
 
 
 def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -152,15 +152,17 @@ def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
     return _without_breaks([(found[1], value) for found, value in zip(begins, values, strict=True)])
 
 
-def listed(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """The form of `listing`, of a model that has forgotten an end; or a name alone."""
+def read_listing_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """The form of `read_listing`, of a model that has forgotten an end; or a name alone."""
     if (found := _LISTED.match(text)) is not None and found[1] in tools:
-        return [(found[1], typed(found[1], _PAIR.findall(found[2]), tools))], text[found.end() :]
+        return [(found[1], parse_arguments(found[1], _PAIR.findall(found[2]), tools))], text[
+            found.end() :
+        ]
     # a word alone is a call where it is a tool's name, also behind a mark
     return ([(text, "{}")], "") if "\n" not in text and tools.get(text, NONE) is not NONE else None
 
 
-def invoked(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def read_invoke(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """An element with a name for the call, and one for each argument; of DeepSeek V3.2 it says whether it is a text, else the schema does."""
     found = _INVOKED.match(text)
     if found is None or found[1] not in tools:
@@ -179,8 +181,8 @@ def invoked(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return [(found[1], _of_elements(found[1], given, tools))], text[end.end() :]
 
 
-def unended(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """The form of `invoked`, of a model that has forgotten an end."""
+def read_invoke_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
+    """The form of `read_invoke`, of a model that has forgotten an end."""
     found = _UNENDED.match(text)
     if found is None or found[2] not in tools:
         return None
@@ -194,10 +196,12 @@ def _of_elements(name: str, given: list[tuple[str, str, str]], tools: Tools) -> 
     """The arguments, as JSON text: of each its name, whether it is a text (empty where that is not told), and its value."""
     told = {key: _KINDS[kind] for key, kind, _ in given if kind}
     pairs = [(key, _CDATA.sub(r"\1", raw)) for key, _, raw in given]
-    return typed(name, pairs, {name: {"properties": dict(properties(name, tools)) | told}})
+    return parse_arguments(
+        name, pairs, {name: {"properties": dict(properties(name, tools)) | told}}
+    )
 
 
-def opened(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def read_kimi(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Kimi K3: a tag for the call, and one for each argument, which says its type; or one tag for all of them as JSON."""
     found = _OPENED.match(text)
     name = dict(_ATTRIBUTE.findall(found[1])).get("tool") if found is not None else None
@@ -218,10 +222,10 @@ def opened(text: str, tools: Tools) -> tuple[Calls, str] | None:
         else:
             key = told.get("key", "").replace("&quot;", '"').replace("&amp;", "&")
             values[key] = raw if behind.strip() or value is NONE else value
-    return [(name, dumped(values))], rest
+    return [(name, dump_json(values))], rest
 
 
-def gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def read_gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Gemma 4: `call:name{city:<|"|>Paris<|"|>}`, JSON with bare keys and marks of its own around texts."""
     found = GEMMA.match(text)
     if found is None or found[1] not in tools:
@@ -238,10 +242,10 @@ def gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
     value, rest = json_value("".join(pieces))
     if not isinstance(value, dict) or rest:
         return None
-    return [(found[1], dumped(value))], text[end:]
+    return [(found[1], dump_json(value))], text[end:]
 
 
-def namespaced(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def read_minimax(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """MiniMax M3: an element for each argument, and within for each member of an object and each `item` of a list; a sign before each tag."""
     found = _INVOKES.match(text)
     if found is None or found[1] not in tools:
@@ -259,7 +263,7 @@ def namespaced(text: str, tools: Tools) -> tuple[Calls, str] | None:
         elif tag[2] != key:
             return None
         elif len(levels) == 1:
-            return [(found[1], dumped(dict(inside)))], text[tag.end() :]
+            return [(found[1], dump_json(dict(inside)))], text[tag.end() :]
         else:
             levels.pop()
             levels[-1][3].append((key, _grown(text[begin : tag.start()], known, inside)))
@@ -282,4 +286,4 @@ def _grown(raw: str, known: Any, inside: list[tuple[str, Any]]) -> Any:
         return dict(inside)
     if not raw.strip():
         return [] if types == {"array"} else raw
-    return typed_value(raw, known)
+    return parse_value(raw, known)

@@ -15,13 +15,13 @@ _BEGIN_JSON = frozenset('{["-0123456789tfn')
 _OR_NONE = {"string", "null"}
 
 
-def typed(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
+def parse_arguments(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
     """Arguments that were written without quotes: texts where the schema says so, else JSON where they are some."""
     known = properties(name, tools)
-    return dumped({key.strip(): typed_value(raw, known.get(key.strip())) for key, raw in pairs})
+    return dump_json({key.strip(): parse_value(raw, known.get(key.strip())) for key, raw in pairs})
 
 
-def typed_value(raw: str, schema: Any) -> Any:
+def parse_value(raw: str, schema: Any) -> Any:
     """A value that was written without quotes: a text where its schema says so, else JSON, or what Python writes for it, where it is some."""
     types = kinds(schema)
     if types == {"string"} or (types == _OR_NONE and raw.strip() != "null"):
@@ -69,7 +69,7 @@ def _number(written: str) -> float:
 _decoder = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_number)
 
 
-def dumped(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """A value as JSON text that UTF-8 can hold."""
     text = json.dumps(value, ensure_ascii=False)
     try:

@@ -13,7 +13,7 @@ Arguments: TypeAlias = Mapping[str, Any]
 dumped = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` makes one for each value
 
 
-def described(function: FunctionDefinition) -> dict[str, Any]:
+def describe(function: FunctionDefinition) -> dict[str, Any]:
     """A function without what was not told of it."""
     described: dict[str, Any] = {"name": function.name}
     if function.description:
@@ -25,15 +25,15 @@ def described(function: FunctionDefinition) -> dict[str, Any]:
 
 def json_tool(function: FunctionDefinition) -> str:
     """A function as JSON."""
-    return dumped(described(function))
+    return dumped(describe(function))
 
 
-def typed_tool(function: FunctionDefinition) -> str:
+def wrap_tool(function: FunctionDefinition) -> str:
     """A function as a request lists it."""
-    return dumped({"type": "function", "function": described(function)})
+    return dumped({"type": "function", "function": describe(function)})
 
 
-def indented_tool(function: FunctionDefinition) -> str:
+def indent_tool(function: FunctionDefinition) -> str:
     """A function as JSON over several lines."""
     return msgspec.json.format(json_tool(function), indent=4)  # json's own takes ten times as long
 

@@ -37,7 +37,7 @@ def system_text(tools: Sequence[Tool]) -> str:
     return CHATGLM3.written.tools_text(tools)
 
 
-def written_call(call: FunctionCall) -> str:
+def write_call(call: FunctionCall) -> str:
     """A call of the conversation's history as the model would have written it, without the line with its name."""
     try:
         arguments = json.loads(call.arguments or "{}")
@@ -111,7 +111,7 @@ class TurnScanner(Scanner):
         if is_cut or not ended or not self._names or not _NAME.fullmatch(name):
             return self._tell_held()
         self.held = ""
-        return self._called(name, read_arguments(name, rest))
+        return self._make_call(name, read_arguments(name, rest))
 
     def _may_be_call(self) -> bool:
         """True as long as the turn looks like a call: a name alone on the first line, and a block of code behind it."""

@@ -9,7 +9,7 @@ from unilect.families._writing import Arguments, around, bare, dumped
 from unilect.requests import FunctionDefinition
 
 
-def headed_tool(function: FunctionDefinition) -> str:
+def describe_tool(function: FunctionDefinition) -> str:
     """A function as DeepSeek reads it: a line for each thing that is said of it."""
     schema = dumped(function.parameters or {"type": "object", "properties": {}})
     return f"### {function.name}\nDescription: {function.description or ''}\n\nParameters: {schema}"
@@ -56,7 +56,7 @@ DEEPSEEK = Family(
     turn_ends=("<｜end▁of▁sentence｜>",),
     written=ToolFormat(
         about="## Tools\nYou may call these functions:\n\n",
-        tool=headed_tool,
+        tool=describe_tool,
         between="\n\n",
         rules="\n\nTo call some, write nothing but:\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>name<｜tool▁sep｜>"
         "arguments as JSON<｜tool▁call▁end｜><｜tool▁calls▁end｜>",

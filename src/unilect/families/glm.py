@@ -15,7 +15,7 @@ _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
 
 def glm_tool(function: FunctionDefinition) -> str:
     """A function as GLM 4 reads it: JSON below its name."""
-    return f"## {function.name}\n\n{write.indented_tool(function)}"
+    return f"## {function.name}\n\n{write.indent_tool(function)}"
 
 
 def glm45_call(name: str, given: Arguments, number: int) -> str:
@@ -36,7 +36,7 @@ GLM45 = Family(
     force=FORCE,
     written=ToolFormat(
         about=f"{write.LISTED}<tools>\n",
-        tool=write.typed_tool,
+        tool=write.wrap_tool,
         rules="\n</tools>\n\nTo call one, answer:\n<tool_call>name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n"
         "</tool_call>",
         call=glm45_call,

@@ -10,7 +10,7 @@ from typing import Any
 
 from unilect.events import Event, ReasoningDelta, TextDelta
 from unilect.families._calls import calls_of
-from unilect.families._cut import begun_calls
+from unilect.families._cut import read_cut_calls
 from unilect.families._family import Family, ToolFormat
 from unilect.families._scanner import Scanner
 from unilect.families._typing import Tools
@@ -109,11 +109,11 @@ class ChannelScanner(Scanner):
         if self._passed or _call(self._to, said, self._tools or {}, is_cut=True) is not None:
             return self._end_message()
         marked = said.lstrip().startswith("<")
-        begun = begun_calls(said, self._tools or {}, _ELEMENTS) if marked else None
+        begun = read_cut_calls(said, self._tools or {}, _ELEMENTS) if marked else None
         return [
             event
             for one in begun or [(self._to, said.strip() or "{")]
-            for event in self._called(*one)
+            for event in self._make_call(*one)
         ]
 
     def _recipient(self, head: str) -> str | None:
@@ -174,7 +174,7 @@ class ChannelScanner(Scanner):
         self.thinks = self._outside = False
         if call is None:
             return [TextDelta(said)] if said and not self.full else []
-        return self._called(*call)
+        return self._make_call(*call)
 
 
 def _call(name: str, arguments: str, tools: Tools, is_cut: bool = False) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ HUNYUAN = Family(
     turn_ends=("<|eos|>", "<｜hy_place▁holder▁no▁2｜>"),
     written=ToolFormat(
         about=f"{write.LISTED}<tools>\n",
-        tool=write.typed_tool,
+        tool=write.wrap_tool,
         rules="\n</tools>\n\nTo call some, write:\n<tool_calls>\n<tool_call>name\n```json\narguments\n```</tool_call>\n</tool_calls>",
         call=lambda name, given, number: (
             f"<tool_call>{name}\n```json\n{dumped(given)}\n```</tool_call>"

@@ -27,7 +27,7 @@ HUNYUAN3 = Family(
     turn_ends=("<｜hy_eos:opensource｜>",),
     written=ToolFormat(
         about=f"{write.LISTED}<tools>\n",
-        tool=write.typed_tool,
+        tool=write.wrap_tool,
         rules="\n</tools>\n\nTo call some, write:\n<tool_calls:opensource>\n<tool_call:opensource>name<tool_sep:opensource>\n"
         "<arg_key:opensource>key</arg_key:opensource>\n<arg_value:opensource>value</arg_value:opensource>\n"
         "</tool_call:opensource>\n</tool_calls:opensource>",

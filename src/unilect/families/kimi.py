@@ -12,25 +12,25 @@ from typing import Any
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import Arguments, bare, described, dumped
+from unilect.families._writing import Arguments, bare, describe, dumped
 from unilect.requests import FunctionDefinition
 
 _K3_END = "<|close|>message<|sep|><|end_of_msg|>"
 
 
-def sorted_tool(function: FunctionDefinition) -> str:
+def sort_tool(function: FunctionDefinition) -> str:
     """A function as Kimi K3 reads it: names in their order, and no blanks between."""
-    told = {"type": "function", "function": described(function)}
+    told = {"type": "function", "function": describe(function)}
     return json.dumps(told, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def kimi3_call(name: str, given: Arguments, number: int) -> str:
     """A call as Kimi K3 writes it: a tag with its type for each argument, texts as they are."""
     inside = "".join(
-        f'<|open|>argument key="{escaped(key)}" type="{_kind(value)}"<|sep|>{bare(value)}<|close|>argument<|sep|>'
+        f'<|open|>argument key="{escape(key)}" type="{_kind(value)}"<|sep|>{bare(value)}<|close|>argument<|sep|>'
         for key, value in given.items()
     )
-    head = f'<|open|>call tool="{escaped(name)}" index="{number}"<|sep|>'
+    head = f'<|open|>call tool="{escape(name)}" index="{number}"<|sep|>'
     return f"{head}{inside}<|close|>call<|sep|>"
 
 
@@ -48,7 +48,7 @@ def _kind(value: Any) -> str:
     return "null" if value is None else "array"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """A text within the quotes of one of Kimi K3's tags."""
     return text.replace("&", "&amp;").replace('"', "&quot;")
 
@@ -62,7 +62,7 @@ KIMI = Family(
     written=ToolFormat(
         tools_turn="<|im_end|><|im_system|>tool_declare<|im_middle|>",
         about="[",
-        tool=write.typed_tool,
+        tool=write.wrap_tool,
         between=", ",
         rules="]",
         call=lambda name, given, number: (
@@ -95,13 +95,13 @@ KIMI3 = Family(
     written=ToolFormat(
         tools_turn=f'{_K3_END}<|open|>message role="system" type="tool-declare"<|sep|>',
         about="# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n[",
-        tool=sorted_tool,
+        tool=sort_tool,
         between=",",
         rules="]\n```",
         call=kimi3_call,
         calls=("<|open|>tools<|sep|>", "", "<|close|>tools<|sep|>"),
         result=lambda name, number, text: (
-            f'{_K3_END}<|open|>message role="tool" tool="{escaped(name)}" index="{number}"<|sep|>{text}'
+            f'{_K3_END}<|open|>message role="tool" tool="{escape(name)}" index="{number}"<|sep|>{text}'
         ),
         user_turn=f'{_K3_END}<|open|>message role="user"<|sep|>',
         in_turn=True,

@@ -18,7 +18,7 @@ LLAMA3 = Family(
     force=CallStyle("", "parameters"),
     written=ToolFormat(
         about="You may call these functions:\n\n",
-        tool=write.indented_tool,
+        tool=write.indent_tool,
         between="\n\n",
         rules='\n\nTo call one, answer with JSON and with nothing else: {"name": function name, "parameters": dictionary of '
         "argument name and its value}. Do not use variables.",
@@ -38,7 +38,7 @@ LLAMA4 = Family(
     turn_ends=("<|eot|>", "<|eom|>"),
     written=ToolFormat(
         about="You may call these functions:\n",
-        tool=write.indented_tool,
+        tool=write.indent_tool,
         rules=write.PYTHONIC,
         call=write.python_call,
         calls=("[", ", ", "]"),

@@ -23,7 +23,7 @@ MINICPM = Family(
     calls=(Marks("<function name=", "</function>", is_part=True),),
     written=ToolFormat(
         about=f"{write.LISTED}<tools>\n",
-        tool=write.typed_tool,
+        tool=write.wrap_tool,
         rules='\n</tools>\n\nTo call one, answer:\n<function name="name"><param name="name">value</param></function>',
         call=_call,
         calls=("", "", ""),

@@ -24,7 +24,7 @@ SEED = Family(
     calls=(Marks("<seed:tool_call>", "</seed:tool_call>"),),
     turn_ends=("<seed:eos>",),
     written=ToolFormat(
-        tool=write.typed_tool,
+        tool=write.wrap_tool,
         rules="\n\nTo call one, answer:\n<seed:tool_call>\n<function=name>\n<parameter=name>value</parameter>\n</function>\n"
         "</seed:tool_call>",
         call=_call,

@@ -21,7 +21,7 @@ STEP3 = Family(
     calls=(Marks("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),),
     marks=("<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"),
     written=ToolFormat(
-        tool=write.typed_tool,
+        tool=write.wrap_tool,
         rules='\n\nTo call some, write:\n<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="name">'
         '<steptml:parameter name="name">value</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>',
         call=_call,

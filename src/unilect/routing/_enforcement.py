@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from unilect.backend import Batches, Capabilities, Generates
 from unilect.constraints import keywords
 from unilect.constraints.checker import Checker
-from unilect.constraints.schema import Use, shortened, unenforced
+from unilect.constraints.schema import Use, find_unenforced, shorten_path
 from unilect.errors import ConstraintViolated, UnsupportedParameter
 from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
 from unilect.parameters.rules import Unsupported
@@ -131,7 +131,7 @@ class Enforced:
                 await self._checker.llguidance(bond.grammar or "", bond.param)
                 continue
             uses = await self._checker.schema(bond.schema, bond.param)
-            missing = unenforced(uses, self.capabilities.schema_keywords or ())
+            missing = find_unenforced(uses, self.capabilities.schema_keywords or ())
             never = [use for use in missing if not keywords.can_be_validated(use)]
             if never and self._unsupported == "refuse":
                 raise keyword_error(bond.param, never[0])
@@ -255,7 +255,7 @@ def sum_usage(used: list[Usage]) -> Usage:
 
 def keyword_error(param: str, use: Use) -> UnsupportedParameter:
     """The error for a keyword that nothing can enforce."""
-    use = Use(use.keyword, shortened(use.path))
+    use = Use(use.keyword, shorten_path(use.path))
     return UnsupportedParameter(
         f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: neither the model's engine nor the validator supports it. Remove it.",
         param=param,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from unilect.backend import Batches, Capabilities, Generates
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import can_be_validated
-from unilect.constraints.schema import unenforced
+from unilect.constraints.schema import find_unenforced
 from unilect.events import (
     Choice,
     Event,
@@ -38,8 +38,8 @@ from unilect.requests import (
 )
 from unilect.routing._enforcement import ATTEMPTS, again, keyword_error, sum_usage, violation_error
 from unilect.routing._held import Held
-from unilect.tools.conversation import has_calls, with_text, written
-from unilect.tools.forced import Call, allowed_calls, call_head, must_call
+from unilect.tools.conversation import has_calls, rewrite_as_text, with_text
+from unilect.tools.forced import Call, call_head, callable_tools, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.tools.reader import Reader, Reading, tools_of
 
@@ -171,7 +171,7 @@ class Prompted:
     async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
         """The one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
         grammar = await calls_grammar(request, _JSON_CALL, self._checker)
-        call = Call({name: call_head(name, _JSON_CALL) for name in allowed_calls(request)})
+        call = Call({name: call_head(name, _JSON_CALL) for name in callable_tools(request)})
         bound = asked.changed(grammar=grammar)
         if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
             bound = bound.changed(thinking_budget_tokens=0)
@@ -220,7 +220,7 @@ class Prompted:
                 await self._checker.schema(tool.function.parameters or {}, where)
         elif request.answer_schema is not None:
             uses = await self._checker.schema(request.answer_schema, "response_format")
-            missing = [use for use in unenforced(uses, ()) if not can_be_validated(use)]
+            missing = [use for use in find_unenforced(uses, ()) if not can_be_validated(use)]
             if missing:
                 raise keyword_error("response_format", missing[0])
 
@@ -239,7 +239,7 @@ class Prompted:
         return None
 
     async def _wrong_calls(self, request: ChatRequest, choice: Choice) -> str | None:
-        allowed = allowed_calls(request)
+        allowed = callable_tools(request)
         is_cut = choice.finish_reason not in _ENDED
         if not choice.tool_calls or (is_cut and choice.tool_calls[-1].given() is None):
             end = " before its end; raise `max_tokens`" if is_cut else ""
@@ -295,7 +295,7 @@ def _build_request(request: ChatRequest, made: Plan, form: Family) -> ChatReques
     """The request with what the backend lacks in its messages."""
     changes: dict[str, Any] = {}
     told, declared = list[str](), ""
-    called = allowed_calls(request)
+    called = callable_tools(request)
     tools = [tool for tool in request.tools or () if tool.function.name in called]
     if made.single:
         changes["parallel_tool_calls"] = None
@@ -317,7 +317,9 @@ def _build_request(request: ChatRequest, made: Plan, form: Family) -> ChatReques
     elif made.formed:
         changes["response_format"] = None
         told.append(_SCHEMA + msgspec.json.encode(request.answer_schema).decode())
-    messages = written(request.messages, form.written) if made.prompted else list(request.messages)
+    messages = (
+        rewrite_as_text(request.messages, form.written) if made.prompted else list(request.messages)
+    )
     if told:
         messages = with_text(messages, "\n\n".join(told), form.written.in_user and made.prompted)
     if declared:

@@ -20,7 +20,7 @@ def has_calls(messages: Sequence[Message]) -> bool:
     )
 
 
-def written(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
+def rewrite_as_text(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
     """
     A conversation whose calls and results are text, results as the user's; two turns of the user in a row become one.
     """
@@ -33,7 +33,7 @@ def written(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
         if message.role in _RESULTS:
             last = (message.name or "", form.number(made - 1, 0))
             name, place = names.get(message.tool_call_id or "", last)
-            words, other = _parted(message)
+            words, other = _split(message)
             turn += [TextPart(form.result(name or "function", place, words)), *other]
             continue
         if turn:
@@ -46,7 +46,7 @@ def written(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
             names |= {id: (name, form.number(made, n)) for n, (id, name, _) in enumerate(calls)}
             told = form.calls_text([(name, given) for _, name, given in calls], made)
             made += len(calls)
-            words, other = _parted(message)
+            words, other = _split(message)
             content = _content([TextPart(f"{words}\n{told}" if words else told), *other])
             messages.append(replace(message, content=content, tool_calls=None, function_call=None))
         else:
@@ -58,7 +58,7 @@ def _behind(said: list[Part], form: ToolFormat) -> list[Part]:
     """Return what the user says behind results, in a turn of its own where results have theirs."""
     if not said or not form.user_turn:
         return said
-    words, other = _parted(Message(role="user", content=said))
+    words, other = _split(Message(role="user", content=said))
     return [TextPart(form.user_turn + words), *other]
 
 
@@ -80,7 +80,7 @@ def _parts(message: Message) -> list[Part]:
     return list(content) if isinstance(content, list) else [TextPart(content or "")]
 
 
-def _parted(message: Message) -> tuple[str, list[Part]]:
+def _split(message: Message) -> tuple[str, list[Part]]:
     """The words of a message, and what else it holds."""
     words, other = [], list[Part]()
     for part in _parts(message):
@@ -104,17 +104,17 @@ def with_text(
     """A conversation with a text behind that of its system message, or before what the user says first."""
     if not in_user and messages and messages[0].role in ("system", "developer"):
         first = messages[0]
-        return [replace(first, content=_joined(first.content, text, False, between)), *messages[1:]]
+        return [replace(first, content=_join(first.content, text, False, between)), *messages[1:]]
     if not in_user:
         return [Message(role="system", content=text), *messages]
     for number, message in enumerate(messages):
         if message.role == "user":
-            changed = replace(message, content=_joined(message.content, text, True))
+            changed = replace(message, content=_join(message.content, text, True))
             return [*messages[:number], changed, *messages[number + 1 :]]
     return [Message(role="user", content=text), *messages]
 
 
-def _joined(
+def _join(
     content: str | list[Part] | None, text: str, before: bool, between: str = "\n\n"
 ) -> str | list[Part]:
     if isinstance(content, list):

@@ -32,10 +32,10 @@ def must_call(request: ChatRequest) -> bool:
     return bool(request.tools) and (choice == "required" or isinstance(choice, ToolChoice))
 
 
-def allowed_calls(request: ChatRequest) -> dict[str, dict[str, Any]]:
+def callable_tools(request: ChatRequest) -> dict[str, dict[str, Any]]:
     """The tools that may be called, each with a schema of its arguments that allows none but those it names."""
     return {
-        tool.function.name: _closed(tool.function.parameters or {})
+        tool.function.name: _close(tool.function.parameters or {})
         for tool in request.tools or ()
         if _may_call(request, tool.function.name)
     }
@@ -43,7 +43,7 @@ def allowed_calls(request: ChatRequest) -> dict[str, dict[str, Any]]:
 
 def bound_call(request: ChatRequest, style: CallStyle) -> tuple["Call", str]:
     """The reader of one call that a request allows, and the grammar of llguidance that allows nothing else."""
-    tools = allowed_calls(request)
+    tools = callable_tools(request)
     heads = {name: call_head(name, style) for name in tools}
     return Call(heads), _grammar(tools, heads)
 
@@ -86,7 +86,7 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+def _close(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema of an object without arguments that it does not name; where others name them (`$ref`), they say."""
     if "properties" not in schema and not _ELSEWHERE.isdisjoint(schema):
         return {"type": "object"} | schema

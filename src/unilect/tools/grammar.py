@@ -13,7 +13,7 @@ from unilect.constraints.checker import Checker
 from unilect.errors import InvalidRequest
 from unilect.families import CallStyle
 from unilect.requests import ChatRequest
-from unilect.tools.forced import allowed_calls, call_head
+from unilect.tools.forced import call_head, callable_tools
 
 #: Literals, classes, tokens, numbers of repetitions and comments of GBNF, or the name of a rule.
 _SYMBOL = re.compile(
@@ -30,15 +30,15 @@ async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker
         InvalidRequest: llama.cpp cannot follow a tool's schema.
     """
     calls, rules = [], []
-    for number, (name, schema) in enumerate(allowed_calls(request).items()):
+    for number, (name, schema) in enumerate(callable_tools(request).items()):
         grammar = await tool_grammar(request, name, schema, checker)
         head = json.dumps(call_head(name, style))
         calls.append(f'{head} tool{number}-root "}}"')
-        rules.append(renamed(grammar, f"tool{number}-"))
+        rules.append(prefix_rules(grammar, f"tool{number}-"))
     return "root ::= " + " | ".join(calls) + "\n" + "\n".join(rules) + "\n"
 
 
-def renamed(grammar: str, prefix: str) -> str:
+def prefix_rules(grammar: str, prefix: str) -> str:
     """A grammar whose rules have longer names, so that several fit into one grammar."""
     return _SYMBOL.sub(lambda found: prefix + found[1] if found[1] else found[0], grammar)
 

@@ -111,12 +111,12 @@ class Reader:
             match event:
                 case TextDelta(text, index, logprobs=None, extra=extra):
                     if extra is not None and "turn" in extra.delta:
-                        events += self._told(self.scanner(index).turn(), index)
+                        events += self._label(self.scanner(index).turn(), index)
                         continue
                     if extra is not None:
                         events.append(Opaque(extra, index))
                     self._tokens += event.tokens
-                    events += self._told(self.scanner(index).add(text), index)
+                    events += self._label(self.scanner(index).add(text), index)
                 case Finish(index=index):
                     events += self._finish(event, index)
                 case _:
@@ -128,12 +128,12 @@ class Reader:
         scanner = self.scanner(index)
         by_word = event.stop in self._reading.stop_words
         is_cut = by_word or event.reason not in self._reading.family.ended_by
-        events = self._told(scanner.end(is_cut, by_word), index)
+        events = self._label(scanner.end(is_cut, by_word), index)
         if event.reason in ("stop", "tool_calls"):
             event = replace(event, reason="tool_calls" if scanner.calls else "stop")
         return [*events, event]
 
-    def _told(self, events: list[Event], index: int) -> list[Event]:
+    def _label(self, events: list[Event], index: int) -> list[Event]:
         told: list[Event] = []
         for event in events:
             assert isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from unilect.constraints.regex import literal
-from unilect.tools.grammar import renamed
+from unilect.tools.grammar import prefix_rules
 from unilect.tools.takes import Turn
 
 _ASKED, _THOUGHT, _ANSWER = "Asked3f0c", "Thought3f0c", "Answer3f0c"
@@ -66,7 +66,7 @@ def probes() -> list[tuple[Sequence[Turn], bool]]:
     ]
 
 
-def learnt(made: Sequence[str | None], template: str) -> Thoughts:
+def learn_marks(made: Sequence[str | None], template: str) -> Thoughts:
     """
     Learn the marks that a template shows.
 
@@ -93,7 +93,7 @@ def learnt(made: Sequence[str | None], template: str) -> Thoughts:
     return Thoughts(_last_word(before), opening.strip(), ending, is_framed)
 
 
-def begun(prompt: str, thoughts: Thoughts) -> Ending | None:
+def find_open_ending(prompt: str, thoughts: Thoughts) -> Ending | None:
     """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
     shown = prompt[-_SHOWN:].rstrip()
     if thoughts.ending is not None and thoughts.begins and shown.endswith(thoughts.begins):
@@ -132,10 +132,10 @@ def behind(grammar: str, ending: Ending, opening: str = "", thinks: bool = True)
     """
     if not thinks:
         over = f"root ::= {literal(ending.mark + ending.rest)} answer-root"
-        return "\n".join([over, renamed(grammar, "answer-")]) + "\n"
+        return "\n".join([over, prefix_rules(grammar, "answer-")]) + "\n"
     first = f"[ \\n]{{0,2}} {literal(opening)} thoughts-0" if opening else "thoughts-0"
     root = f"root ::= {f'({first})?' if opening else first} answer-root"
-    return "\n".join([root, *_until(ending), renamed(grammar, "answer-")]) + "\n"
+    return "\n".join([root, *_until(ending), prefix_rules(grammar, "answer-")]) + "\n"
 
 
 def _until(ending: Ending) -> list[str]:

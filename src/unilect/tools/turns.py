@@ -14,7 +14,7 @@ import msgspec
 
 from unilect.families import PLAIN, ToolFormat
 from unilect.requests import Message
-from unilect.tools.conversation import written
+from unilect.tools.conversation import rewrite_as_text
 from unilect.tools.takes import ALL, SYSTEM, THOUGHTS, TOOL, Takes, Turn
 
 _BETWEEN = "\n\n"
@@ -28,7 +28,7 @@ def fit(turns: Sequence[Turn], taken: Takes, form: ToolFormat = PLAIN.written) -
     Args:
         form: How calls and results are written where the template shows none.
     """
-    found = _identified(turns)
+    found = _fill_ids(turns)
     if taken == ALL:
         return found
     if not taken.calls:
@@ -42,7 +42,7 @@ def fit(turns: Sequence[Turn], taken: Takes, form: ToolFormat = PLAIN.written) -
     if taken.system != "anywhere" or not taken.ends:
         found = _with_one_system(found)
     if not (taken.repeats and taken.after_tools):
-        found = _joined(found, taken)
+        found = _join(found, taken)
     if taken.system == "never" or not (taken.ends or found[-1]["role"] == "user"):
         found = _without_system(found)
     if not taken.ids:
@@ -50,7 +50,7 @@ def fit(turns: Sequence[Turn], taken: Takes, form: ToolFormat = PLAIN.written) -
     return found if taken.objects else [_with_text_arguments(turn) for turn in found]
 
 
-def _identified(turns: Iterable[Turn]) -> list[Turn]:
+def _fill_ids(turns: Iterable[Turn]) -> list[Turn]:
     """Give results that say no id that of their call: the next one with their name, else the next one."""
     found, waiting = list[Turn](), list[Any]()
     for turn in turns:
@@ -70,7 +70,9 @@ def _with_calls_as_text(turns: list[Turn], form: ToolFormat) -> list[Turn]:
     if not any(turn.get("tool_calls") or turn["role"] in TOOL for turn in turns):
         return turns
     told = msgspec.convert([_with_text_arguments(turn) for turn in turns], list[Message])
-    return [{"content": "", **msgspec.to_builtins(message)} for message in written(told, form)]
+    return [
+        {"content": "", **msgspec.to_builtins(message)} for message in rewrite_as_text(told, form)
+    ]
 
 
 def _without_thoughts(turn: Turn) -> Turn:
@@ -94,7 +96,7 @@ def _with_results(turns: Iterable[Turn], taken: Takes) -> list[Turn]:
     found: list[Turn] = []
     for group in groups:
         if group and group[0].get("tool_calls"):
-            found += _answered(group, taken, is_last=group is groups[-1])
+            found += _fit_group(group, taken, is_last=group is groups[-1])
         elif taken.strays:
             found += group
         else:
@@ -107,7 +109,7 @@ def _of_user(turn: Turn) -> Turn:
     return {"role": "user", "content": turn.get("content") or ""}
 
 
-def _answered(group: Sequence[Turn], taken: Takes, is_last: bool) -> list[Turn]:
+def _fit_group(group: Sequence[Turn], taken: Takes, is_last: bool) -> list[Turn]:
     """
     Put a turn with calls, and what follows it up to the next answer, as the template takes it.
 
@@ -196,7 +198,7 @@ def _without_system(turns: list[Turn]) -> list[Turn]:
     return [*rest[:at], {**rest[at], "content": _content([system, rest[at]])}, *rest[at + 1 :]]
 
 
-def _joined(turns: list[Turn], taken: Takes) -> list[Turn]:
+def _join(turns: list[Turn], taken: Takes) -> list[Turn]:
     """Join turns so that roles take turns."""
     groups: list[list[Turn]] = []
     for turn in turns:

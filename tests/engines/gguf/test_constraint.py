@@ -17,7 +17,7 @@ from unilect.config.server import ModelConfig
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.tools.forced import call_style
-from unilect.tools.grammar import calls_grammar, renamed
+from unilect.tools.grammar import calls_grammar, prefix_rules
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 SLOTS = 4
@@ -162,7 +162,7 @@ async def test_names_of_rules(model: GgufEngine) -> None:
     grammar = 'root ::= "root" [a-z"\\]] root-x{1,2}\nroot-x ::= "\\"root" | "\\\\"\n'
     made = await calls_grammar(calling(["weather", "other"]), model._style, model._checker)
 
-    assert 'p-root ::= "root" [a-z"\\]] p-root-x{1,2}\np-root-x ::= "\\"root" | "\\\\"\n' == renamed(grammar, "p-")  # fmt: skip
+    assert 'p-root ::= "root" [a-z"\\]] p-root-x{1,2}\np-root-x ::= "\\"root" | "\\\\"\n' == prefix_rules(grammar, "p-")  # fmt: skip
     names = re.findall(r"^([\w-]+) ::=", made, re.MULTILINE)
     assert len(names) == len(set(names))
 

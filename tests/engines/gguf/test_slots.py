@@ -26,7 +26,7 @@ async def read(slots: Slots, caller: str, prompt: bytes) -> int:
     """The slot in which a prompt of a caller's was read."""
     with of(caller):
         slot = await slots.take(prompt)
-    slots.begun(slot, [Progress(0, 9)])
+    slots.note_batch(slot, [Progress(0, 9)])
     slots.give_back(slot)
     return slot
 
@@ -122,7 +122,7 @@ async def test_beside_others(kept: bool, expected: list[int]) -> None:
 async def test_a_slot_that_was_filled_is_not_empty() -> None:
     """What a caller has filled a slot with is not lost to another conversation while there is an empty one."""
     slots = Slots(2)
-    with of("ada"), slots.held(0, fills=True):
+    with of("ada"), slots.hold(0, fills=True):
         pass
 
     assert 1 == await read(slots, "bob", LONG)
@@ -270,7 +270,7 @@ async def test_what_was_not_read_is_nobodys(batch: list[Event], is_read: bool) -
     await read(slots, "ada", LONG)
     with of("bob"):
         slot = await slots.take(LONG)
-        slots.begun(slot, batch)
+        slots.note_batch(slot, batch)
         slots.give_back(slot)
     found: dict[str, bool] = {}
     for name in ("bob", "ada"):
@@ -303,7 +303,7 @@ async def test_nobody_reads_anothers(count: int, asked: list[tuple[str, bytes, b
             holds[slot] = set()
         holds[slot] |= {caller}  # of a request that was given up something may have been read
         if is_read:
-            slots.begun(slot, [Progress(0, 9)])
+            slots.note_batch(slot, [Progress(0, 9)])
         slots.give_back(slot)
 
 

@@ -18,8 +18,8 @@ class Engine:
 def test_who_began_first_has_the_memory() -> None:
     """An engine reckons with what those before it will take, until they have started; those after it take no memory from it."""
     reservations, first, second, third = Reservations(), Engine(), Engine(), Engine()
-    with reservations.held(second, 5):
-        with reservations.held(first, 7), reservations.held(third, 1):
+    with reservations.reserve(second, 5):
+        with reservations.reserve(first, 7), reservations.reserve(third, 1):
             told = [reservations.of_others(one) for one in (second, first, third)]
         after = reservations.of_others(first)
 
@@ -32,9 +32,9 @@ def test_what_is_taken_is_not_free_any_more() -> None:
     """What a starting process has already taken is not reckoned twice."""
     reservations, first, second = Reservations(), Engine(os.getpid()), Engine()
     taken = own_bytes(os.getpid())
-    with reservations.held(first, taken + GB), reservations.held(second, 0):
+    with reservations.reserve(first, taken + GB), reservations.reserve(second, 0):
         left = reservations.of_others(second)
-    with reservations.held(first, taken // 2), reservations.held(second, 0):
+    with reservations.reserve(first, taken // 2), reservations.reserve(second, 0):
         assert 0 == reservations.of_others(second)
 
     assert 0 < taken

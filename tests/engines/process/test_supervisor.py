@@ -114,7 +114,7 @@ async def test_an_answer_without_memory() -> None:
         with pytest.raises(MemoryExhausted, match="no memory left"):
             async with child.supervisor.watch("a"):
                 raise MemoryExhausted("")
-        child.supervisor.suspects.died(1)
+        child.supervisor.suspects.record_death(1)
         assert 0 == child.supervisor.suspects.times_suspected(Ticket("a"))
 
 
@@ -272,7 +272,7 @@ async def test_copies_that_wait_their_turn() -> None:
         suspects = child.supervisor.suspects
         for request in ("die", "other"):
             suspects.enter(Ticket(request), 0)
-        suspects.died(0)
+        suspects.record_death(0)
         asked = (child.ask("die") for _ in range(2))
         first, second = await asyncio.gather(*asked, return_exceptions=True)
 
@@ -328,19 +328,19 @@ def entered(suspects: Suspects, request: str, life: int = 1) -> Ticket:
 def killed_twice(suspects: Suspects, request: str) -> int:
     """What is said of the second death of an engine in which a request was alone both times."""
     entered(suspects, request, 1)
-    assert 0 == suspects.died(1)
+    assert 0 == suspects.record_death(1)
     entered(suspects, request, 2)
-    return suspects.died(2)
+    return suspects.record_death(2)
 
 
 def test_one_death_convicts_nobody(suspects: Suspects) -> None:
     """A request that was alone when an engine died runs again, and is cleared by an answer."""
     entered(suspects, "ping", 1)
-    assert 0 == suspects.died(1)
+    assert 0 == suspects.record_death(1)
     suspects.check(Ticket("ping"))
     suspects.leave(entered(suspects, "ping", 2), answered=True)
     entered(suspects, "ping", 3)
-    assert 0 == suspects.died(3)
+    assert 0 == suspects.record_death(3)
     suspects.check(Ticket("ping"))
 
 
@@ -348,7 +348,7 @@ def test_want_of_memory_is_nobodys_fault(suspects: Suspects) -> None:
     """A request that was there each time that memory ran out is neither refused nor suspected."""
     for life in (1, 2, 3):
         entered(suspects, "a", life)
-        assert 0 == suspects.died(life, of_memory=True)
+        assert 0 == suspects.record_death(life, of_memory=True)
 
     suspects.check(Ticket("a"))
     assert 0 == suspects.times_suspected(Ticket("a"))
@@ -367,7 +367,7 @@ def test_a_culprit_is_forgiven(suspects: Suspects, clock: list[float]) -> None:
 def test_an_answer_that_was_all_there_when_the_engine_died(suspects: Suspects) -> None:
     """A request whose answer is read to its end after the engine has died is no suspect of that death; one that left is."""
     answered, left = entered(suspects, "a"), entered(suspects, "b")
-    assert 0 == suspects.died(1)
+    assert 0 == suspects.record_death(1)
     suspects.leave(answered, True)
     suspects.leave(left, False)
 
@@ -378,10 +378,10 @@ def test_the_one_of_two_deaths(suspects: Suspects) -> None:
     """The only request that was at two deaths is to blame for both."""
     for name in ("a", "b", "x"):
         entered(suspects, name, 1)
-    assert 0 == suspects.died(1)
+    assert 0 == suspects.record_death(1)
     for name in ("c", "x"):
         entered(suspects, name, 2)
-    assert 2 == suspects.died(2)
+    assert 2 == suspects.record_death(2)
     for name in ("a", "b", "c"):
         suspects.check(Ticket(name))
     with pytest.raises(RequestKilledEngine):
@@ -392,10 +392,10 @@ def test_copies_of_one_request(suspects: Suspects) -> None:
     """Several that ask for the same are several: none of them is known to be to blame for the first death."""
     tickets = [entered(suspects, "same", 1) for _ in range(2)]
 
-    assert 0 == suspects.died(1)
+    assert 0 == suspects.record_death(1)
     assert not any(map(suspects.is_culprit, tickets))
     entered(suspects, "same", 2)
-    assert 2 == suspects.died(2)
+    assert 2 == suspects.record_death(2)
 
 
 def test_two_of_two_deaths(suspects: Suspects) -> None:
@@ -403,21 +403,21 @@ def test_two_of_two_deaths(suspects: Suspects) -> None:
     for life in (1, 2):
         entered(suspects, "a", life)
         entered(suspects, "b", life)
-        assert 0 == suspects.died(life)
+        assert 0 == suspects.record_death(life)
     assert [2, 2, 0] == [suspects.times_suspected(Ticket(name)) for name in "abc"]
     entered(suspects, "b", 3)
-    assert 3 == suspects.died(3)
+    assert 3 == suspects.record_death(3)
 
 
 def test_deaths_are_forgotten(suspects: Suspects, clock: list[float]) -> None:
     """Nobody is suspected for a death of long ago."""
     for name in ("a", "b"):
         entered(suspects, name, 1)
-    suspects.died(1)
+    suspects.record_death(1)
     clock[0] = REMEMBERED_S
     for name in ("a", "c"):
         entered(suspects, name, 2)
-    assert 0 == suspects.died(2)
+    assert 0 == suspects.record_death(2)
     suspects.check(Ticket("a"))
 
 
@@ -438,7 +438,7 @@ def test_the_dead_of_another_life(suspects: Suspects) -> None:
     suspects.leave(left, answered=False)
     entered(suspects, "alone", 2)
 
-    assert 0 == suspects.died(2)
+    assert 0 == suspects.record_death(2)
     for name in ("left", "runs"):
         assert 0 == suspects.times_suspected(Ticket(name))
     assert 1 == suspects.times_suspected(Ticket("alone"))
@@ -453,7 +453,7 @@ def test_digests_that_nobody_needs(suspects: Suspects, monkeypatch: pytest.Monke
     for number in range(KEPT_WHOLE + 2):
         suspects.leave(entered(suspects, f"{number}"), answered=False)
     assert ["0", "1"] == made
-    suspects.died(1)
+    suspects.record_death(1)
     assert KEPT_WHOLE + 2 == len(made)
     assert 1 == suspects.times_suspected(Ticket(f"{KEPT_WHOLE}"))
 
@@ -473,7 +473,7 @@ def test_one_that_is_never_taken_up(suspects: Suspects, clock: list[float]) -> N
     assert suspects.stuck(9) is None
     assert suspects.stuck(4) is late
     suspects.convict(late)
-    assert 1 == suspects.died(1)
+    assert 1 == suspects.record_death(1)
     assert suspects.is_culprit(late)
     assert [0, 0] == [suspects.times_suspected(one) for one in (taken, new)]
     assert suspects.stuck(0) is None

@@ -48,14 +48,14 @@ def test_what_cannot_be_used(
     monkeypatch.setattr(trial, "TIME_S", 1 if work is _loop else 20)
 
     with pytest.raises(trial.TrialError, match=told):
-        trial.tried(work)
+        trial.run_trial(work)
 
 
 def test_what_can_be_used() -> None:
     """Work that ends is done in a process of its own, with the conversations that templates see."""
     seen: list[object] = []
 
-    trial.tried(lambda: seen.extend(trial.conversations()))
+    trial.run_trial(lambda: seen.extend(trial.conversations()))
 
     assert [] == seen
     assert [1, 4, 66, 3] == [len(one["messages"]) for one in trial.conversations()]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from unilect.engines.chatglm._file import Family
 from unilect.errors import InvalidRequest
-from unilect.families.chatglm import system_text, written_call
+from unilect.families.chatglm import system_text, write_call
 from unilect.parameters.support import declare_support, names
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from unilect.tools.messages import text
@@ -125,7 +125,7 @@ def _turns_of(message: Message, number: int, family: Family) -> list[Turn]:
         calls.append(message.function_call)
     found = [{"role": _ROLES[message.role], "content": content}] if content or not calls else []
     for call in calls:
-        code = written_call(call) if family == "ChatGLM3" else call.arguments
+        code = write_call(call) if family == "ChatGLM3" else call.arguments
         found.append({"role": "assistant", "metadata": call.name, "content": code})
     return found
 

@@ -21,7 +21,7 @@ from unilect.engines.chatglm._file import read_head
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.supervisor import Supervisor
-from unilect.engines.settings import checked, context_of
+from unilect.engines.settings import context_of, read_checked
 from unilect.errors import ConfigError
 from unilect.extras import install
 from unilect.families.chatglm import IN_TURNS
@@ -54,7 +54,7 @@ class ChatglmEngine(Backend):
 
     def __init__(self, name: str, path: Path, config: ModelConfig, threads: int = 1) -> None:
         self._name = name
-        self._head = checked(read_head, path)
+        self._head = read_checked(read_head, path)
         self._config = config
         self._context = context_of(self._head.context, config)
         self._key = secrets.token_urlsafe(24)
@@ -112,7 +112,7 @@ class ChatglmEngine(Backend):
             aclosing(self._batches(request, msgspec.json.encode(body))) as batches,
         ):
             async for batch in batches:
-                ticket.begun()
+                ticket.note_begin()
                 yield batch
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:

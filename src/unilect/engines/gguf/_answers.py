@@ -22,7 +22,7 @@ import msgspec
 from unilect.backend import Batches
 from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf._request import template_body
-from unilect.engines.gguf._tokens import applied, text_of
+from unilect.engines.gguf._tokens import apply_template, text_of
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
     Event,
@@ -40,7 +40,7 @@ from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
 from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, ImagePart
-from unilect.tools.forced import Call, allowed_calls, call_head
+from unilect.tools.forced import Call, call_head, callable_tools
 from unilect.tools.reader import Reader, reading_of
 from unilect.upstreams.llamacpp.frames import NO_PROBABILITY, FrameDecoder
 from unilect.upstreams.llamacpp.request import top_logprobs
@@ -68,7 +68,7 @@ def of_server(request: ChatRequest | CompletionRequest, build: str, slot: int) -
     return told
 
 
-async def completed(
+async def stream_completion(
     server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
 ) -> Batches:
     """The events of a plain completion."""
@@ -82,7 +82,7 @@ async def completed(
         raise fault(error) from error
 
 
-async def echoed(
+async def stream_echo(
     server: HttpServer, request: CompletionRequest, body: dict[str, Any], ids: list[int]
 ) -> Batches:
     """
@@ -112,31 +112,33 @@ async def echoed(
     while len(told) < len(ids):
         yield [Progress(len(told), len(ids))]
         asked["prompt"], wanted = ids[: len(told)], ids[len(told) : len(told) + _AT_ONCE]
-        told += [await token(one) for one in await _scored(server, asked, wanted)]
+        told += [await token(one) for one in await _score(server, asked, wanted)]
     text = prompt if isinstance(prompt, str) else await text_of(server, ids)
     yield [Progress(len(ids), len(ids)), TextDelta(text, 0, told, tokens=0)]
     if request.token_limit == 0:
         yield [Finish("length"), Usage(len(ids), 0, 0)]
         return
     body |= {"prompt": ids or "", "cache_prompt": False}  # what is in the cache was never there
-    async with aclosing(completed(server, request, body)) as batches:
+    async with aclosing(stream_completion(server, request, body)) as batches:
         async for batch in batches:
             yield batch
 
 
-async def _scored(server: HttpServer, asked: dict[str, Any], wanted: list[int]) -> list[Any]:
+async def _score(server: HttpServer, asked: dict[str, Any], wanted: list[int]) -> list[Any]:
     """Score the wanted tokens at their places behind a prompt; returns llama.cpp's entry of each."""
     grammar = "root ::= " + " ".join(f"<[{id}]>" for id in wanted)
     with suppress(InvalidRequest):  # how it is told that the grammar leaves nothing
-        told = await _made(server, asked | {"grammar": grammar, "n_predict": len(wanted)})
+        told = await _request_logprobs(
+            server, asked | {"grammar": grammar, "n_predict": len(wanted)}
+        )
         if [one["id"] for one in told] == wanted:
             return told
     if len(wanted) == 1:
         return [await _aside(server, asked, wanted[0])]
     half = len(wanted) // 2
-    told = await _scored(server, asked, wanted[:half])
+    told = await _score(server, asked, wanted[:half])
     asked = asked | {"prompt": asked["prompt"] + wanted[:half]}
-    return told + await _scored(server, asked, wanted[half:])
+    return told + await _score(server, asked, wanted[half:])
 
 
 async def _aside(server: HttpServer, asked: dict[str, Any], wanted: int) -> Any:
@@ -146,20 +148,20 @@ async def _aside(server: HttpServer, asked: dict[str, Any], wanted: int) -> Any:
     Both are biased above all other tokens, and the letter so far above the token that it is always sampled: their odds give the
     probability.
     """
-    [letter] = await _made(server, asked | {"grammar": "root ::= [ -~]"})
+    [letter] = await _request_logprobs(server, asked | {"grammar": "root ::= [ -~]"})
     bias = [[letter["id"], _BIAS], [wanted, _BIAS - _SURELY + letter["logprob"]]]
-    [both] = await _made(server, asked | _ODDS | {"logit_bias": bias})
+    [both] = await _request_logprobs(server, asked | _ODDS | {"logit_bias": bias})
     one = next(one for one in both["top_probs"] if one["id"] == wanted)
     odds = math.log((one["prob"] or _LEAST) / both["prob"])
     return letter | one | {"logprob": min(0.0, _SURELY + odds)}
 
 
-async def _made(server: HttpServer, body: dict[str, Any]) -> list[Any]:
+async def _request_logprobs(server: HttpServer, body: dict[str, Any]) -> list[Any]:
     answer = msgspec.json.decode(await server.post("/completion", msgspec.json.encode(body)))
     return list(answer.get("completion_probabilities", ()))
 
 
-async def forced_call(
+async def stream_forced_call(
     server: HttpServer, request: ChatRequest, prompt: str, body: dict[str, Any], style: CallStyle
 ) -> Batches:
     """
@@ -173,15 +175,15 @@ async def forced_call(
         InvalidRequest: `max_tokens` ends the answer before a call has begun.
         BackendError: The engine wrote something that the grammar forbids.
     """
-    call = Call({name: call_head(name, style) for name in allowed_calls(request)})
+    call = Call({name: call_head(name, style) for name in callable_tools(request)})
     bound = body | {"prompt": prompt + style.before}
-    async with aclosing(completed(server, request, bound)) as batches:
+    async with aclosing(stream_completion(server, request, bound)) as batches:
         async for batch in batches:
             if events := call.read(batch):
                 yield events
 
 
-async def chatted(
+async def stream_chat(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
     """
@@ -214,14 +216,14 @@ async def chatted(
             or _is_bound(request)
         ):
             raise lost from error
-    again = _made_again(server, request, body, template)
+    again = _regenerate(server, request, body, template)
     async with aclosing(again) as batches:
         async for batch in batches:
             if rest := told.rest(batch, lost):
                 yield rest
 
 
-async def told_twice(
+async def with_inline_reasoning(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
     """
@@ -234,7 +236,7 @@ async def told_twice(
     form: Literal["none", "deepseek"] = "none" if marks else "deepseek"
     request = request.changed(reasoning_format=form)
     scanner = reading.scanner()
-    answer = chatted(server, request, body | {"reasoning_format": form}, template)
+    answer = stream_chat(server, request, body | {"reasoning_format": form}, template)
     async with aclosing(answer) as batches:
         async for batch in batches:
             yield [one for event in batch for one in _twice(event, scanner)]
@@ -300,11 +302,11 @@ class _Told:
         return events
 
 
-async def _made_again(
+async def _regenerate(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
     """The text of a chat, made with the same seed and read leniently: thoughts and calls as far as they are some."""
-    prompt = await applied(server, template_body(request) | {"messages": body["messages"]})
+    prompt = await apply_template(server, template_body(request) | {"messages": body["messages"]})
     thoughts = thoughts_of(template)
     end = thoughts[1] if thoughts is not None and has_begun(prompt, thoughts) else None
     reading = reading_of(request, template, end)
@@ -320,7 +322,7 @@ async def _made_again(
     top = top_logprobs(request)
     if top is not None:
         plain["n_probs"] = max(top, 1)
-    answer = completed(server, request, plain)
+    answer = stream_completion(server, request, plain)
     async with aclosing(answer) as batches:
         async for batch in batches:
             if events := reader.read([one for one in batch if not isinstance(one, Progress)]):

@@ -80,7 +80,7 @@ def try_templates(templates: Sequence[str], model: str, folder: Path) -> None:
     """
     for template in templates:
         try:
-            trial.tried(partial(_converse, template, model, folder))
+            trial.run_trial(partial(_converse, template, model, folder))
         except trial.TrialFailed as error:
             from unilect.templates import unknown_word  # with Jinja; most templates are right
 

@@ -11,7 +11,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 from typing import Any
 
 from unilect.constraints.checker import Checker
-from unilect.engines.gguf._hints import hinted, plain
+from unilect.engines.gguf._hints import encode_tools, plain
 from unilect.engines.gguf._thoughts import FRAMED
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest
@@ -19,7 +19,7 @@ from unilect.requests import ChatRequest, CompletionRequest
 _LLGUIDANCE = "%llguidance"
 
 
-async def constrained(
+async def add_constraints(
     request: ChatRequest | CompletionRequest, body: dict[str, Any], checker: Checker
 ) -> dict[str, Any]:
     """
@@ -35,7 +35,7 @@ async def constrained(
             )
         await checker.gbnf(request.grammar, "grammar")
     if "tools" in body:
-        hints = await hinted(body["tools"], checker)
+        hints = await encode_tools(body["tools"], checker)
         body = body | {"tools": hints["tools"]}
         if "shown" in hints:
             body["chat_template_kwargs"] = body.get("chat_template_kwargs", {}) | {"tools": hints["shown"]}  # fmt: skip

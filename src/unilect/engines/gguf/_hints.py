@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilect.constraints.checker import Checker
-from unilect.constraints.normal import mapped, normal
+from unilect.constraints.normal import map_subschemas, normal
 from unilect.constraints.schema import children_of
 
 _ANY: dict[str, Any] = {"type": "object"}
@@ -23,14 +23,14 @@ _PLAIN = re.compile(r"\^(?:[\w (){}\[\],|*+-]|(?<![*+?}])\?)*\$", re.ASCII)
 _REF = re.compile(r"#/[^%~]+")
 
 
-async def hinted(tools: list[dict[str, Any]], checker: Checker) -> dict[str, Any]:
+async def encode_tools(tools: list[dict[str, Any]], checker: Checker) -> dict[str, Any]:
     """
     The fields of a chat's body about tools.
 
     Args:
         tools: As templates expect them.
     """
-    taken = [await _taken(tool, checker) for tool in tools]
+    taken = [await _simplify(tool, checker) for tool in tools]
     return {"tools": taken} if taken == tools else {"tools": taken, "shown": tools}
 
 
@@ -44,7 +44,7 @@ async def plain(schema: Mapping[str, Any], checker: Checker) -> dict[str, Any]:
 
 def loose(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A schema without what llama.cpp's converter does not take."""
-    made: dict[str, Any] = mapped(normal(schema), _loose)
+    made: dict[str, Any] = map_subschemas(normal(schema), _loose)
     return made
 
 
@@ -80,7 +80,7 @@ def _is_small(bound: Any) -> bool:
     return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) < _MOST
 
 
-async def _taken(tool: dict[str, Any], checker: Checker) -> dict[str, Any]:
+async def _simplify(tool: dict[str, Any], checker: Checker) -> dict[str, Any]:
     function = tool["function"]
     return tool | {
         "function": function | {"parameters": await plain(function["parameters"], checker)}

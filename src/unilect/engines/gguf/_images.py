@@ -30,10 +30,10 @@ def check_image(url: str) -> None:
         InvalidRequest: It is so.
     """
     text = url.partition(",")[2]
-    head = _decoded(text[:_HEAD_CHARACTERS])
+    head = _decode(text[:_HEAD_CHARACTERS])
     try:
         read = next(read for begin, read in _KINDS.items() if head.startswith(begin))
-        width, height = read(_decoded(text) if read is _of_jpeg else head)
+        width, height = read(_decode(text) if read is _of_jpeg else head)
     except (StopIteration, struct.error) as error:
         raise InvalidRequest(BROKEN, param="messages") from error
     if width * height > MAX_PIXELS:
@@ -43,7 +43,7 @@ def check_image(url: str) -> None:
         )
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text)
     except (binascii.Error, ValueError) as error:

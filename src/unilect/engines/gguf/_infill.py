@@ -101,9 +101,9 @@ async def gap_ids(
     if request.echo:
         raise refusal("echo", "log probabilities of a prompt are not told with `suffix`")
     prompt = request.prompts[0]
-    begin = await _tokenized(server, "", special=True)
-    before = prompt if isinstance(prompt, list) else await _tokenized(server, prompt)
-    after = await _tokenized(server, request.suffix or "")
+    begin = await _tokenize(server, "", special=True)
+    before = prompt if isinstance(prompt, list) else await _tokenize(server, prompt)
+    after = await _tokenize(server, request.suffix or "")
     ids = [*begin[:1], marks.before, *before, marks.after, *after, marks.gap]
     if len(ids) >= context:
         raise too_long(len(ids), context)
@@ -117,22 +117,22 @@ async def _others(
     server: HttpServer, marks: FillIn, snippets: list[Snippet], room: int
 ) -> list[int]:
     """The ids of what stands before the gap's file: the project, and snippets of other files, of which the last fill the room."""
-    ids = [] if marks.file is None else [marks.file, *await _tokenized(server, _FILE)]
+    ids = [] if marks.file is None else [marks.file, *await _tokenize(server, _FILE)]
     for snippet in reversed(snippets):
         if len(ids) >= room:
             return ids
-        before = await _tokenized(server, _BETWEEN)
+        before = await _tokenize(server, _BETWEEN)
         if marks.file is not None:
             name = snippet.filename or _NO_NAME
-            before = [marks.file, *await _tokenized(server, f"{name}\n")]
+            before = [marks.file, *await _tokenize(server, f"{name}\n")]
         # what is longer is not read at all, so that a long text costs no more than a full context
-        ids = [*before, *await _tokenized(server, snippet.text[-most_bytes(room) :]), *ids]
+        ids = [*before, *await _tokenize(server, snippet.text[-most_bytes(room) :]), *ids]
     if marks.project is not None:
-        ids = [marks.project, *await _tokenized(server, _PROJECT), *ids]
+        ids = [marks.project, *await _tokenize(server, _PROJECT), *ids]
     return ids
 
 
-async def _tokenized(server: HttpServer, text: str, special: bool = False) -> list[int]:
+async def _tokenize(server: HttpServer, text: str, special: bool = False) -> list[int]:
     """The ids of a text, in which no mark of the model counts as one."""
     body = {"content": text, "add_special": special, "parse_special": False}
     answer = await server.post("/tokenize", msgspec.json.encode(body))

@@ -48,13 +48,13 @@ class Layers(Struct, frozen=True):
 
     def slot(self, context: int, step: int) -> int:
         """Bytes of a request with the whole context, where so many tokens are read in one step."""
-        return int(self.whole * cells(context) + self.windowed * self._kept(context, step)) + self.state  # fmt: skip
+        return int(self.whole * cells(context) + self.windowed * self._window_cells(context, step)) + self.state  # fmt: skip
 
     def checkpoint(self, context: int, step: int) -> int:
         """Bytes of what llama.cpp copies of a request to come back to, since it cannot go back by itself."""
-        return int(self.windowed * self._kept(context, step)) + self.state
+        return int(self.windowed * self._window_cells(context, step)) + self.state
 
-    def _kept(self, context: int, step: int) -> int:
+    def _window_cells(self, context: int, step: int) -> int:
         return min(cells(context), cells(self.window + step))
 
 
@@ -67,7 +67,7 @@ def layers(head: "GgufHead", key_type: str, value_type: str) -> Layers:
         has_keys[layer] = False
     window = number(head, "attention.sliding_window") or number(head, "attention.chunk_size")
     window = window or _WINDOWS.get(head.architecture, 0)
-    behind = _windowed(head, count) if window else [False] * count
+    behind = _window_layers(head, count) if window else [False] * count
 
     def per_token(flags: list[bool], suffix: str = "") -> float:
         key, value = (_width(head, what, suffix) for what in ("key", "value"))
@@ -111,7 +111,7 @@ def _heads(head: "GgufHead", count: int) -> list[float]:
     return [float(given) if isinstance(given, int) else 0.0] * count
 
 
-def _windowed(head: "GgufHead", count: int) -> list[bool]:
+def _window_layers(head: "GgufHead", count: int) -> list[bool]:
     """Which layers see a window only."""
     pattern = field(head, "attention.sliding_window_pattern")
     if isinstance(pattern, list):

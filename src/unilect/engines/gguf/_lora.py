@@ -16,7 +16,7 @@ from unilect.engines.gguf._file import check_adapter
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
-from unilect.engines.settings import checked
+from unilect.engines.settings import read_checked
 from unilect.errors import UnilectError
 from unilect.parameters.rules import lora_scales, refusal
 from unilect.requests import ChatRequest, CompletionRequest
@@ -43,7 +43,7 @@ class Adapters:
     def __init__(self, texts: list[str]) -> None:
         self.files = [adapter_of(text) for text in texts]
         for path, _ in self.files:
-            checked(check_adapter, Path(path))
+            read_checked(check_adapter, Path(path))
 
     @property
     def told(self) -> tuple[Adapter, ...]:

@@ -104,7 +104,7 @@ def needs(
         slot=kept.slot(context, step),
         parallel=parallel,
         context=context,
-        repacked=0 if config.gpu_layers not in (None, 0) else _repacked(head),
+        repacked=0 if config.gpu_layers not in (None, 0) else _count_repacked(head),
         work=work + sum(Path(file).stat().st_size for file in beside),
         checkpoint=0 if embedding else kept.checkpoint(context, step),
     )
@@ -145,7 +145,7 @@ def complaint(
             f"{name}: `context` ({need.context}) times `parallel` ({need.parallel}) is {tokens} tokens, more than the "
             f"{MAX_CELLS} that llama.cpp can hold. Lower `context` or `parallel`."
         )
-    sizes = told(need)
+    sizes = describe(need)
     if free is not None and need.cache + need.repacked > free - reserved:
         others = f", of which other models that start now take {_gigabytes(reserved)}"
         return (
@@ -166,12 +166,12 @@ def doubt(name: str, need: Needs, free: int | None) -> str:
     if free is None or need.own + need.weights <= free:
         return ""
     return (
-        f"{name}: memory is short: {told(need)}, and {_gigabytes(free)} are free. Its weights are read from the disk again and "
+        f"{name}: memory is short: {describe(need)}, and {_gigabytes(free)} are free. Its weights are read from the disk again and "
         "again, which is slow. Lower `context` or `parallel`, or take a smaller model."
     )
 
 
-def told(need: Needs) -> str:
+def describe(need: Needs) -> str:
     """The sizes in words."""
     return (
         f"weights {_gigabytes(need.weights)}, KV cache {_gigabytes(need.cache)} "
@@ -179,13 +179,13 @@ def told(need: Needs) -> str:
     )
 
 
-def told_at_most(need: Needs) -> str:
+def describe_most(need: Needs) -> str:
     """The sizes in words, with what may be remembered beside the slots."""
     parts = [f"{_gigabytes(need.prompts)} of idle conversations (`cache_ram_mib`)"]
     if need.checkpoint:
         count = f"{need.checkpoints} for each slot"
         parts.append(f"{_gigabytes(need.grows - need.prompts)} of checkpoints ({count})")
-    return f"{told(need)}; {_gigabytes(need.loaded)} when loaded, at most {_gigabytes(need.loaded + need.grows)} with {' and '.join(parts)}"
+    return f"{describe(need)}; {_gigabytes(need.loaded)} when loaded, at most {_gigabytes(need.loaded + need.grows)} with {' and '.join(parts)}"
 
 
 def where(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -> str:
@@ -210,7 +210,7 @@ def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def _repacked(head: "GgufHead") -> int:
+def _count_repacked(head: "GgufHead") -> int:
     """Bytes of the weights that llama.cpp copies on this processor."""
     words = processor_words()
     sizes = {

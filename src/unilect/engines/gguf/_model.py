@@ -61,7 +61,7 @@ class Loaded(Struct):
     takes_tools: bool
 
 
-async def loaded(server: HttpServer, template: str | None) -> Loaded:
+async def read_loaded(server: HttpServer, template: str | None) -> Loaded:
     """
     Ask a child that has started.
 
@@ -111,7 +111,7 @@ def ranks(head: GgufHead, config: ModelConfig) -> bool:
     return config.pooling == "rank"
 
 
-def known(
+def static_capabilities(
     head: GgufHead, config: ModelConfig, template: str, context: int, adapters: tuple[Adapter, ...]
 ) -> Capabilities:
     """Return the capabilities that a model's file shows before it is loaded."""
@@ -151,7 +151,9 @@ def _with_thinking(parameters: Mapping[str, Support], template: str) -> dict[str
     return found
 
 
-def learned(can: Capabilities, found: Loaded, template: str, fault: str) -> Capabilities:
+def loaded_capabilities(
+    can: Capabilities, found: Loaded, template: str, fault: str
+) -> Capabilities:
     """
     Return the capabilities of a loaded model.
 

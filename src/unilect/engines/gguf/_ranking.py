@@ -96,17 +96,17 @@ class Ranker:
                 f"`query` holds the text `{_DOCUMENT}`, in the place of which llama.cpp writes each document. Change it.",
                 param="query",
             )
-        taken = await call(request.query, partial(self._taken, request.query))
+        taken = await call(request.query, partial(self._count_taken, request.query))
         scores, tokens, cut = list[float](), 0, list[int]()
         for part in self._parts(request, self._context - taken):
-            found = await call(part, partial(self._ranked, part))
+            found = await call(part, partial(self._rank_part, part))
             scores += [self._score(score, request.raw_scores) for score in found.scores]
             tokens, cut = tokens + found.prompt_tokens, cut + found.cut
         return Ranking(scores, tokens, cut)
 
     def _parts(self, request: RerankRequest, room: int) -> Iterator[Part]:
         limit = room if request.max_tokens_per_doc is None else request.max_tokens_per_doc
-        for some in _grouped(request.texts, self._context - len(request.query)):
+        for some in _group(request.texts, self._context - len(request.query)):
             places, texts = zip(*some, strict=True)
             yield Part(
                 request.query,
@@ -117,7 +117,7 @@ class Ranker:
                 request.truncate is False,
             )
 
-    async def _taken(self, query: str, server: HttpServer) -> int:
+    async def _count_taken(self, query: str, server: HttpServer) -> int:
         """
         Count the tokens of the context that no document can use.
 
@@ -130,11 +130,11 @@ class Ranker:
             raise bounds.beyond(self._context, taken, "query")
         return taken
 
-    async def _ranked(self, part: Part, server: HttpServer) -> Ranking:
+    async def _rank_part(self, part: Part, server: HttpServer) -> Ranking:
         """Rank documents with llama.cpp, each as long as it may be."""
         texts, cut = list[str](), list[int]()
         for place, text in zip(part.places, part.texts, strict=True):
-            short = await self._shortened(server, text, part.room)
+            short = await self._shorten(server, text, part.room)
             if short is not None and part.cuts:
                 if part.refuses:
                     size = len(await _ids(server, text[: bounds.most_bytes(self._context)]))
@@ -146,7 +146,7 @@ class Ranker:
         found = decode_ranking(await server.post("/v1/rerank", body), len(texts))
         return msgspec.structs.replace(found, cut=cut)
 
-    async def _shortened(self, server: HttpServer, text: str, room: int) -> str | None:
+    async def _shorten(self, server: HttpServer, text: str, room: int) -> str | None:
         """The beginning of a text that has more tokens than there is room for; None of any other. A token is at least a byte."""
         if bounds.size_of(text) < room:
             return None
@@ -169,7 +169,7 @@ class Ranker:
         return given if raw else sigmoid(given)
 
 
-def _grouped(texts: list[str], most: int) -> Iterator[list[tuple[int, str]]]:
+def _group(texts: list[str], most: int) -> Iterator[list[tuple[int, str]]]:
     """Texts and their places, a few together; long ones alone, for until they have been read nothing is heard of the child."""
     group, size = list[tuple[int, str]](), 0
     for place, text in enumerate(texts):

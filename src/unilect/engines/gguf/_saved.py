@@ -66,7 +66,7 @@ class SavedSlots:
             UnilectError: As llama.cpp says; or the name is none, or there is no such file, or no folder.
         """
         if action == "erase":
-            return await _asked(server, slot, action, "")
+            return await _request(server, slot, action, "")
         if self.folder is None:
             raise UnsupportedOperation(
                 f"`{action}`: no slots are saved for this model; its operator sets `slot_save_path`. Prompts that were read before are kept "
@@ -85,7 +85,7 @@ class SavedSlots:
                 f"`filename`: you have saved no slot of this model as '{name}'.", param="filename"
             )
         else:
-            told = await _asked(server, slot, action, file.name)
+            told = await _request(server, slot, action, file.name)
         return told | {"filename": name}
 
     async def _save(self, server: HttpServer, slot: int, file: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class SavedSlots:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 for left in folder.glob(f"{owner}.*{_PART}"):  # by a server that was killed
                     left.unlink(missing_ok=True)
-                told = await _asked(server, slot, "save", part.name)
+                told = await _request(server, slot, "save", part.name)
                 if not told.get("n_written") == part.stat().st_size > 0:
                     raise OSError(None, "llama.cpp could not write it", str(part))
                 part.chmod(0o600)
@@ -133,7 +133,7 @@ def _check_room(file: Path, owner: str) -> None:
         )
 
 
-async def _asked(server: HttpServer, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
+async def _request(server: HttpServer, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
     body = msgspec.json.encode({"filename": name} if name else {})
     told: dict[str, Any] = msgspec.json.decode(
         await server.post(f"/slots/{slot}?action={action}", body)

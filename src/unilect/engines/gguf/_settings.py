@@ -14,7 +14,7 @@ from unilect.engines.gguf._file import GgufHead, check_projector
 from unilect.engines.gguf._lora import Adapters
 from unilect.engines.gguf._memory import needs
 from unilect.engines.process.child_process import ChildProcess, python_command
-from unilect.engines.settings import checked
+from unilect.engines.settings import read_checked
 from unilect.mistakes import Mistakes
 
 
@@ -104,7 +104,7 @@ def read_beside(config: ModelConfig) -> tuple[Adapters, str | None, list[str]]:
         adapters = Adapters(config.lora)
     if config.mmproj:
         with found:
-            checked(check_projector, Path(config.mmproj))
+            read_checked(check_projector, Path(config.mmproj))
     if config.chat_template is not None:
         from unilect import templates  # with Jinja, which takes 30 ms to import
 

@@ -108,7 +108,7 @@ class Slots:
             return {"id_slot": slot, "cache_prompt": False}  # which empties it, checkpoints too
         return {"id_slot": slot}
 
-    def begun(self, slot: int, batch: list[Event]) -> None:
+    def note_batch(self, slot: int, batch: list[Event]) -> None:
         """
         Take note of what is told of the request that was given a slot: once it is read there, nothing is left of another's.
 
@@ -122,7 +122,7 @@ class Slots:
         """Every slot, once the requests before this one have ended; those after it wait."""
         taken = sorted(self._free)
         self._free.clear()
-        rest = [self._queued() for _ in range(self._count - len(taken))]
+        rest = [self._enqueue() for _ in range(self._count - len(taken))]
         try:
             for waiter in rest:
                 await waiter
@@ -135,7 +135,7 @@ class Slots:
                 self.give_back(slot)
 
     @contextmanager
-    def held(self, slot: int, fills: bool = False) -> Iterator[None]:
+    def hold(self, slot: int, fills: bool = False) -> Iterator[None]:
         """
         A slot of the caller's, which no request gets meanwhile.
 
@@ -188,7 +188,7 @@ class Slots:
             if slot.is_processing and slot.id in self.tickets:
                 self.tickets[slot.id].heard_at = time.monotonic()
 
-    async def told(self, server: HttpServer) -> list[dict[str, Any]]:
+    async def describe(self, server: HttpServer) -> list[dict[str, Any]]:
         """Read the slots of the engine: all fields where the last request was the caller's, of others only whether they are busy."""
         mine = whose()
         found = msgspec.json.decode(await server.get("/slots"), type=list[dict[str, Any]])
@@ -208,14 +208,14 @@ class Slots:
                     BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
                 )
 
-    def _queued(self) -> asyncio.Future[int]:
+    def _enqueue(self) -> asyncio.Future[int]:
         """A place at the end of the line."""
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         return waiter
 
     async def _wait(self) -> int:
-        waiter = self._queued()
+        waiter = self._enqueue()
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -250,7 +250,9 @@ class Slots:
         """
         mine = own | (self._free - self._owners.keys()) if self.apart else self._free
         for group in (mine, self._free):
-            if empty := {slot for slot in group - self._restored if self._held(slot) < worth}:
+            if empty := {
+                slot for slot in group - self._restored if self._count_blocks(slot) < worth
+            }:
                 return min(empty)
         if self.kept and worth > 1:
             return min(self._free)
@@ -260,7 +262,7 @@ class Slots:
         """True where a slot holds prompts of another caller, from whom this one is kept apart."""
         return self.apart and self._owners.get(slot, caller) != caller
 
-    def _held(self, slot: int) -> int:
+    def _count_blocks(self, slot: int) -> int:
         """The number of a prompt's blocks that a slot holds."""
         return len(self._blocks.get(slot, ()))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from unilect.engines.gguf._turns import prompt_of
 from unilect.http.client import HttpServer
-from unilect.tools.thoughts import Ending, Thoughts, begun, behind, learnt, probes
+from unilect.tools.thoughts import Ending, Thoughts, behind, find_open_ending, learn_marks, probes
 
 #: In a body: a schema as llama.cpp's own converter takes it, for a template whose answers are framed.
 FRAMED = "response_format"
@@ -24,9 +24,11 @@ class ThoughtsOfModel:
         """Another template is in use."""
         self._shown = None
 
-    async def begun(self, server: HttpServer, prompt: str, template: str) -> Ending | None:
+    async def find_open_ending(
+        self, server: HttpServer, prompt: str, template: str
+    ) -> Ending | None:
         """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
-        return begun(prompt, await self._of(server, template))
+        return find_open_ending(prompt, await self._of(server, template))
 
     async def bound(
         self, server: HttpServer, body: dict[str, Any], prompt: str, template: str
@@ -39,7 +41,7 @@ class ThoughtsOfModel:
             prompt: The rendered conversation.
         """
         shown = await self._of(server, template)
-        ending = begun(prompt, shown)
+        ending = find_open_ending(prompt, shown)
         is_schema = FRAMED in body
         if is_schema and ending is None and shown.is_framed:  # only llama.cpp knows how
             return {name: value for name, value in body.items() if name != "grammar"}
@@ -62,7 +64,7 @@ class ThoughtsOfModel:
     async def _of(self, server: HttpServer, template: str) -> Thoughts:
         if self._shown is None:
             made = [await prompt_of(server, turns, goes_on) for turns, goes_on in probes()]
-            self._shown = learnt(made, template)
+            self._shown = learn_marks(made, template)
         return self._shown
 
 

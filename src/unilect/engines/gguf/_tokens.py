@@ -48,12 +48,12 @@ async def pieces_of(server: HttpServer, tokens: list[int]) -> list[bytes]:
     return msgspec.json.decode(await server.post("/tokenize", body), type=Pieces).raw
 
 
-async def rendered(server: HttpServer, request: ChatRequest, turns: Turns) -> str:
+async def render(server: HttpServer, request: ChatRequest, turns: Turns) -> str:
     """A conversation as the model reads it."""
-    return await applied(server, await _chat(server, request, turns))
+    return await apply_template(server, await _chat(server, request, turns))
 
 
-async def applied(server: HttpServer, body: dict[str, Any]) -> str:
+async def apply_template(server: HttpServer, body: dict[str, Any]) -> str:
     """Apply the chat template to a body of `template_body`; returns the prompt."""
     answer = await server.post("/apply-template", msgspec.json.encode(body))
     return msgspec.json.decode(answer, type=Rendered).prompt

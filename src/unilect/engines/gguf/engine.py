@@ -32,21 +32,27 @@ from unilect.engines.fetched import when_here
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._answers import (
     CONVERSATION,
-    chatted,
-    completed,
-    echoed,
-    forced_call,
     of_server,
-    told_twice,
+    stream_chat,
+    stream_completion,
+    stream_echo,
+    stream_forced_call,
+    with_inline_reasoning,
     without_alternatives,
 )
-from unilect.engines.gguf._constraint import constrained
+from unilect.engines.gguf._constraint import add_constraints
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._lora import empty
-from unilect.engines.gguf._memory import Needs, told_at_most, where
-from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
+from unilect.engines.gguf._memory import Needs, describe_most, where
+from unilect.engines.gguf._model import (
+    Loaded,
+    loaded_capabilities,
+    ranks,
+    read_loaded,
+    static_capabilities,
+)
 from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
@@ -59,7 +65,7 @@ from unilect.engines.gguf._tokens import (
     ids_of,
     pieces_of,
     prompt_ids,
-    rendered,
+    render,
     text_of,
 )
 from unilect.engines.gguf._turns import Turns
@@ -67,7 +73,7 @@ from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import Supervisor
-from unilect.engines.settings import checked, context_of
+from unilect.engines.settings import context_of, read_checked
 from unilect.errors import BackendError, InvalidRequest, UnsupportedOperation
 from unilect.events import tells
 from unilect.http.client import HttpServer
@@ -115,7 +121,7 @@ class GgufEngine(Backend):
         several_callers: bool = False,
     ) -> None:
         self._engines, self._name = engines, name
-        self._head = checked(read_model, path)
+        self._head = read_checked(read_model, path)
         self._writes = not (self._head.embedding_only or ranks(self._head, config))
         self._path = path
         self._config = config
@@ -151,7 +157,7 @@ class GgufEngine(Backend):
             self._embedder: self._connection(self._embedder, self._tell_of_embedder),
         }
         self._style = call_style(self._chat_template)
-        self._known = self.capabilities = known(
+        self._known = self.capabilities = static_capabilities(
             self._head, config, self._chat_template, self._context, self._adapters.told
         )
 
@@ -165,7 +171,7 @@ class GgufEngine(Backend):
         self._build = said["build"]
         if self._writes:
             server = await self._servers[self._generator].connect()
-            self._learn(await loaded(server, self._template), said.get("template_fault", ""))
+            self._learn(await read_loaded(server, self._template), said.get("template_fault", ""))
         self._is_known = True
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -181,15 +187,15 @@ class GgufEngine(Backend):
         try:
             async with supervisor.watch(request) as ticket:
                 self._slots.tickets[slot] = ticket
-                batches = await self._generated(request, body | self._slots.fields(slot))
+                batches = await self._generate(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
                         if not ticket.taken:
                             batch = [*of_server(request, self._build, slot), *batch]
                         ticket.taken = True
-                        self._slots.begun(slot, batch)
+                        self._slots.note_batch(slot, batch)
                         if ticket.on_begin is not None and tells(batch):
-                            ticket.begun()
+                            ticket.note_begin()
                         yield batch
         except InvalidRequest as error:
             raise attribute_error(error, request) from error
@@ -213,10 +219,10 @@ class GgufEngine(Backend):
             except InvalidRequest as error:
                 raise attribute_error(error, request) from error
 
-        async def watched(text: Prompt) -> Embeddings:
+        async def supervise(text: Prompt) -> Embeddings:
             return await self._supervisors[self._embedder].call(text, lambda: one(text))
 
-        return await embed_each(request.inputs, watched, _EMBEDDINGS_AT_ONCE)
+        return await embed_each(request.inputs, supervise, _EMBEDDINGS_AT_ONCE)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """Score the documents of a request; see `Backend`."""
@@ -243,7 +249,7 @@ class GgufEngine(Backend):
     async def render(self, request: ChatRequest) -> str:
         """The prompt of a chat; see `Backend`."""
         bounds.check_request(request, self._longest)
-        return await self._call(request, lambda server: rendered(server, request, self._turns))
+        return await self._call(request, lambda server: render(server, request, self._turns))
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
@@ -258,7 +264,7 @@ class GgufEngine(Backend):
 
     async def slots(self) -> list[dict[str, Any]]:
         """Read the state of its slots, as far as the caller may see it; see `Backend`."""
-        return await self._call(None, self._slots.told)
+        return await self._call(None, self._slots.describe)
 
     async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
         """Save a slot of the caller's, fill it again, or empty it; see `Backend`."""
@@ -266,7 +272,7 @@ class GgufEngine(Backend):
             raise UnsupportedOperation("This model writes no text, and has no slots to change.")
         # slots of one that was started anew are nobody's
         await self._servers[self._generator].connect()
-        with self._slots.held(slot, fills=action == "restore"):
+        with self._slots.hold(slot, fills=action == "restore"):
             return await self._call(
                 None, lambda server: self._saved.act(server, slot, action, name)
             )
@@ -304,12 +310,12 @@ class GgufEngine(Backend):
         lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, lora, self._vocabulary)
-            return await constrained(request, body, self._checker)
+            return await add_constraints(request, body, self._checker)
         body = wire.chat_body(request, lora, self._vocabulary)
         if must_call(request):
             body["grammar"] = await calls_grammar(request, self._style, self._checker)
         else:
-            body = await constrained(request, body, self._checker)
+            body = await add_constraints(request, body, self._checker)
         if self._stop:
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
@@ -319,7 +325,7 @@ class GgufEngine(Backend):
     ) -> list[int]:
         """The ids of a request's prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
-            prompt = await rendered(server, request, self._turns)
+            prompt = await render(server, request, self._turns)
             return await ids_of(server, prompt, special=False)
         return await self._ids(server, request, special=False)
 
@@ -333,47 +339,51 @@ class GgufEngine(Backend):
             asked = asked.prompts[0]
         return await prompt_ids(server, asked, special)
 
-    async def _generated(
+    async def _generate(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
         """Start the generation of a body in the child; returns its batches from the first event on."""
         server = await self._servers[self._generator].connect()
-        batches = await self._asked(server, request, body)
+        batches = await self._start_stream(server, request, body)
         if wire.wants_no_alternatives(request):
             batches = without_alternatives(batches)
         if request.tokenize:
             batches = with_prompt_tokens(batches, await self._prompt_ids(server, request))
         return batches
 
-    async def _asked(
+    async def _start_stream(
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
         if isinstance(request, CompletionRequest) and request.fills_in:
             ids = await self._ids(server, request, special=True)
-            return completed(server, request, body | {"prompt": ids})
+            return stream_completion(server, request, body | {"prompt": ids})
         if isinstance(request, CompletionRequest) and request.echo:
             ids = await self._ids(server, request, special=True)
             if len(ids) >= self._longest:
                 raise too_long(len(ids), self._longest)
             if max(ids, default=0) >= (self._vocabulary or 2**31):
                 raise unknown_token("prompt")
-            return echoed(server, request, body, ids)
+            return stream_echo(server, request, body, ids)
         if isinstance(request, CompletionRequest):
-            return completed(server, request, body)
+            return stream_completion(server, request, body)
         template = self._chat_template
         if not must_call(request):
             body = body | {"messages": await self._turns.fit(server, body["messages"])}
             if "grammar" in body:
-                prompt = await rendered(server, request, self._turns)
+                prompt = await render(server, request, self._turns)
                 body = await self._thoughts.bound(server, body, prompt, template)
-            tell = told_twice if request.reasoning_format == "deepseek-legacy" else chatted
+            tell = (
+                with_inline_reasoning
+                if request.reasoning_format == "deepseek-legacy"
+                else stream_chat
+            )
             return tell(server, request, body, template)
-        prompt = await rendered(server, request, self._turns)
-        if (ending := await self._thoughts.begun(server, prompt, template)) is not None:
+        prompt = await render(server, request, self._turns)
+        if (ending := await self._thoughts.find_open_ending(server, prompt, template)) is not None:
             prompt += ending.mark + ending.rest
         without = (*CONVERSATION, "stop")
         sampling = {name: value for name, value in body.items() if name not in without}
-        return forced_call(server, request, prompt, sampling, self._style)
+        return stream_forced_call(server, request, prompt, sampling, self._style)
 
     def _learn(self, found: Loaded, fault: str) -> None:
         """Take over the facts that only the loaded model shows."""
@@ -383,7 +393,7 @@ class GgufEngine(Backend):
         self._turns.use(self._chat_template)
         self._thoughts.forget()
         self._template_fault = fault
-        self.capabilities = learned(self._known, found, self._chat_template, fault)
+        self.capabilities = loaded_capabilities(self._known, found, self._chat_template, fault)
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
         fixed = child_settings(
@@ -417,7 +427,7 @@ class GgufEngine(Backend):
             log.warning("%s", said["warning"])
         need = msgspec.convert(said["needs"], Needs)
         self.device = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
-        sizes = told_at_most(need)
+        sizes = describe_most(need)
         for supervisor in self._supervisors.values():
             supervisor.sizes = sizes
         log.info("%s: on %s; %s", self._name, self.device, sizes)

@@ -7,7 +7,7 @@ from unilect.config.model import ModelConfig
 from unilect.engines.gguf._file import read_model
 from unilect.engines.gguf._memory import complaint, needs
 from unilect.engines.process.memory import free_bytes, total_bytes
-from unilect.engines.settings import checked
+from unilect.engines.settings import read_checked
 from unilect.errors import ConfigError
 
 _GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dri")
@@ -28,6 +28,6 @@ def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> 
     if config.gpu_layers != 0 and any(Path(one).exists() for one in _GPUS):
         return
     writes = can.chat or can.completions
-    need = needs(checked(read_model, path), path, config, can.context or 0, not writes)
+    need = needs(read_checked(read_model, path), path, config, can.context or 0, not writes)
     if why := complaint(name, need, free_bytes(), total_bytes()):
         raise ConfigError(f"models.{why}", ("models", name, "context"))

@@ -67,14 +67,14 @@ class LastWords:
 
     def of_death(self, status: int | None) -> str:
         """Return the reason why a child ended that served."""
-        told = next(iter(self._told()), "")
+        told = next(iter(self._select_harmless()), "")
         return f"{told} ({_status(status)})" if told else _status(status)
 
     def of_memory(self) -> bool:
         """Return True if its last lines say that it had no memory left."""
-        return any(_OF_MEMORY.search(told) for told in self._told())
+        return any(_OF_MEMORY.search(told) for told in self._select_harmless())
 
-    def _told(self) -> list[str]:
+    def _select_harmless(self) -> list[str]:
         """Return those of its lines whose form may be told."""
         lines = [_PREFIX.sub("", line) for line in self._lines]
         found = (form.match(line) for line in lines for form in _HARMLESS)

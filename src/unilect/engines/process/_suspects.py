@@ -60,7 +60,7 @@ class Ticket:
         self.on_begin: Callable[[], None] | None = None
         self._digest: bytes | None = None
 
-    def begun(self) -> None:
+    def note_begin(self) -> None:
         """A piece of its answer has come."""
         if self.on_begin is not None:
             self.on_begin()
@@ -175,7 +175,7 @@ class Suspects:
         """The engine has answered a question of this time: it has done with all that had left by then."""
         self._lingering = [ticket for ticket in self._lingering if ticket.left_at > asked_at]
 
-    def died(self, life: int, before: float | None = None, of_memory: bool = False) -> int:
+    def record_death(self, life: int, before: float | None = None, of_memory: bool = False) -> int:
         """
         The engine has died.
 

@@ -239,7 +239,7 @@ class ChildProcess:
                 self.state = "loading"
             await self._pause()
             self.state = "loading"
-            with RESERVATIONS.held(self, self._takes_bytes):
+            with RESERVATIONS.reserve(self, self._takes_bytes):
                 self._ready = await self._launch()
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried

@@ -24,7 +24,7 @@ class Reservations:
         self._bytes: dict[Starting, int] = {}
 
     @contextmanager
-    def held(self, engine: Starting, size_bytes: int) -> Iterator[None]:
+    def reserve(self, engine: Starting, size_bytes: int) -> Iterator[None]:
         """The time of an engine's start, at the end of which what it takes is taken, or is not needed any more."""
         self._bytes[engine] = size_bytes
         try:

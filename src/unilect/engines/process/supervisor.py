@@ -59,12 +59,15 @@ class Supervisor:
         self._takes_up_s = hang_timeout_s if takes_up else float("inf")
         self._watchdog = Watchdog(look, self._hung, self._well, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
-        self._ended_life, self._solved = 0, 0  # the last that died, and what `_died` said of it
+        self._ended_life, self._solved = (
+            0,
+            0,
+        )  # the last that died, and what `_note_death` said of it
         self._outside = self._of_memory = (
             False  # somebody else ended that one; it had no memory left
         )
         self._hung_life, self._hung_at = 0, 0.0
-        process.on_death = self._died
+        process.on_death = self._note_death
 
     @asynccontextmanager
     async def watch(self, request: Any) -> AsyncIterator[Ticket]:
@@ -131,14 +134,14 @@ class Supervisor:
                 "The model was stopped. Try again.", retry_after_s=5
             ) from error
         if not ended and isinstance(error, MemoryExhausted):
-            raise self._exhausted(error) from error
+            raise self._memory_error(error) from error
         if not ended:
             raise error
         if ticket.life > process.replaced:  # of that nobody is to blame
-            self._died(ticket.life)
+            self._note_death(ticket.life)
         hung = self._hung_life == ticket.life
         if self._of_memory and ticket.life == self._ended_life:
-            raise self._exhausted() from error
+            raise self._memory_error() from error
         if self.suspects.is_culprit(ticket):
             how = "hung" if hung else "ended"
             died = EngineDied(
@@ -154,7 +157,7 @@ class Supervisor:
         )
         raise died from error
 
-    def _exhausted(self, error: UnilectError | None = None) -> MemoryExhausted:
+    def _memory_error(self, error: UnilectError | None = None) -> MemoryExhausted:
         sizes = f" It takes: {self.sizes}." if self.sizes else ""
         told = MemoryExhausted(
             f"The model's engine has no memory left.{sizes} Nothing is wrong with the request; send it again later, or to a smaller model.",
@@ -164,7 +167,7 @@ class Supervisor:
         told.from_outside = True
         return told
 
-    def _died(self, life: int) -> int:
+    def _note_death(self, life: int) -> int:
         """
         A life of the child has ended; who sees it first says so, the others hear the same.
 
@@ -176,7 +179,7 @@ class Supervisor:
             self._outside = self._hung_life != life and self.process.ended_from_outside
             self._of_memory = self._hung_life != life and self.process.ended_for_memory
             self._ended_life = life
-            self._solved = self.suspects.died(life, before, self._of_memory)
+            self._solved = self.suspects.record_death(life, before, self._of_memory)
         return self._solved if life == self._ended_life else 0
 
     async def _look(self) -> bool:

@@ -59,7 +59,7 @@ def conversations() -> Iterator[dict[str, Any]]:
     }
 
 
-def tried(work: Callable[[], None]) -> None:
+def run_trial(work: Callable[[], None]) -> None:
     """
     Do some work in a fork of this process, which must not have begun threads that hold locks.
 

@@ -24,7 +24,7 @@ from unilect.tools.messages import arguments, template_flags, text, tools
 from unilect.tools.probe import takes_tools
 from unilect.tools.takes import Takes, Turn, stands_out, takes
 from unilect.tools.takes import probes as takes_probes
-from unilect.tools.thoughts import Ending, Thoughts, begun, learnt
+from unilect.tools.thoughts import Ending, Thoughts, find_open_ending, learn_marks
 from unilect.tools.thoughts import probes as thoughts_probes
 from unilect.tools.turns import fit
 
@@ -40,7 +40,7 @@ def try_template(template: str) -> None:
     """
     if template:
         try:
-            trial.tried(partial(_converse, template))
+            trial.run_trial(partial(_converse, template))
         except trial.TrialError as error:
             raise ValueError(f"chat_template: it cannot be used: {error}.") from error
 
@@ -261,7 +261,7 @@ class Reader:
 
     def begun(self, prompt: str) -> Ending | None:
         """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
-        return begun(prompt, self._thoughts)
+        return find_open_ending(prompt, self._thoughts)
 
     @cached_property
     def _thoughts(self) -> Thoughts:
@@ -269,7 +269,7 @@ class Reader:
         made = [
             self._made(turns, add_generation_prompt=goes_on) for turns, goes_on in thoughts_probes()
         ]
-        return learnt(made, self.template)
+        return learn_marks(made, self.template)
 
     def _made(self, turns: Sequence[Turn], **names: Any) -> str | None:
         """The text of a conversation; None where the template refuses it."""

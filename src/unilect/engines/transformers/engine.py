@@ -339,7 +339,7 @@ class HfEngine(Backend):
             call = frames.Call(operation, frames.raw(body), self._adapter, owner)
             async with aclosing(self._server.replies(call)) as replies:
                 async for reply in replies:
-                    ticket.begun()
+                    ticket.note_begin()
                     yield reply
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
