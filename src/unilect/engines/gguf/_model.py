@@ -151,9 +151,7 @@ def _with_thinking(parameters: Mapping[str, Support], template: str) -> dict[str
     return found
 
 
-def loaded_capabilities(
-    can: Capabilities, found: Loaded, template: str, fault: str
-) -> Capabilities:
+def refine(can: Capabilities, found: Loaded, template: str, fault: str) -> Capabilities:
     """
     Return the capabilities of a loaded model.
 

@@ -46,13 +46,7 @@ from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._lora import empty
 from unilect.engines.gguf._memory import Needs, describe_most, where
-from unilect.engines.gguf._model import (
-    Loaded,
-    loaded_capabilities,
-    ranks,
-    read_loaded,
-    static_capabilities,
-)
+from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
 from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
@@ -372,11 +366,8 @@ class GgufEngine(Backend):
             if "grammar" in body:
                 prompt = await render(server, request, self._turns)
                 body = await self._thoughts.bound(server, body, prompt, template)
-            tell = (
-                with_inline_reasoning
-                if request.reasoning_format == "deepseek-legacy"
-                else stream_chat
-            )
+            is_legacy = request.reasoning_format == "deepseek-legacy"
+            tell = with_inline_reasoning if is_legacy else stream_chat
             return tell(server, request, body, template)
         prompt = await render(server, request, self._turns)
         if (ending := await self._thoughts.find_open_ending(server, prompt, template)) is not None:
@@ -393,7 +384,7 @@ class GgufEngine(Backend):
         self._turns.use(self._chat_template)
         self._thoughts.forget()
         self._template_fault = fault
-        self.capabilities = loaded_capabilities(self._known, found, self._chat_template, fault)
+        self.capabilities = refine(self._known, found, self._chat_template, fault)
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
         fixed = child_settings(
