@@ -32,6 +32,17 @@ def parsed(
     return choices[0] if choices else Choice(0)
 
 
+@pytest.mark.parametrize(("misses", "calls"), [(255, 1), (256, 0)])
+def test_what_only_looks_like_calls(misses: int, calls: int) -> None:
+    """Behind 256 texts between the marks of calls that are none, no call is looked for any more."""
+    choice = parsed(
+        HERMES, "<tool_call>no</tool_call>" * misses + f"<tool_call>{CALL}</tool_call>", 100
+    )
+
+    assert calls == len(choice.tool_calls)
+    assert misses == (choice.text or "").count("<tool_call>no</tool_call>")
+
+
 @pytest.mark.parametrize(
     ("style", "text"),
     [

@@ -24,6 +24,8 @@ _MOST_BREAKS = 16
 _AT_ONCE = 512
 #: Characters by which it shows whether an answer begins with thoughts, or is a call; also the most blanks that stand before either.
 _MOST_HEAD = 4096
+#: So often what looks like a call may be none; then no call is looked for any more in the same answer.
+_MOST_MISSES = 256
 
 
 class Scanner:
@@ -118,6 +120,7 @@ class MarkScanner(Scanner):
         self._breaks = ""  # before what may be a call; they are text where it is none
         self._fresh = False  # behind a call or thoughts, where line breaks are none of the answer's
         self._blank = True  # nothing has been told of a thought
+        self._misses = 0  # what looked like a call and was none
 
     def add(self, text: str) -> list[Event]:
         """See `Scanner`."""
@@ -306,6 +309,10 @@ class MarkScanner(Scanner):
         found, rest = calls_of(body, self._tools or {}, begin, is_cut=is_cut)
         breaks, self._breaks = self._breaks, ""
         if not found:
+            self._misses += 1
+            if self._misses == _MOST_MISSES:  # each costs a look in every form
+                self._marks = tuple(one for one in self._marks if one not in self._begins)
+                self._begins = {}
             text = breaks + begin + body + end
             return [TextDelta(text)] if text else []
         events = [event for name, arguments in found for event in self._make_call(name, arguments)]

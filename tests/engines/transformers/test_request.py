@@ -435,9 +435,9 @@ def test_channels() -> None:
     ("flags", "expected"),
     [({}, "True "), ({"enable_thinking": False, "date_string": "1 Jan 2025"}, "False 1 Jan 2025")],
 )
-def test_what_llama_cpp_tells_every_template(flags: dict[str, Any], expected: str) -> None:
-    """A model thinks, and is told the date, where a request does not say otherwise, as on the GGUF engine."""
-    model = Model("{{ enable_thinking }} {{ date_string }}")
+def test_what_llama_cpp_tells_a_template(flags: dict[str, Any], expected: str) -> None:
+    """A model whose template shows thoughts thinks, and is told the date, where a request does not say otherwise, as on the GGUF engine."""
+    model = Model("{{ enable_thinking }} {{ date_string }}{% if false %}<think></think>{% endif %}")
     told = model.reader.rendered(chat("a", chat_template_kwargs=flags))
 
     assert told.startswith(expected)
