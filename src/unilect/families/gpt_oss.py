@@ -27,6 +27,7 @@ _WORDS = re.compile(r"\s*(?:assistant)?\s*(?:analysis|commentary|final)?\s*")
 #: Muse's.
 _ELEMENTS, _END = "<atem:function_calls>", "</atem:function_calls>"
 _MESSAGE = "<|message|>"
+_STARTS = ("<|channel|>", "<|start|>")
 #: Characters of a head; a longer one is none.
 _MOST_HEAD = 256
 
@@ -61,7 +62,8 @@ class ChannelScanner(Scanner):
             0  # a rest that is cut off behind each mark would be copied as often as there are marks
         )
         for found in _MARK.finditer(text):
-            events += self._tell(text[read : found.start()])
+            if found.start() > read:
+                events += self._tell(text[read : found.start()])
             mark, read = found[0], found.end()
             self._is_first = False
             self._blanks = []
@@ -72,8 +74,10 @@ class ChannelScanner(Scanner):
                 self._in_head = False
                 self._to = self._recipient(self._head or "")
                 self.thinks = _THINKS.match(self._head or "") is not None
-            else:
-                events += self._begin(mark in ("<|channel|>", "<|start|>"))
+            elif self._in_head or self._head is not None or mark in _STARTS:
+                events += self._begin(mark in _STARTS)
+            else:  # a mark behind the end of a message
+                self.thinks = self._outside = False
         rest = text[read:]
         kept = len(rest) - held(rest, _MARKS)
         events += self._tell(rest[:kept])
