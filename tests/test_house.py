@@ -42,7 +42,7 @@ BUDGETS = {
     "engines/gguf": 2_606,
     "engines/process": 982,
     "engines/transformers": 3_893,
-    "families": 2_469,
+    "families": 2_470,
     "fleet": 2_089,
     "gateway": 2_940,
     "http": 1_051,

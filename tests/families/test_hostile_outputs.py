@@ -189,3 +189,16 @@ def test_many_calls_are_read_in_linear_time(name: str) -> None:
 def reading_s(name: str, text: str, piece: int, most_s: float = MOST_S) -> float:
     """The processor's time for an output."""
     return effort_s(lambda: READERS[name](text, piece), most_s)
+
+
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_outputs_that_a_limit_cuts_are_read_in_linear_time(name: str) -> None:
+    """Blanks of a hundred kilobytes in a call that a limit has cut take a tenth of a second at most."""
+    for begin in ("<tool_call>", "<tool_call><function=get_weather>", "get_weather("):
+
+        def read(text: str = begin + " " * 100_000 + "x") -> None:
+            reading = Reading(family=FAMILIES[name], tools=TOOLS).scanner(lambda: "call_1")
+            reading.add(text)
+            reading.end(is_cut=True)
+
+        assert effort_s(read, MOST_S) < MOST_S, begin

@@ -29,7 +29,7 @@ _PYTHON = re.compile(r"\[?\s*([A-Za-z_]\w{0,127})(?:\.call)?\(")
 #: What may yet become a call, and has no name so far.
 _NAMELESS = re.compile(r"[\[{<`\]]|[\w.:-]{0,128}\s*+(?:[\[<`(].{0,40})?\Z", re.S)
 _LISTED = re.compile(r"([\w.-]{1,128})\s*<(?:arg_key|tool_sep)")
-_OPEN_TAG = re.compile(r"\s*<[^<>\n]{0,40}\Z")
+_OPEN_TAG = re.compile(r"<[^<>\n]{0,40}\Z")
 #: How often the arguments of a call in Python are tried, and how long they may be.
 _MOST_COMMAS, _MOST_CODE = 3, 4096
 _TAGS = (read_kimi, read_function_slip, read_invoke_slip, read_minimax, read_listing_slip)
@@ -78,7 +78,8 @@ def _json(text: str) -> str:
 
 
 def _of_tags(text: str, tools: Tools) -> tuple[str, str] | None:
-    whole = _OPEN_TAG.sub("", text)
+    found = _OPEN_TAG.search(text)
+    whole = text if found is None else text[: found.start()].rstrip()
     for form in _TAGS:
         if (read := form(whole, tools)) is not None and "<" in text:
             name, given = read[0][0]
