@@ -32,7 +32,7 @@ import processes
 import report
 
 import gateway
-from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.records import Key
 from unilect.store.sql import keys

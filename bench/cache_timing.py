@@ -22,7 +22,7 @@ import aiohttp
 from report import table, versions, write
 
 from unilect.config.server import Config, ModelConfig
-from unilect.routing import sources
+from unilect.models import sources
 from unilect.server.listener import Listener
 
 KEYS = {"A": "sk-a", "B": "sk-b"}

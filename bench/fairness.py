@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from report import table, versions, write  # noqa: E402 - found on the path above
 
-from serving import serve  # noqa: E402
+from support.servers.serving import serve  # noqa: E402
 
 FLOOD, ONE = "sk-flood-0123456789abcdef", "sk-one-0123456789abcdef"
 TEXT = "count from one to twenty, please, and then back again to one"

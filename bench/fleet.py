@@ -30,7 +30,7 @@ from threading import Event, Thread
 import processes
 import report
 
-import engine
+from support.backends import engine
 
 PARALLEL = 32  # places of all replicas together
 REQUESTS = {

@@ -31,7 +31,7 @@ import report
 
 TOKENS, PACE, STREAMS = 64, 50, 8
 PATH = "/v1/chat/completions"
-PARTS = {"replicas": "ray::ServeReplica", "link": "unilect.fleet._child"}
+PARTS = {"replicas": "ray::ServeReplica", "link": "unilect.fleet.driver.child"}
 _TABLE = """
 [models.m]
 source = "echo:"

@@ -17,15 +17,15 @@ from contextlib import aclosing
 
 import msgspec
 
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
 from unilect.config.server import ModelConfig
+from unilect.core.errors import ConstraintViolated
+from unilect.core.requests import FunctionDefinition, NamedFunction, Tool, ToolChoice
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.errors import ConstraintViolated
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.requests import FunctionDefinition, NamedFunction, Tool, ToolChoice
-from unilect.routing.registry import Model, Registry
-from unilect.routing.service import Service
+from unilect.models.registry import Model, Registry
 from unilect.testing import chat
 
 CITIES = ("Paris", "Rome", "Oslo", "Cairo", "Lima", "Tokyo", "Berlin", "Madrid")

@@ -34,8 +34,8 @@ from typing import Any, Self, TypeAlias
 import processes
 import report
 
-import engine
-from engine import CONTEXT, PARALLEL, THREADS, WIDTH, Contestant
+from support.backends import engine
+from support.backends.engine import CONTEXT, PARALLEL, THREADS, WIDTH, Contestant
 
 HERE = Path(__file__).parent
 TYPES = ("float32", "bfloat16", "int8")

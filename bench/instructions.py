@@ -27,7 +27,7 @@ import processes
 import report
 
 import gateway
-from unilect.gateway.secret import new_secret
+from unilect.auth.secret import new_secret
 
 CLIENTS, WARM_UP = 32, 320
 _SUM = re.compile(r"^(?:totals|summary): (\d+)$", re.MULTILINE)

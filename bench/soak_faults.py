@@ -22,7 +22,7 @@ from processes import tree, unilect
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from scripted import (  # noqa: E402 - found on the path above
+from support.backends.scripted import (  # noqa: E402 - found on the path above
     DONE,
     Exchange,
     Scripted,

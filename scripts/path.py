@@ -20,7 +20,7 @@ from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.routing import sources
+from unilect.models import sources
 from unilect.server.listener import Listener
 
 #: The most functions and files of each.

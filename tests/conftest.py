@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import SOURCES, THOROUGH
-from postgresql import POSTGRESQL, PostgreSQL, postgresql
-from redis_server import RedisServer, redis_server
-from serving import KEY, Server, serve
-from unilect.context import IN_HAND
+from support.backends.engine import SOURCES, THOROUGH
+from support.servers.postgresql import POSTGRESQL, PostgreSQL, postgresql
+from support.servers.redis_server import RedisServer, redis_server
+from support.servers.serving import KEY, Server, serve
+from unilect.runtime.context import IN_HAND
 
 #: How many modules the account of a whole run names.
 LONGEST = 25

@@ -16,7 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from unilect import errors
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
 from unilect.cli import main as cli
 from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig
@@ -26,11 +28,9 @@ from unilect.config.limits import LimitsConfig
 from unilect.config.otel import OtelConfig
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.routing import sources
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.core import errors
+from unilect.models import sources
+from unilect.models.registry import Registry
 from unilect.server.app import all_routes
 from unilect.testing import answer, chat, check_backend
 from unilect.web.site import Site

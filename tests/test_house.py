@@ -5,15 +5,16 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
+from unilect.models.registry import Registry
 from unilect.server.app import all_routes
 from unilect.web.site import Site
 
@@ -22,65 +23,83 @@ SOURCE = ROOT / "src" / "unilect"
 MODULES = {str(file.relative_to(SOURCE)): file.read_text() for file in SOURCE.rglob("*.py")}
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+#: Packages and modules in `src/unilect`.
+MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_798,
-    "cli": 3_933,
+    "": 17,
+    "accounting": 1_099,
+    "adapt": 1_024,
+    "answers": 1_362,
+    "api": 136,
+    "api/parameters": 625,
+    "auth": 358,
+    "cli": 3_985,
     "cli/connect": 1_063,
-    "config": 2_400,
-    "constraints": 2_121,
+    "config": 2_441,
+    "constraints": 1_438,
+    "constraints/process": 690,
+    "core": 909,
     "demo": 12,
     "dialects": 227,
-    "dialects/fastchat": 904,
+    "dialects/fastchat": 912,
     "dialects/llamacpp": 737,
-    "dialects/messages": 1_044,
-    "dialects/ollama": 1_065,
-    "dialects/openai": 817,
+    "dialects/messages": 1_045,
+    "dialects/ollama": 1_066,
+    "dialects/openai": 823,
     "dialects/responses": 2_115,
-    "engines": 226,
-    "engines/chatglm": 539,
-    "engines/gguf": 2_606,
+    "engines": 227,
+    "engines/chatglm": 544,
+    "engines/gguf": 2_616,
     "engines/process": 982,
-    "engines/transformers": 3_893,
+    "engines/transformers": 864,
+    "engines/transformers/batch": 1_267,
+    "engines/transformers/model": 1_053,
+    "engines/transformers/words": 717,
     "families": 2_470,
-    "fleet": 2_089,
-    "gateway": 2_940,
-    "http": 1_051,
-    "parameters": 625,
-    "routing": 4_388,
+    "fleet": 1_069,
+    "fleet/driver": 1_024,
+    "http": 1_077,
+    "hub": 335,
+    "limits": 1_263,
+    "models": 1_178,
+    "runtime": 662,
+    "scheduling": 1_035,
     "server": 2_535,
     "store": 1_477,
     "store/sql": 892,
-    "testing": 335,
-    "tools": 941,
+    "templates": 1_037,
+    "testing": 344,
+    "tools": 395,
     "upstreams": 0,
-    "upstreams/fastchat": 680,
-    "upstreams/llamacpp": 803,
-    "upstreams/openai": 1_896,
+    "upstreams/fastchat": 684,
+    "upstreams/llamacpp": 348,
+    "upstreams/openai": 1_040,
     "web": 1_716,
+    "wire": 1_495,
 }
 
 #: Where the environment is read or passed on, and why.
 ENVIRONMENT = {
     "config/server.py": "the configuration's only reader",
     "cli/_chat.py": "a server of its own gets it, with a key",
-    "child_environment.py": "a child gets what it may need of it, without proxies and secrets",
+    "runtime/child_environment.py": "a child gets what it may need of it, without proxies and secrets",
 }
 #: Where everything may be caught, and why.
 CATCH_ALL = {
-    "logs.py": "a line that cannot be formatted is lost alone; it is told why",
-    "constraints/_child.py": "a flaw in a job is told to the server, which logs it, and the helper is replaced",
-    "constraints/_jobs.py": "llguidance's converter raises the bare class for a grammar that it cannot read",
+    "runtime/logs.py": "a line that cannot be formatted is lost alone; it is told why",
+    "constraints/process/child.py": "a flaw in a job is told to the server, which logs it, and the helper is replaced",
+    "constraints/process/jobs.py": "llguidance's converter raises the bare class for a grammar that it cannot read",
     "web/guard.py": "a flaw of ours becomes a 500 in the envelope",
-    "routing/_emulation.py": "a task's flaw is carried to the reader, which raises it",
-    "plugins.py": "what somebody else made raises anything; it is told and left out",
-    "routing/pool.py": "a flaw in a look at a backend is logged, and is not the last look",
-    "frames.py": "a flaw in one call is told to its caller, and the process goes on",
+    "adapt/emulation.py": "a task's flaw is carried to the reader, which raises it",
+    "runtime/plugins.py": "what somebody else made raises anything; it is told and left out",
+    "scheduling/pool.py": "a flaw in a look at a backend is logged, and is not the last look",
+    "wire/frames.py": "a flaw in one call is told to its caller, and the process goes on",
     "engines/fetched.py": "what a thread raises is carried to who waits, who raises it",
-    "engines/transformers/_constraint.py": "llguidance raises the bare class for a grammar that it cannot read",
-    "engines/transformers/_child.py": "a flaw in one answer is carried to its reader, and the others go on",
-    "engines/transformers/_load.py": "a folder that somebody else made makes transformers raise anything; it is told and not loaded",
-    "engines/transformers/_loop.py": "a model raises anything in a step; all whom it concerns are told",
+    "engines/transformers/batch/constraint.py": "llguidance raises the bare class for a grammar that it cannot read",
+    "engines/transformers/child.py": "a flaw in one answer is carried to its reader, and the others go on",
+    "engines/transformers/model/load.py": "a folder that somebody else made makes transformers raise anything; it is told and not loaded",
+    "engines/transformers/batch/loop.py": "a model raises anything in a step; all whom it concerns are told",
 }
 #: The modules that know aiohttp: the server, and what reads requests and writes answers.
 AIOHTTP = re.compile(r"server/\w+|web/\w+|dialects/[\w/]+|cli/_chat|cli/_conversation")
@@ -218,6 +237,36 @@ def test_sizes(nodes: dict[str, list[ast.AST]]) -> None:
         for function in functions(inside)
         if (function.end_lineno or 0) - function.lineno >= MAX_FUNCTION_LINES
     ]
+
+
+def test_rooms() -> None:
+    """The house has so few rooms that the eye counts them."""
+    rooms = {name.partition("/")[0] for name in MODULES} - {"__init__.py"}
+
+    assert MAX_ROOMS >= len(rooms), rooms
+
+
+def test_imports_have_a_direction(nodes: dict[str, list[ast.AST]]) -> None:
+    """No modules import each other in a circle, and a private one imports no public one beside it."""
+    modules = {".".join(("unilect", *Path(name).with_suffix("").parts)).removesuffix(".__init__") for name in MODULES}  # fmt: skip
+    graph = dict[str, set[str]]()
+    for name, inside in nodes.items():
+        importer = ".".join(("unilect", *Path(name).with_suffix("").parts))
+        needed = {
+            f"{node.module}.{alias.name}"
+            if f"{node.module}.{alias.name}" in modules
+            else node.module
+            for node in inside
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+        }
+        graph[importer.removesuffix(".__init__")] = needed & modules
+        room, _, leaf = importer.rpartition(".")
+        if leaf.startswith("_") and not leaf.startswith("__"):
+            beside = {one for one in needed if one.rpartition(".")[0] == room}
+            assert all(one.rpartition(".")[2].startswith("_") for one in beside), (importer, beside)
+
+    TopologicalSorter(graph).prepare()
 
 
 @pytest.mark.heavy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchside import need
+from support.models.torchside import need
 
 need("torch", "transformers")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from certificates import certificate, needs_openssl
-from loopback import free_port
-from serving import Server, serve
+from support.backends.loopback import free_port
+from support.common.certificates import certificate, needs_openssl
+from support.servers.serving import Server, serve
 from unilect.cli import _admin, _admin_client
 
 ADMIN = "[admin]\nlisten = './admin.sock'\n"

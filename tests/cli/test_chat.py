@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from certificates import certificate, needs_openssl
-from loopback import served
-from terminals import PROMPT, Terminal
+from support.backends.loopback import served
+from support.common.certificates import certificate, needs_openssl
+from support.servers.terminals import PROMPT, Terminal
 from unilect.cli._conversation import SETTINGS, groups_of_settings
 
 TIMEOUT_S = 30.0

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from configured import merged
+from support.servers.configured import merged
 from unilect.cli._commands import check_config, fail, list_models
 from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.server import Config, ModelConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

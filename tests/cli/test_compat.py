@@ -9,9 +9,9 @@ import pytest
 from unilect.cli._compat import ADDRESSES, FLAGS, Setup, setup
 from unilect.config.model import RopeScaling
 from unilect.config.server import Config, ModelConfig
+from unilect.core.errors import ConfigError
 from unilect.demo import FOLDER
-from unilect.engines.transformers.folder import own_template
-from unilect.errors import ConfigError
+from unilect.engines.transformers.model.folder import own_template
 
 BASE = ["--base_model", "x.gguf"]
 

@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from loopback import served
-from serving import Server, serve
+from support.backends.loopback import served
+from support.servers.serving import Server, serve
 from unilect.cli import main as cli
 from unilect.cli.connect import files as files_of_clients
 from unilect.cli.connect.clients import CLIENTS

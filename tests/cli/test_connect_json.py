@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect.cli.connect import _json
-from unilect.cli.connect.settings import Named, Setting, merge
+from unilect.cli.connect._settings import Named, Setting, merge
 
 NAMES = st.text(max_size=4)
 VALUES = st.recursive(

@@ -1,4 +1,4 @@
-"""fleet.py: what `unilect fleet` says and refuses before anything is started. tests/fleet/test_loopback.py and test_state.py run it on real clusters."""
+"""fleet.py: what `unilect fleet` says and refuses before anything is started. tests/fleet/driver/test_loopback.py and test_state.py run it on real clusters."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from unilect.cli import _fleet
 from unilect.cli.fleet import app as commands
 from unilect.config.fleet import FleetConfig, resources_here
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 from unilect.fleet import running
 from unilect.fleet.node import NodeSettings
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from configured import merged
+from support.servers.configured import merged
 from unilect.cli._given import Given, read
+from unilect.core.errors import ConfigError
 from unilect.demo import MODEL
-from unilect.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

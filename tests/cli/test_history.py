@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from unilect.cli._history import MOST, MOST_BYTES, History
-from unilect.redact import Secrets
+from unilect.runtime.redact import Secrets
 
 
 def test_history_is_bounded(tmp_path: Path) -> None:

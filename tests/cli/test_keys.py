@@ -18,13 +18,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import commands
-from postgresql import POSTGRESQL
-from serving import Server, serve
+from support.servers import commands
+from support.servers.postgresql import POSTGRESQL
+from support.servers.serving import Server, serve
 from unilect.cli._keys import create, delete, list_keys, revoke, seconds
 from unilect.cli.main import app
 from unilect.config.store import StoreConfig, may_have_keys
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 SECRET = re.compile(r"ul_[0-9A-Za-z]{8}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}")
 CONFIG = """

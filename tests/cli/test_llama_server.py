@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from unilect.cli._compat import Setup, setup
 from unilect.cli.main import app
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 
 def read(line: str) -> Setup:

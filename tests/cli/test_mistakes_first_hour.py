@@ -1,7 +1,7 @@
 """
 What a new user gets wrong in the first hour: each mistake is told with what it is, where it is, and what to do.
 
-Those about the hub are in tests/test_hub.py, those in a chat in tests/cli/test_chat.py, those of a configuration file in tests/config/test_server.py.
+Those about the hub are in tests/hub/test_download.py, those in a chat in tests/cli/test_chat.py, those of a configuration file in tests/config/test_server.py.
 """
 
 import errno
@@ -19,16 +19,16 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
-from appserver import App, serving
-from configured import merged
-from engine import engine, needs_transformers
+from support.backends.engine import engine, needs_transformers
+from support.servers.appserver import App, serving
+from support.servers.configured import merged
 from unilect.cli import main as cli
 from unilect.config.server import Config
+from unilect.core.errors import ConfigError
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf._child import try_templates
-from unilect.errors import ConfigError
-from unilect.routing import sources
-from unilect.routing.registry import Registry
+from unilect.models import sources
+from unilect.models.registry import Registry
 from unilect.server.listener import Listener
 
 HF = FOLDER / "hf"

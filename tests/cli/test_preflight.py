@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from certificates import certificate, needs_openssl
-from engine import needs_transformers
+from support.backends.engine import needs_transformers
+from support.common.certificates import certificate, needs_openssl
 from unilect.cli._commands import check_config
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import fit

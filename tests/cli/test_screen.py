@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from ledger_rows import row
+from support.common.ledger_rows import row
 from unilect.cli import _admin, _commands, _console, _keys, _usage
 from unilect.cli._history import History
 from unilect.cli._screen import tell, tell_table, visible
 from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.model import ModelConfig
-from unilect.events import TextDelta
-from unilect.redact import Secrets
+from unilect.core.events import TextDelta
+from unilect.runtime.redact import Secrets
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger

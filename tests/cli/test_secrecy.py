@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import serve
+from support.servers.serving import serve
 from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config.admin import AdminConfig
 from unilect.config.server import Config, ModelConfig

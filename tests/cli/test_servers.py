@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from serving import Server, serve
+from support.servers.serving import Server, serve
 from unilect.cli import _admin
 from unilect.cli import _servers as servers
 from unilect.config.server import process_environment
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 MODEL = "[models.{}]\nsource = 'echo:'\n"
 

@@ -9,8 +9,8 @@ from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.demo import FOLDER, MODEL
-from unilect.routing.model_facts import line
-from unilect.routing.sources import registry
+from unilect.models.facts import line
+from unilect.models.sources import registry
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from loopback import free_port
-from serving import Server, serve
+from support.backends.loopback import free_port
+from support.servers.serving import Server, serve
 
 CONFIG = """
 api_keys = ["sk-night"]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-import commands
-from ledger_rows import row
-from postgresql import POSTGRESQL
-from serving import Server, serve
-from unilect.gateway.secret import digest, id_of, new_secret
+from support.common.ledger_rows import row
+from support.servers import commands
+from support.servers.postgresql import POSTGRESQL
+from support.servers.serving import Server, serve
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger

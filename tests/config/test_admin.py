@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.server import Config
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 
 def loaded(tmp_path: Path, text: str, **environment: str) -> Config:

@@ -6,7 +6,7 @@ import pytest
 
 from unilect.config.cors import is_origin
 from unilect.config.load import load
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

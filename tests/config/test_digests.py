@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect.cli._secrecy import plain_keys
 from unilect.config import load as config_load
 from unilect.config.digests import hash_keys, is_digest, key_digest
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 DIGEST = f"sha256:{hashlib.sha256(b'sk-a').hexdigest()}"
 TEXT = """

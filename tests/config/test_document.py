@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from unilect import templates
 from unilect.config.document import MAX_BYTES, MAX_OPTIONS, statements
 from unilect.config.load import load
 from unilect.config.plain_file import read_plain
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
+from unilect.templates import chat as templates
 
 DEEP = "nested too deeply"
 #: name, text, the line and what is told.

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilect.config.durations import seconds, since
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 NOW = 1_800_000_000.0
 

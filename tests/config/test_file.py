@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from unilect.config.file import Origin, lines, read_file
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 TEXT = '''\
 # port = 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from unilect.config.fleet import FleetConfig, cache_folder, head_of, resources_of
 from unilect.config.load import load
 from unilect.config.model import ModelConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_wrong_replicas(tmp_path: Path, table: str, said: str) -> None:
 
 def sources_of(config: ModelConfig) -> None:
     """Check a model's table, as a start does."""
-    from unilect.routing import sources
+    from unilect.models import sources
 
     sources.model("m", config)
 

@@ -11,7 +11,7 @@ from unilect.config.load import load
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 
 def test_the_table_is_of_names_that_there_are() -> None:

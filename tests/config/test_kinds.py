@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import unilect
-from engine import needs_transformers
+from support.backends.engine import needs_transformers
 from unilect.config.kinds import ENGINES, KIND_OF, KINDS, UPSTREAMS
 from unilect.config.model import ModelConfig, check_options
 from unilect.config.server import Config
+from unilect.core.errors import ConfigError
 from unilect.demo import FOLDER, MODEL
-from unilect.errors import ConfigError
-from unilect.routing.sources import registry
+from unilect.models.sources import registry
 
 SOURCES = {
     "demo": "demo:",
@@ -122,7 +122,7 @@ def test_the_table_is_true(kind: str) -> None:
     """A backend reads the options that are for its kind, and no others."""
     rooms = "engines" if kind in ENGINES else "upstreams"
     folder = Path(unilect.__file__).parent / rooms / {"hf": "transformers"}.get(kind, kind)
-    files = [folder / f"{name}.py" for name in ("engine", "backend", "_settings", "_memory")]
+    files = [folder / f"{name}.py" for name in ("engine", "backend", "_settings", "settings", "_memory", "model/folder")]
     code = "".join(file.read_text() for file in files if file.exists())
     for call, reads in READ_BY.items():
         code = code.replace(call, reads)

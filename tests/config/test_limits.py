@@ -7,7 +7,7 @@ import pytest
 from unilect.config import load as config_load
 from unilect.config.limits import LimitChanges, Limits, check_limit_names, parse_limits
 from unilect.config.model import Price
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 FILE = """
 [limits]

@@ -7,7 +7,7 @@ import pytest
 from unilect.config import otel
 from unilect.config.load import load
 from unilect.config.otel import OtelConfig, endpoint_of
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 TRACES, ALL = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 

@@ -20,7 +20,7 @@ from unilect.config.server import (
     is_loopback,
 )
 from unilect.config.store import StoreConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 
 def file(tmp_path: Path, text: str) -> Path:

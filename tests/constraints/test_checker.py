@@ -14,13 +14,14 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from callers import of
-from unilect.constraints import _child, _helper
-from unilect.constraints._lane import Lane
-from unilect.constraints._turns import Job, Turns
+from support.clients.callers import of
+from support.common.waiting import until
 from unilect.constraints.checker import MAX_WAITING, MODEL, Checker
-from unilect.errors import CheckerUnavailable, InternalError, InvalidRequest, TooManyWaiting
-from waiting import until
+from unilect.constraints.process import child
+from unilect.constraints.process import helper as _helper
+from unilect.constraints.process.lane import Lane
+from unilect.constraints.process.turns import Job, Turns
+from unilect.core.errors import CheckerUnavailable, InternalError, InvalidRequest, TooManyWaiting
 
 HARD = {"type": "string", "pattern": "^([a-df-z]*[a-df-z]*){0,8}$"}
 DEFINITIONS: dict[str, Any] = {
@@ -29,9 +30,7 @@ DEFINITIONS: dict[str, Any] = {
 }
 CHAIN = {"$ref": "#/$defs/d0", "$defs": DEFINITIONS | {"d1100": {"type": "string"}}}
 #: The helper without its analysis of grammars: what only limits can end.
-BLIND = (
-    "from unilect.constraints import _child, gbnf; gbnf.analyse = lambda *text: None; _child.main()"
-)
+BLIND = "from unilect.constraints import gbnf; from unilect.constraints.process import child; gbnf.analyse = lambda *text: None; child.main()"
 #: A server that dies with a helper at work.
 DYING = """
 import asyncio
@@ -336,7 +335,13 @@ async def test_a_helper_that_cannot_start() -> None:
         async with checking(command) as made:
             with pytest.raises(CheckerUnavailable, match="cannot be started"):
                 await made.gbnf("root ::= .", "grammar")
-    wrong = [sys.executable, "-m", "unilect.constraints._child", str(os.getpid()), "/nowhere"]
+    wrong = [
+        sys.executable,
+        "-m",
+        "unilect.constraints.process.child",
+        str(os.getpid()),
+        "/nowhere",
+    ]
     async with checking(wrong) as made:
         with pytest.raises(CheckerUnavailable, match="cannot be started"):
             await made.gbnf("root ::= .", "grammar")
@@ -506,12 +511,12 @@ async def test_an_error_of_a_job() -> None:
 
     with pytest.raises(KeyError) as caught:
         raise KeyError(f"a {'secret'}")
-    error = _child._flaw(caught.value)
+    error = child._flaw(caught.value)
     assert "test_checker.py" in error["flaw"]
     assert "KeyError" in error["flaw"]
     assert "a secret" not in str(error)
     assert "refused" not in error
-    assert "refused" in _child._flaw(Panic())
+    assert "refused" in child._flaw(Panic())
 
 
 #: A helper whose jobs take a moment of the processor.

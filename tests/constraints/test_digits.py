@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect.constraints.digits import integers
 
 BOUND = st.none() | st.integers(-1200, 1200) | st.integers(-(2**70), 2**70)

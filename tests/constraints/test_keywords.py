@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from schema_cases import CASES
-from unilect.constraints._jobs import Jobs
+from support.models.schema_cases import CASES
 from unilect.constraints.checker import MODEL
 from unilect.constraints.keywords import FORMATS, LLAMACPP, LLGUIDANCE
+from unilect.constraints.process.jobs import Jobs
 from unilect.constraints.schema import ASSERTIONS
 from unilect.tools.forced import compact
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect.constraints.regex import MAX_PATTERN, grammar_of, literal
 
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
+from support.models.written import Writer
 from unilect.constraints import ConstraintError, gbnf
-from unilect.constraints._jobs import Jobs
 from unilect.constraints.checker import MODEL
 from unilect.constraints.normal import normal
+from unilect.constraints.process.jobs import Jobs
 from unilect.constraints.regex import string_of
 from unilect.constraints.schema_grammar import grammar_of
-from written import Writer
 
 TEXT = {"type": "string"}
 NUMBER = {"type": "integer"}

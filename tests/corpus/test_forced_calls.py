@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from appserver import serving
-from engine import ENGINES_IN_CI, made
-from published import chat_templates
+from support.backends.engine import ENGINES_IN_CI, made
+from support.models.published import chat_templates
+from support.servers.appserver import serving
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
 TEMPLATES = [

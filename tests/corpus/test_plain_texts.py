@@ -4,17 +4,17 @@ import re
 
 import pytest
 
-from engine import chat
-from published import chat_templates
-from torchside import need
+from support.backends.engine import chat
+from support.models.published import chat_templates
+from support.models.torchside import need
 
 need("torch", "transformers", "tokenizers")
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from unilect.engines.transformers._reader import Reader
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
+from unilect.engines.transformers.words.reader import Reader
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
 NAME = re.compile(

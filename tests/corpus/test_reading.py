@@ -8,14 +8,14 @@ from functools import cache
 
 import pytest
 
-from published import chat_templates, vocabularies
-from template_answers import ANSWERS, SCHEMAS, Answer, Writer, Writing
-from unilect.events import Event, Finish, TextDelta, fold
+from support.models.published import chat_templates, vocabularies
+from support.models.template_answers import ANSWERS, SCHEMAS, Answer, Writer, Writing
+from support.models.vocabulary import pieces_of, tokens_of
+from unilect.core.events import Event, Finish, TextDelta, fold
+from unilect.core.requests import ChatRequest, FunctionDefinition, Message, Tool
 from unilect.families import FAMILIES, PLAIN, find, name_of, of_template
-from unilect.requests import ChatRequest, FunctionDefinition, Message, Tool
+from unilect.templates.thoughts import find_open_ending
 from unilect.tools.reader import Reader, reading_of
-from unilect.tools.thoughts import find_open_ending
-from vocabulary import pieces_of, tokens_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
 REQUEST = ChatRequest(

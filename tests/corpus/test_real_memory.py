@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine import answer, completion, process
-from published import gemma3, questions
+from support.backends.engine import answer, completion, process
+from support.models.published import gemma3, questions
 from unilect.config.server import ModelConfig
 from unilect.engines.gguf.engine import GgufEngine
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import environments
-from engine import ENGINES, answer, chat
-from published import smollm2_folder
+from support.backends.engine import ENGINES, answer, chat
+from support.common import environments
+from support.models.published import smollm2_folder
 from unilect.config.server import ModelConfig
 from unilect.constraints.normal import normal
 from unilect.constraints.schema import analyse, find_unenforced
@@ -86,7 +86,7 @@ SCHEMAS = {
     "nothing": closed(),
 }  # fmt: skip
 #: What a schema means that says it in a way of its own.
-PLAIN = {"inner definitions": closed(f=listed(closed(k=TEXT)))}
+PLAIN = {"inner definitions": optional("f", f=listed(closed(k=TEXT)))}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-import environments
-from llama_server import llama_server
-from published import questions, smollm2_folder
-from serving import KEY, serve
-from torchside import need
+from support.backends.llama_server import llama_server
+from support.common import environments
+from support.models.published import questions, smollm2_folder
+from support.models.torchside import need
+from support.servers.serving import KEY, serve
 
 pytestmark = [pytest.mark.heavy, environments.may_install]
 TOKENS = 24

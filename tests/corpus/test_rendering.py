@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from published import chat_templates
-from talks import TALKS
-from torchside import need
-from unilect.errors import ConfigError, InvalidRequest
-from unilect.templates import ChatTemplate
+from support.models.published import chat_templates
+from support.models.talks import TALKS
+from support.models.torchside import need
+from unilect.core.errors import ConfigError, InvalidRequest
+from unilect.templates.chat import ChatTemplate
 
 need("torch", "transformers")
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched

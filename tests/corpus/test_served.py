@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from published import chat_templates
-from published_table import PAGE, in_page
-from templated import CALLED, SPOKEN, Engines, Model, body_of, serve_all
-from torchside import need
-from unilect.backend import Capabilities
+from support.models.published import chat_templates
+from support.models.published_table import PAGE, in_page
+from support.models.torchside import need
+from support.servers.templated import CALLED, SPOKEN, Engines, Model, body_of, serve_all
+from unilect.adapt.tools import build_request
+from unilect.api.backend import Capabilities
+from unilect.api.parameters.rules import honours
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest
 from unilect.demo import FOLDER
-from unilect.errors import InvalidRequest
-from unilect.parameters.rules import honours
-from unilect.requests import ChatRequest
-from unilect.routing._tools import build_request
 
 need("torch", "transformers")
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
@@ -88,7 +88,7 @@ def test_prompts_of_transformers_models(served: Engines) -> None:
     """The prompt of each conversation is what transformers' own renderer makes of it, once it is put as the template takes it."""
     from transformers import AutoTokenizer
 
-    from unilect.engines.transformers._reader import Reader
+    from unilect.engines.transformers.words.reader import Reader
 
     tokenizer, wrong = AutoTokenizer.from_pretrained(FOLDER / "hf"), dict[Any, Any]()
     for name, template in chat_templates().items():

@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from deployed import DEPLOY, ROOT, checked
-from serving import serve
+from support.servers.deployed import DEPLOY, ROOT, checked
+from support.servers.serving import serve
 from unilect.config.admin import admin_folders
 from unilect.config.load import load
 

@@ -10,7 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deployed import DEPLOY, ROOT
+from support.servers.deployed import DEPLOY, ROOT
 from unilect.config.load import load
 
 KUBERNETES = "1.34"

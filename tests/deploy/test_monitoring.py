@@ -12,9 +12,9 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployed import DEPLOY, checked
-from serving import serve
-from unilect.routing.registry import Registry
+from support.servers.deployed import DEPLOY, checked
+from support.servers.serving import serve
+from unilect.models.registry import Registry
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of
 from unilect.store.database import Database

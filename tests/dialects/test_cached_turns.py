@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from asking import ask
-from engine import ENGINES_IN_CI
-from serving import KEY, Server
+from support.backends.engine import ENGINES_IN_CI
+from support.clients.asking import ask
+from support.servers.serving import KEY, Server
 
 TURNS = 20
 BLOCK = 64  # tokens; engines keep a prompt in blocks of at most so many

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from asking import ask
-from engine import ENGINES_IN_CI, SOURCES
-from serving import Server, serve
+from support.backends.engine import ENGINES_IN_CI, SOURCES
+from support.clients.asking import ask
+from support.servers.serving import Server, serve
 
 APIS = ("chat", "completions", "responses", "messages")
 KEYS = ("sk-ada", "sk-bob", "sk-cy")

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving, upstream
-from scripted import HELLO, Scripted, scripted, stream_of
-from unilect.backend import Backend, Batches, Capabilities
+from support.backends.scripted import HELLO, Scripted, scripted, stream_of
+from support.servers.appserver import App, serving, upstream
+from unilect.api.backend import Backend, Batches, Capabilities
 from unilect.config.server import Config
-from unilect.events import Finish, TextDelta, Usage
-from unilect.requests import ChatRequest
+from unilect.core.events import Finish, TextDelta, Usage
+from unilect.core.requests import ChatRequest
 
 
 class Recorder(Backend):

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from appserver import App, serving
+from support.servers.appserver import App, serving
 from unilect.testing.echo import Echo, Options, Scripted
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'

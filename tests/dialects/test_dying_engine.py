@@ -10,7 +10,7 @@ import pytest
 from inprocess import Site, site
 from msgspec.structs import replace
 
-from engine import ENGINES_IN_CI, SOURCES
+from support.backends.engine import ENGINES_IN_CI, SOURCES
 from unilect.config.server import Config, ModelConfig
 
 HELLO = [{"role": "user", "content": "Hello!"}]

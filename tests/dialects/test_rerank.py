@@ -11,14 +11,14 @@ import pytest_asyncio
 from aiohttp import ClientSession
 from hypothesis import strategies as st
 
-from appserver import App, serving, serving_models
-from properties import given
-from unilect.backend import Backend, Capabilities
+from support.common.properties import given
+from support.servers.appserver import App, serving, serving_models
+from unilect.api.backend import Backend, Capabilities
 from unilect.config.server import Config
+from unilect.core.errors import ContextLengthExceeded, InvalidRequest
+from unilect.core.ranking import MAX_DOCUMENTS, Ranking, RerankRequest
 from unilect.dialects.rerank import TextsRequest, best_first, decode, encode, left_out
-from unilect.errors import ContextLengthExceeded, InvalidRequest
-from unilect.ranking import MAX_DOCUMENTS, Ranking, RerankRequest
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
 from unilect.testing.echo import Echo
 
 QUERY = "capital of france"

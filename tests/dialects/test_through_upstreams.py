@@ -13,13 +13,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from appserver import App, serving_models
-from llama_server import CONTEXT, llama_server
-from scripted import Exchange, answer, says, scripted
-from serving import KEY, Server
-from unilect.backend import BackendSpec
+from support.backends.llama_server import CONTEXT, llama_server
+from support.backends.scripted import Exchange, answer, says, scripted
+from support.servers.appserver import App, serving_models
+from support.servers.serving import KEY, Server
+from unilect.api.backend import BackendSpec
 from unilect.config.server import Config, ModelConfig
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

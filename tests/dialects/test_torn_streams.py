@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving, upstream
-from responses_client import events, in_memory
-from scripted import DONE, Exchange, chunked, frames, scripted, stream_of
+from support.backends.scripted import DONE, Exchange, chunked, frames, scripted, stream_of
+from support.clients.responses_client import events, in_memory
+from support.servers.appserver import App, serving, upstream
 
 
 def chunk(finish: str | None = None, **fields: Any) -> dict[str, Any]:

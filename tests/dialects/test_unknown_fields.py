@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from appserver import serving
+from support.servers.appserver import serving
 from unilect.testing.echo import Echo
 
 HI = {"messages": [{"role": "user", "content": "Hi"}]}

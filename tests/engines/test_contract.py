@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
-from engine import (
+from support.backends.engine import (
     ENGINES,
     ENGINES_IN_CI,
     TRIES,
@@ -24,19 +24,24 @@ from engine import (
     needs_transformers,
     process,
 )
-from unilect.backend import Backend
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.adapt.emulation import generate
+from unilect.answers.service import Service
+from unilect.api.backend import Backend
+from unilect.core.errors import (
+    BackendUnavailable,
+    ConfigError,
+    ContextLengthExceeded,
+    InvalidRequest,
+)
+from unilect.core.events import Finish, Opaque, Progress, TextDelta, Usage
+from unilect.core.requests import EmbeddingRequest
 from unilect.demo import FOLDER
 from unilect.dialects.openai import completions
 from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.engines.transformers.engine import HfEngine
-from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
-from unilect.events import Finish, Opaque, Progress, TextDelta, Usage
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.requests import EmbeddingRequest
-from unilect.routing._emulation import generate
-from unilect.routing.registry import Model, Registry
-from unilect.routing.service import Service
+from unilect.models.registry import Model, Registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

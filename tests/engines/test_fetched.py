@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from engine import answer, chat
-from unilect import hub
+from support.backends.engine import answer, chat
+from support.common.waiting import until
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
+from unilect.core.errors import BackendUnavailable, ConfigError
 from unilect.demo import MODEL
-from unilect.errors import BackendUnavailable, ConfigError
-from unilect.routing import sources
-from waiting import until
+from unilect.hub import download as hub
+from unilect.models import sources
 
 
 def models(*names: str) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from inprocess import Site, site
 
-import tiny_gguf
-from engine import ENGINES_IN_CI
+from support.backends.engine import ENGINES_IN_CI
+from support.models import tiny_gguf
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import FOLDER
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect.engines.text import PUNCTUATION, REPLACEMENT, Decoder, StopWords
 
 TEXTS = st.text(st.sampled_from("ab é中🙂👩\u200d👩\u200d👧\n "), min_size=1, max_size=20)

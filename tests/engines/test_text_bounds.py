@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from engine import chat, completion
+from support.backends.engine import chat, completion
+from unilect.core.errors import ContextLengthExceeded, InvalidRequest
+from unilect.core.requests import EmbeddingRequest
 from unilect.engines.text_bounds import check_request, check_tokenize, most_bytes
-from unilect.errors import ContextLengthExceeded, InvalidRequest
-from unilect.requests import EmbeddingRequest
 
 CONTEXT = 4096
 MOST = most_bytes(CONTEXT)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect.families._calls import calls_of
 
 TEXT, NULL = {"type": "string"}, {"type": "null"}

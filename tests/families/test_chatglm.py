@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.events import Event, Extra, Finish, TextDelta, ToolCallDelta, fold
+from support.common.properties import given
+from unilect.core.events import Event, Extra, Finish, TextDelta, ToolCallDelta, fold
+from unilect.core.requests import FunctionCall, FunctionDefinition, Tool
 from unilect.families.chatglm import IN_TURNS, read_arguments, system_text, write_call
-from unilect.requests import FunctionCall, FunctionDefinition, Tool
 from unilect.tools.reader import Reader, Reading
 
 literals = st.recursive(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect import families
-from unilect.events import Choice, TextDelta, fold
+from unilect.core.events import Choice, TextDelta, fold
+from unilect.core.requests import FunctionCall, FunctionDefinition, Message, MessageToolCall, Tool
 from unilect.families import PLAIN
-from unilect.requests import FunctionCall, FunctionDefinition, Message, MessageToolCall, Tool
-from unilect.templates import find as template
+from unilect.templates.chat import find as template
 from unilect.tools.conversation import rewrite_as_text
 from unilect.tools.reader import Reading
 

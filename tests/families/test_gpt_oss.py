@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta, fold
+from unilect.core.events import Event, ReasoningDelta, TextDelta, ToolCallDelta, fold
 from unilect.families import find
 from unilect.tools.reader import Reading
 

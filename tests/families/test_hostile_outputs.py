@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from effort import effort_s
-from unilect.events import Event, fold
+from support.common.effort import effort_s
+from unilect.core.events import Event, fold
 from unilect.families import FAMILIES as ALL
 from unilect.families import Family
 from unilect.families.chatglm import IN_TURNS

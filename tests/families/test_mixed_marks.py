@@ -7,9 +7,9 @@ import pytest
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from effort import effort_s
-from properties import given
-from unilect.events import Event, fold
+from support.common.effort import effort_s
+from support.common.properties import given
+from unilect.core.events import Event, fold
 from unilect.families import FAMILIES as ALL
 from unilect.families import PLAIN
 from unilect.families.chatglm import IN_TURNS

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.events import Choice, TextDelta, ToolCallDelta, fold
+from support.common.properties import given
+from unilect.core.events import Choice, TextDelta, ToolCallDelta, fold
 from unilect.families import Family, MarkScanner, find, has_begun, of_template, thoughts_of
 
 HERMES, MISTRAL, LLAMA3, GLM, PHI, DEEPSEEK = map(

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import environments
-from environments import Recipe
-from loopback import free_port
+from support.backends.loopback import free_port
+from support.common import environments
+from support.common.environments import Recipe
 from unilect import demo
 
 #: the newest release, and the newest of what it was written for: with pydantic 2 its streams are empty, with transformers 5

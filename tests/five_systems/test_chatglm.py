@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import tiny_chatglm
-from appserver import HI, App, chunks, serving
-from tiny_chatglm import AGAIN, OBSERVATION, need_library
+from support.models import tiny_chatglm
+from support.models.tiny_chatglm import AGAIN, OBSERVATION, need_library
+from support.servers.appserver import HI, App, chunks, serving
 from unilect.config.server import Config, ModelConfig
+from unilect.core.requests import ChatRequest
 from unilect.dialects.openai import chat as openai_chat
 from unilect.engines.chatglm._request import turns
 from unilect.engines.chatglm.engine import ChatglmEngine
-from unilect.requests import ChatRequest
 
 WEATHER = {
     "type": "function",

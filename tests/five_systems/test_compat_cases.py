@@ -12,15 +12,15 @@ import msgspec
 import openai
 import pytest
 
-from asking import ask
-from certificates import certificate, needs_openssl
-from serving import Server, serve
-from torchside import need
-from unilect import templates
+from support.clients.asking import ask
+from support.common.certificates import certificate, needs_openssl
+from support.models.torchside import need
+from support.servers.serving import Server, serve
 from unilect.cli._compat import Setup, setup
 from unilect.config.server import ModelConfig
+from unilect.core.requests import Message
 from unilect.demo import FOLDER
-from unilect.requests import Message
+from unilect.templates import chat as templates
 
 ASSISTANT = [
     Message("system", "You are an assistant."),

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from engine import ENGINES_IN_CI, SOURCES
-from llama_server import llama_server
-from serving import Server, serve
+from support.backends.engine import ENGINES_IN_CI, SOURCES
+from support.backends.llama_server import llama_server
+from support.servers.serving import Server, serve
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 Shell: TypeAlias = Callable[[str], Any]

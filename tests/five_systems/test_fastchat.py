@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving, upstream
-from configured import merged
-from engine import engine
-from fastchat import HELLO, FakeFastChat, fake_fastchat, frame, used
+from support.backends.engine import engine
+from support.backends.fastchat import HELLO, FakeFastChat, fake_fastchat, frame, used
+from support.servers.appserver import App, serving, upstream
+from support.servers.configured import merged
 from unilect.cli._commands import _rename
 from unilect.config.server import Config, ModelConfig
 from unilect.dialects.fastchat._workers import Registration, Status, Workers
 from unilect.http.client import HttpServer
-from unilect.routing.registry import Registry
+from unilect.models.registry import Registry
 from unilect.upstreams.fastchat.backend import Controller, FastChatUpstream
 from unilect.web import streaming
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 
-import environments
 from five_systems import fastchat_client
 from five_systems.real_fastchat import MODEL, Process, stopping
-from serving import Server, serve
+from support.common import environments
+from support.servers.serving import Server, serve
 
 CONFIG = """
 dialect = "fastchat"

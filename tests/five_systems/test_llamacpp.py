@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from appserver import HI, App, serving
-from scripted import Scripted, frames, scripted, stream_of
-from unilect.backend import BackendSpec
+from support.backends.scripted import Scripted, frames, scripted, stream_of
+from support.backends.wires import replay
+from support.servers.appserver import HI, App, serving
+from unilect.api.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.upstreams.llamacpp.backend import backend
-from wires import replay
 
 PROMPT = (
     "A chat between a curious user and an artificial intelligence assistant. "

@@ -2,8 +2,8 @@
 
 import pytest
 
-from unilect import templates
-from unilect.requests import Message
+from unilect.core.requests import Message
+from unilect.templates import chat as templates
 
 TALK = [
     Message("system", "S."),

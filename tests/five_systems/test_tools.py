@@ -14,20 +14,20 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-import tiny_chatglm
-from appserver import App, chunks, serving
-from engine import TRIES, engine, needs_transformers
-from fastchat import fake_fastchat, frame, used
-from llama_server import llama_server
-from scripted import Exchange, answer, frames, scripted, stream_of
-from unilect.backend import BackendSpec
+from support.backends.engine import TRIES, engine, needs_transformers
+from support.backends.fastchat import fake_fastchat, frame, used
+from support.backends.llama_server import llama_server
+from support.backends.scripted import Exchange, answer, frames, scripted, stream_of
+from support.backends.wires import replay
+from support.models import tiny_chatglm
+from support.servers.appserver import App, chunks, serving
+from unilect.api.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.engines.chatglm.engine import ChatglmEngine
 from unilect.http.client import HttpServer
 from unilect.upstreams.fastchat.backend import Controller, FastChatUpstream
 from unilect.upstreams.llamacpp.backend import backend as llamacpp
 from unilect.upstreams.openai.backend import backend as openai
-from wires import replay
 
 WEATHER: Any = {
     "type": "function",

@@ -14,31 +14,32 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from clusters import need_serve
+from support.servers.clusters import need_serve
 
 need_serve()
 
 import grpc
 from ray.exceptions import ActorUnavailableError
 
-from unilect import frames
-from unilect.backend import Capabilities, Description, NativeFacts
+from unilect.api.backend import Capabilities, Description, NativeFacts
 from unilect.config.fleet import FleetConfig
 from unilect.config.model import ModelConfig
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
     EngineDied,
     UnilectError,
 )
-from unilect.events import Event
-from unilect.fleet import _child, _rollout, wire
-from unilect.fleet._link import Link
-from unilect.fleet._nodes import Nodes
+from unilect.core.events import Event
+from unilect.core.requests import EmbeddingRequest, Embeddings
+from unilect.fleet import wire
 from unilect.fleet.backend import RayBackend
-from unilect.requests import EmbeddingRequest, Embeddings
+from unilect.fleet.driver import child, rollout
+from unilect.fleet.driver.nodes import Nodes
+from unilect.fleet.link import Link
 from unilect.testing import chat
+from unilect.wire import frames
 
 NODE = "n1"
 Replica = Callable[[frames.Call], AsyncIterator[bytes]]
@@ -120,13 +121,13 @@ class Connection:
         """Serve."""
         if self.alive:
             return
-        middle = object.__new__(_child.Middle)
+        middle = object.__new__(child.Middle)
         middle._models, middle._locks, middle._looks, middle._offers = {}, {}, {}, None
         middle._nodes = Nodes(asyncio.get_running_loop(), "own")
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.append(writer)
-            await frames.serve(reader, writer, middle._answer, _child._meaning)
+            await frames.serve(reader, writer, middle._answer, child._meaning)
 
         self._server = await asyncio.start_unix_server(serve, self.socket_path)
         self.starts, self.alive = self.starts + 1, True
@@ -171,7 +172,7 @@ async def made(
         rigs.append(Rig(tmp_path, **config))
         return rigs[-1]
 
-    monkeypatch.setattr(_rollout, "bring", bring)
+    monkeypatch.setattr(rollout, "bring", bring)
     yield of
     for rig in rigs:
         if rig.child.alive:
@@ -215,7 +216,7 @@ async def test_a_model_that_is_removed(
     made: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that waits for a replica of a model that was taken off the cluster is told so, though the removal waits for other answers."""
-    monkeypatch.setattr(_child, "LOOK_S", 0.001)
+    monkeypatch.setattr(child, "LOOK_S", 0.001)
     gone, looks = False, list[str]()
 
     def is_gone(model: str) -> bool:
@@ -224,7 +225,7 @@ async def test_a_model_that_is_removed(
         was, gone = gone, True
         return was
 
-    monkeypatch.setattr(_rollout, "is_gone", is_gone)
+    monkeypatch.setattr(rollout, "is_gone", is_gone)
     rig = made()
     rig.replicas.replica = nobody
 
@@ -257,7 +258,7 @@ async def test_settings_of_another_gateway(
         told.append(deployment)
         return rig.replicas
 
-    monkeypatch.setattr(_rollout, "bring", bring)
+    monkeypatch.setattr(rollout, "bring", bring)
     rig = made()
     await rig.backend.restore()
     assert [] == told
@@ -310,7 +311,7 @@ async def test_a_connection_that_is_lost_at_the_start(made: Callable[..., Rig]) 
 def test_what_grpc_says(code: grpc.StatusCode, kind: type[UnilectError]) -> None:
     """A connection of gRPC that breaks is a death; any other error is named by its code, and its details are for the operator."""
     empty = grpc.aio.Metadata()
-    error = _child._meaning(grpc.aio.AioRpcError(code, empty, empty, "of 10.0.0.1"))
+    error = child._meaning(grpc.aio.AioRpcError(code, empty, empty, "of 10.0.0.1"))
 
     assert type(error) is kind
     assert "10.0.0.1" not in error.message

@@ -1,4 +1,4 @@
-"""Tests of unilect.fleet._rollout.bring against a Serve of this module: which settings it is left with, whatever fails or comes in between."""
+"""Tests of unilect.fleet.driver.rollout.bring against a Serve of this module: which settings it is left with, whatever fails or comes in between."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,15 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from clusters import need_serve
+from support.servers.clusters import need_serve
 
 need_serve()
 
 from ray import serve
 
-from unilect.errors import BackendUnavailable
-from unilect.fleet import _rollout, wire
-from unilect.fleet._rollout import Told, bring
+from unilect.core.errors import BackendUnavailable
+from unilect.fleet import wire
+from unilect.fleet.driver import rollout
+from unilect.fleet.driver.rollout import Told, bring
 
 LOADED, FAILED, NO_ROOM = 1, 2, 3
 
@@ -37,14 +38,14 @@ class Serve:
         self.in_between: Callable[[], None] = lambda: None
 
     def tell(self, made: wire.Deployment, told: Told) -> None:
-        """As `_rollout._tell`: the same version changes nothing."""
+        """As `rollout._tell`: the same version changes nothing."""
         self.log.append(made.threads)
         if self.state in (None, "DELETING") or told.version != self.told.version:
             self.state = "DEPLOYING"
         self.told = told
 
     def look(self, _: str) -> str | None:
-        """As `_rollout.state`: each look finds the model one step further."""
+        """As `rollout.state`: each look finds the model one step further."""
         now = self.state
         if now == "DEPLOYING":
             threads = wire.read(wire.Deployment, msgspec.Raw(self.told.body)).threads
@@ -62,12 +63,12 @@ class Serve:
 def there(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """A Serve without any model."""
     made = Serve()
-    monkeypatch.setattr(_rollout, "_tell", made.tell)
-    monkeypatch.setattr(_rollout, "_told", lambda _: made.told)
-    monkeypatch.setattr(_rollout, "state", made.look)
-    monkeypatch.setattr(_rollout, "_why", lambda _: "the file is broken")
-    monkeypatch.setattr(_rollout, "lacking", lambda _: None)
-    monkeypatch.setattr(_rollout, "_LOOK_S", 0.001)
+    monkeypatch.setattr(rollout, "_tell", made.tell)
+    monkeypatch.setattr(rollout, "_told", lambda _: made.told)
+    monkeypatch.setattr(rollout, "state", made.look)
+    monkeypatch.setattr(rollout, "_why", lambda _: "the file is broken")
+    monkeypatch.setattr(rollout, "lacking", lambda _: None)
+    monkeypatch.setattr(rollout, "_LOOK_S", 0.001)
     monkeypatch.setattr(serve, "delete", made.delete)
     monkeypatch.setattr(serve, "get_app_handle", lambda app: app)
     return made

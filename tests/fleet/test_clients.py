@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from results import Results, run
 
-import environments
-from serving import KEY, Server, serve
+from support.common import environments
+from support.servers.serving import KEY, Server, serve
 
 SCRIPTS = environments.SDK
 pytestmark = [pytest.mark.heavy, environments.may_install, pytest.mark.timeout(300)]

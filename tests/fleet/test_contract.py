@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from engine import ENGINES, SOURCES
-from ray_cluster import Node, cluster
-from unilect.backend import Backend
+from support.backends.engine import ENGINES, SOURCES
+from support.servers.ray_cluster import Node, cluster
+from unilect.api.backend import Backend
 from unilect.config.fleet import FleetConfig
 from unilect.config.server import ModelConfig
-from unilect.events import TextDelta, Usage
-from unilect.routing import sources
+from unilect.core.events import TextDelta, Usage
+from unilect.models import sources
 from unilect.testing import chat, check_backend
 
 pytestmark = pytest.mark.heavy

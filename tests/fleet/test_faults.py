@@ -17,8 +17,8 @@ import pytest
 import pytest_asyncio
 from inprocess import Site, site, until
 
-from fleet_load import STREAMS, holds, seen_so_many, stories, story
-from ray_cluster import engines_of, is_at_work, replicas_of
+from support.servers.fleet_load import STREAMS, holds, seen_so_many, stories, story
+from support.servers.ray_cluster import engines_of, is_at_work, replicas_of
 from unilect.config.model import Replicas
 from unilect.config.server import Config, ModelConfig
 

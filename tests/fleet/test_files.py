@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilect.config.model import ModelConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 from unilect.fleet import files
 from unilect.fleet.files import Cache, Digests, File, Item, absolute, key_of, named_by, placed
 

@@ -16,13 +16,13 @@ import pytest_asyncio
 from inprocess import Site, until
 from ledger_clients import rows_of
 
-from fleet_load import STREAMS, seen_so_many, stories, story
-from postgresql import PostgreSQL
-from ray_cluster import Node, cluster, engines_of, is_at_work
-from redis_server import RedisServer
-from serving import Server, serve
+from support.servers.fleet_load import STREAMS, seen_so_many, stories, story
+from support.servers.postgresql import PostgreSQL
+from support.servers.ray_cluster import Node, cluster, engines_of, is_at_work
+from support.servers.redis_server import RedisServer
+from support.servers.serving import Server, serve
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.demo import MODEL
-from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 

@@ -11,8 +11,8 @@ import pytest_asyncio
 from inprocess import Site, site
 from namespaces import ADDRESSES, Namespaces, namespaces, why_not
 
-from fleet_load import Told, holds, seen_so_many, stories
-from ray_cluster import Node, engines_of, free_port, is_at_work, running
+from support.servers.fleet_load import Told, holds, seen_so_many, stories
+from support.servers.ray_cluster import Node, engines_of, free_port, is_at_work, running
 from unilect.config.fleet import FleetConfig
 from unilect.config.server import Config, ModelConfig
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 from unilect.fleet import token
 
 GOOD = "a" * 32

@@ -11,15 +11,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from unilect import frames
-from unilect.backend import Adapter, Capabilities, Description, NativeFacts
-from unilect.errors import BackendError, UnilectError
-from unilect.events import TextDelta
+from unilect.api.backend import Adapter, Capabilities, Description, NativeFacts
+from unilect.core.errors import BackendError, UnilectError
+from unilect.core.events import TextDelta
+from unilect.core.ranking import Document, Ranking, RerankRequest
+from unilect.core.requests import ChatRequest, EmbeddingRequest, Embeddings
 from unilect.fleet import wire
 from unilect.fleet.files import File, Item
-from unilect.ranking import Document, Ranking, RerankRequest
-from unilect.requests import ChatRequest, EmbeddingRequest, Embeddings
 from unilect.testing import chat, completion
+from unilect.wire import frames
 
 TEXT = "中🙂\u2028\x00 \ud7ff"
 CHAT: dict[str, Any] = {

@@ -16,9 +16,9 @@ import psutil
 import pytest
 import yarl
 
-import tiny_gguf
-from engine import SOURCES
-from serving import KEY, Server, serve
+from support.backends.engine import SOURCES
+from support.models import tiny_gguf
+from support.servers.serving import KEY, Server, serve
 from unilect.demo import FOLDER
 
 AT_ONCE = 8

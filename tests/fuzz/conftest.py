@@ -8,8 +8,8 @@ import pytest
 from attack import Attacker, Target, attacked
 from hypothesis import HealthCheck, Phase, settings
 
-from engine import ENGINES, ENGINES_IN_CI
-from serving import Server
+from support.backends.engine import ENGINES, ENGINES_IN_CI
+from support.servers.serving import Server
 
 settings.register_profile(
     "ci",

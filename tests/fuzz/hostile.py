@@ -19,11 +19,11 @@ import msgspec
 import worst
 from msgspec import inspect
 
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.requests import Request
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
+from unilect.core.requests import Request
+from unilect.models.registry import Registry
 from unilect.server.app import all_routes
 from unilect.web.site import Site
 

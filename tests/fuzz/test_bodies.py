@@ -16,7 +16,7 @@ import pytest
 from attack import Reply, Request, Target, assert_sound, many
 from sound import ADAPTERS, ASKED, IN_QUERY, OF_APIS, OF_OPENAI, QUERIES, VALID
 
-from engine import THOROUGH
+from support.backends.engine import THOROUGH
 
 #: How many bodies; on demand so many at either kind of endpoints.
 BODIES = {"openai": 400, "apis": 1200} if THOROUGH else {"openai": 100, "apis": 300}

@@ -14,21 +14,20 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-import tiny_chatglm
-import tiny_gguf
-from appserver import serving
-from engine import Spy
-from properties import given
-from tiny_chatglm import need_library
-from unilect import frames
+from support.backends.engine import Spy
+from support.common.properties import given
+from support.models import tiny_chatglm, tiny_gguf
+from support.models.tiny_chatglm import need_library
+from support.servers.appserver import serving
+from unilect.api.parameters.support import TOOL_PARAMETERS
 from unilect.config.server import ModelConfig
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.engines.chatglm.engine import ChatglmEngine
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.errors import InvalidRequest
 from unilect.fleet import wire
-from unilect.parameters.support import TOOL_PARAMETERS
-from unilect.requests import ChatRequest, CompletionRequest
 from unilect.testing.echo import CAPABILITIES, Echo, Options
+from unilect.wire import frames
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NAMES = st.sampled_from(["f", "a.b-c_D9", "mcp__" + "x" * 60, "y" * 128])

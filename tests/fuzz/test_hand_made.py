@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from attack import Attacker, Request, Target, assert_sound
 
-from serving import KEY, Server
+from support.servers.serving import KEY, Server
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 HI = '"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1'

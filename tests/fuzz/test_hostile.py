@@ -14,8 +14,8 @@ from hostile import bodies
 from watch import Felt, Watch, watching
 from worst import LONG
 
-from engine import ENGINES_IN_CI, THOROUGH
-from serving import KEY
+from support.backends.engine import ENGINES_IN_CI, THOROUGH
+from support.servers.serving import KEY
 
 #: How many bodies; on demand more, such as 5,000, and then the seconds are held against the promise, too.
 COUNT = int(os.environ.get("UNILECT_HOSTILE", "110" if THOROUGH else "40"))

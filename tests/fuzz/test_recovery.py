@@ -9,8 +9,8 @@ import psutil
 import pytest
 from attack import AT_ONCE, Attacker, Request
 
-from engine import ENGINES_IN_CI, SOURCES
-from serving import KEY, Server, serve
+from support.backends.engine import ENGINES_IN_CI, SOURCES
+from support.servers.serving import KEY, Server, serve
 
 
 def short(name: object) -> Request:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from attack import Attacker, Reply, Request, assert_sound
 
-import tiny_gguf
-from engine import THOROUGH
-from serving import KEY, Server, serve
+from support.backends.engine import THOROUGH
+from support.models import tiny_gguf
+from support.servers.serving import KEY, Server, serve
 
 BODIES = int(os.environ.get("UNILECT_FUZZ", "1600" if THOROUGH else "400"))
 BATCH = 8  # bodies that are under way at the same time

@@ -10,8 +10,8 @@ from attack import TIMEOUT_S, Reply, Request, Target, assert_sound, many
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import THOROUGH, TOGETHER
-from serving import KEY, Server
+from support.backends.engine import THOROUGH, TOGETHER
+from support.servers.serving import KEY, Server
 
 #: Of each operation and mode.
 EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200" if THOROUGH else "100")) // 10)

@@ -4,9 +4,9 @@ import pytest
 
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 from unilect.http.base_url import check_base, root_of
-from unilect.routing import sources
+from unilect.models import sources
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
 from unilect.http.body import ChunkedBody, JsonEnd, ProtocolError
 
 CHUNKED = [

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scripted import STREAM_HEAD, Exchange, answer, chunked, says, scripted
-from unilect.errors import (
+from support.backends.scripted import STREAM_HEAD, Exchange, answer, chunked, says, scripted
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,

@@ -1,13 +1,13 @@
-"""Tests of unilect.http._connection: the parts that need no socket; http/test_client.py has the others."""
+"""Tests of unilect.http.connection: the parts that need no socket; http/test_client.py has the others."""
 
 import asyncio
 
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.http._connection import Connection, parse_head
+from support.common.properties import given
 from unilect.http.body import ProtocolError
+from unilect.http.connection import Connection, parse_head
 
 HEADS = [
     (b"HTTP/1.1 200 OK", (200, {})),

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
+from support.common.properties import given
+from unilect.core.errors import BackendError, ContextLengthExceeded, InvalidRequest
 from unilect.http.error_bodies import clean, missing, parse_error, parse_refusal, too_long
 
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.http._reasons: what the operator is told of a server, and the client is not."""
+"""Tests of unilect.http.reasons: what the operator is told of a server, and the client is not."""
 
 import asyncio
 import ssl
@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from appserver import serving_models
-from certificates import certificate, needs_openssl
-from fastchat import fake_fastchat
-from loopback import free_port
-from scripted import HELLO, Exchange, Script, answer, says, scripted, stream_of
+from support.backends.fastchat import fake_fastchat
+from support.backends.loopback import free_port
+from support.backends.scripted import HELLO, Exchange, Script, answer, says, scripted, stream_of
+from support.common.certificates import certificate, needs_openssl
+from support.servers.appserver import serving_models
 from unilect.config.server import Config, ModelConfig
-from unilect.errors import BackendError, BackendUnreachable, InvalidRequest, UnilectError
+from unilect.core.errors import BackendError, BackendUnreachable, InvalidRequest, UnilectError
 from unilect.http import client as _http
-from unilect.http._reasons import likely_base
 from unilect.http.client import HttpServer
-from unilect.routing import sources
+from unilect.http.reasons import likely_base
+from unilect.models import sources
 
 KEY = "sk-very-secret-key"
 

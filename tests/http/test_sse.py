@@ -5,9 +5,9 @@ import itertools
 import pytest
 from hypothesis import strategies as st
 
-from effort import effort_s
-from properties import given
-from unilect.errors import BackendError
+from support.common.effort import effort_s
+from support.common.properties import given
+from unilect.core.errors import BackendError
 from unilect.http.sse import FrameReader
 
 CASES = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import serve
+from support.servers.serving import serve
 from unilect.cli import _admin
 from unilect.cli import _servers as servers
 from unilect.config.server import process_environment

@@ -12,14 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from reloading import Reloadable
-from scripted import Exchange, answer, scripted
-from serving import Server, serve
+from support.backends.scripted import Exchange, answer, scripted
+from support.common.waiting import until
+from support.servers.reloading import Reloadable
+from support.servers.serving import Server, serve
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.cli._keys import create, revoke
-from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
-from waiting import until
 
 MODELS = """
 [models.m]

@@ -13,17 +13,17 @@ import aiohttp
 import pytest
 from redis.asyncio import Redis
 
-from ledger_rows import DIFFERENCES
-from metered import PROMPT, WHOLE, metered
-from redis_server import redis_server
-from serving import Server, serve
-from unilect.context import Context
-from unilect.gateway import _redis
-from unilect.gateway._redis import RedisCounters
-from unilect.gateway.secret import digest, id_of, new_secret
+from support.common.ledger_rows import DIFFERENCES
+from support.common.waiting import until
+from support.servers.metered import PROMPT, WHOLE, metered
+from support.servers.redis_server import redis_server
+from support.servers.serving import Server, serve
+from unilect.auth.secret import digest, id_of, new_secret
+from unilect.limits import redis as _redis
+from unilect.limits.redis import RedisCounters
+from unilect.runtime.context import Context
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
-from waiting import until
 
 CONFIG = """
 [store]

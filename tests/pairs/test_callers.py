@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from listening import Listening, listening
-from scripted import Exchange, scripted, waits
+from support.backends.scripted import Exchange, scripted, waits
+from support.servers.listening import Listening, listening
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.constraints.checker import Checker
 from unilect.dialects.responses import _kept
-from unilect.routing import sources
-from unilect.routing.registry import Registry
+from unilect.models import sources
+from unilect.models.registry import Registry
 
 LOUD, QUIET = "sk-of-the-loud-one", "sk-of-the-quiet-one"
 #: A helper for constraints, each of which takes it a moment of the processor.

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from loopback import served
-from terminals import PROMPT, Terminal
+from support.backends.loopback import served
+from support.servers.terminals import PROMPT, Terminal
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("UNILECT_")}
 

@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 import pytest
 
-from appserver import HI, serving_models
-from configured import merged
-from terminals import Terminal
+from support.servers.appserver import HI, serving_models
+from support.servers.configured import merged
+from support.servers.terminals import Terminal
 from unilect.cli._compat import setup
 from unilect.config.server import Config
+from unilect.core.errors import ConfigError
 from unilect.demo import MODEL
-from unilect.errors import ConfigError
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
 from unilect.testing.echo import Echo, Options
 
 

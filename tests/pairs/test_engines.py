@@ -10,15 +10,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from callers import of
-from engine import engine, made
-from reloading import Reloadable
-from tiny_child import Tiny
+from support.backends.engine import engine, made
+from support.backends.tiny_child import Tiny
+from support.clients.callers import of
+from support.common.waiting import until
+from support.servers.reloading import Reloadable
+from unilect.core.errors import BackendUnavailable
+from unilect.core.events import Fold
+from unilect.core.requests import ChatRequest, LoraScale, Message
 from unilect.demo import FOLDER, MODEL
-from unilect.errors import BackendUnavailable
-from unilect.events import Fold
-from unilect.requests import ChatRequest, LoraScale, Message
-from waiting import until
 
 PIRATE = str(FOLDER / "lora-pirate.gguf")
 HELLO = [Message("user", "Hello!")]

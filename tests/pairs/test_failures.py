@@ -2,12 +2,12 @@
 
 import asyncio
 
-from appserver import App, chunks, serving, upstream
-from loopback import free_port
-from scripted import answer, delta, frames, says, scripted, stream_of
-from unilect.errors import BackendUnavailable
-from unilect.gateway.failures import Failure
-from unilect.routing.pool import Member
+from support.backends.loopback import free_port
+from support.backends.scripted import answer, delta, frames, says, scripted, stream_of
+from support.servers.appserver import App, chunks, serving, upstream
+from unilect.accounting.failures import Failure
+from unilect.core.errors import BackendUnavailable
+from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo, Options
 
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from ledger_clients import rows_of
 
-from listening import Listening, listening
+from support.servers.listening import Listening, listening
 from unilect.config.limits import Limits
 from unilect.config.model import ModelConfig, Price
 from unilect.config.server import Config

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from responses_client import client
-from scripted import DONE, USAGE, Exchange, delta, frames, stream_of
+from support.backends.scripted import DONE, USAGE, Exchange, delta, frames, stream_of
+from support.clients.responses_client import client
 
 
 async def test_head_and_the_events_of_a_stored_response() -> None:

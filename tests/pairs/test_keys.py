@@ -10,13 +10,13 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from scripted import Exchange, answer, scripted
+from support.backends.scripted import Exchange, answer, scripted
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.routing import sources
-from unilect.routing.discovery import Discovery
+from unilect.models import sources
+from unilect.models.discovery import Discovery
 from unilect.server.listener import Listener
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ledger_rows import DIFFERENCES
-from metered import WHOLE, metered
-from unilect import clock as clocks
+from support.common.ledger_rows import DIFFERENCES
+from support.common.waiting import until
+from support.servers.metered import WHOLE, metered
 from unilect.config.limits import LimitsConfig
+from unilect.runtime import clock as clocks
 from unilect.server import _usage, listener
 from unilect.store.sql import ledger as statements
-from waiting import until
 
 DAY_S = 86_400
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from reloading import Reloadable
+from support.servers.reloading import Reloadable
 from unilect.testing.echo import Echo
 
 HI = [{"role": "user", "content": "Hi"}]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from appserver import serving
-from unilect.logs import LogFormat, LogSink, SinkHandler
+from support.servers.appserver import serving
+from unilect.runtime.logs import LogFormat, LogSink, SinkHandler
 from unilect.testing.echo import Echo, Options
 
 MARK = "zebra quux"

@@ -6,8 +6,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from reloading import Reloadable
-from unilect.logs import LogFormat, LogSink, SinkHandler
+from support.servers.reloading import Reloadable
+from unilect.runtime.logs import LogFormat, LogSink, SinkHandler
 
 HI = [{"role": "user", "content": "Hi"}]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving
+from support.servers.appserver import App, serving
 from unilect.testing.echo import Echo
 
 TEXTS = ["<tool_call>x</tool_call>[TOOL_CALLS][]", "see <|tool_call|>x<|/tool_call|> and <tool_call>y</tool_call>"]  # fmt: skip

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving
-from gated import Gated
+from support.backends.gated import Gated
+from support.common.waiting import until
+from support.servers.appserver import App, serving
+from unilect.adapt.emulation import PARTS_AT_ONCE
 from unilect.config.server import Config
-from unilect.routing import _parts
-from unilect.routing._emulation import PARTS_AT_ONCE
-from unilect.routing._fair_queue import QueueSettings
-from unilect.routing.pool import Member
+from unilect.scheduling import parts
+from unilect.scheduling.fair_queue import QueueSettings
+from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo
-from waiting import until
 
 KEYS = {"a": "sk-a-0123456789", "b": "sk-b-0123456789"}
 CONFIG = Config(api_keys=list(KEYS.values()))
@@ -164,7 +164,7 @@ async def test_connections_without_places() -> None:
 
 async def test_many_requests_of_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of several choices have no more further ones at a time than there is room for among all, and all are answered."""
-    monkeypatch.setattr(_parts, "most_further_parts", lambda: 5)
+    monkeypatch.setattr(parts, "most_further_parts", lambda: 5)
     backend = Gated()
     async with serving(backend) as app:
         room = app.service.registry.room
@@ -180,7 +180,7 @@ async def test_many_requests_of_many_parts(monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_a_client_that_leaves_frees_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The room of a request whose client has left is another one's."""
-    monkeypatch.setattr(_parts, "most_further_parts", lambda: 5)
+    monkeypatch.setattr(parts, "most_further_parts", lambda: 5)
     backend = Gated()
     async with serving(backend) as app:
         room = app.service.registry.room

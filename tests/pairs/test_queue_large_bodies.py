@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving_models
-from gated import Gated
-from scripted import answer, says, scripted
-from unilect.bounds import SMALL_BYTES
+from support.backends.gated import Gated
+from support.backends.scripted import answer, says, scripted
+from support.common.waiting import until
+from support.servers.appserver import App, serving_models
 from unilect.config.server import Config
+from unilect.core.bounds import SMALL_BYTES
 from unilect.http.client import HttpServer
-from unilect.routing._fair_queue import QueueSettings
-from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
+from unilect.scheduling.fair_queue import QueueSettings
+from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo, Options
 from unilect.upstreams.openai.backend import OpenAIUpstream
-from waiting import until
 
 KEYS = {name: f"sk-{name}-0123456789" for name in "abc"}
 TEXT = "x" * (2 * SMALL_BYTES)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 
-from appserver import App, serving, serving_models, upstream
-from loopback import free_port
-from scripted import LIST, answer, says, scripted
-from serving import serve
+from support.backends.loopback import free_port
+from support.backends.scripted import LIST, answer, says, scripted
+from support.servers.appserver import App, serving, serving_models, upstream
+from support.servers.serving import serve
 from unilect.config.server import Config
-from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
+from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo
 
 

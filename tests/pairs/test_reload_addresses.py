@@ -6,8 +6,8 @@ from typing import Any
 
 import aiohttp
 
-from reloading import Reloadable
-from waiting import until
+from support.common.waiting import until
+from support.servers.reloading import Reloadable
 
 CONFIG = """
 port = 0

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from reloading import Reloadable
-from scripted import Exchange, answer, scripted
+from support.backends.scripted import Exchange, answer, scripted
+from support.servers.reloading import Reloadable
 
 TOP = "port = 0\n[store]\nurl = 'sqlite://'\n"
 OWN = '[models.own]\nsource = "echo:"\n'

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from reloading import Reloadable
-from scripted import Exchange, scripted, waits
-from unilect.errors import ReloadRefused
-from waiting import until
+from support.backends.scripted import Exchange, scripted, waits
+from support.common.waiting import until
+from support.servers.reloading import Reloadable
+from unilect.core.errors import ReloadRefused
 
 TOP = "port = 0\n[store]\nurl = 'sqlite://'\n"
 MODEL = "[models.m]\nsource = 'echo:'\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from reloading import Reloadable
-from waiting import until
+from support.common.waiting import until
+from support.servers.reloading import Reloadable
 
 TOP = "port = 0\napi_keys = ['sk-a-key-of-a-test']\nrejoin_s = 30.0\n[store]\nurl = 'sqlite://'\n"
 SLOW = "[models.slow]\nsource = 'echo:'\noptions = { text = '%s', tokens_per_s = 150.0 }\n" % (

@@ -4,11 +4,11 @@ import re
 
 import msgspec
 
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
 from unilect.http.error_bodies import parse_refusal
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.models.registry import Registry
 from unilect.server.app import all_routes
 from unilect.web.site import Site
 

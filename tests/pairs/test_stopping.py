@@ -9,16 +9,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from appserver import upstream
-from reloading import Reloadable
-from scripted import Exchange, Scripted, delta, frames, scripted, stream_of
-from unilect.backend import Backend
-from unilect.routing.registry import Model
+from support.backends.scripted import Exchange, Scripted, delta, frames, scripted, stream_of
+from support.common.waiting import until
+from support.servers.appserver import upstream
+from support.servers.reloading import Reloadable
+from unilect.api.backend import Backend
+from unilect.models.registry import Model
 from unilect.server.app import SITE
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming
 from unilect.web.site import Site
-from waiting import until
 
 SLOW = "options = { tokens_per_s = 0.01 }"
 STOPPED = "The server was stopped before the answer was complete."

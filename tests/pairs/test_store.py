@@ -1,7 +1,7 @@
 """The store with a clock that jumps."""
 
-from unilect import clock as clocks
 from unilect.config.store import StoreConfig
+from unilect.runtime import clock as clocks
 from unilect.store.records import StoredResponse
 from unilect.store.store import Store
 

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from inprocess import Site, site, until
 
-from engine import ENGINES_IN_CI, SOURCES
+from support.backends.engine import ENGINES_IN_CI, SOURCES
 from unilect.config.server import Config, ModelConfig
 
 

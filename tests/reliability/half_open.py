@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from scripted import STREAM_HEAD, Exchange, answer, delta, frames, scripted
+from support.backends.scripted import STREAM_HEAD, Exchange, answer, delta, frames, scripted
 from unilect.config.server import Config, ModelConfig
-from unilect.routing import sources
+from unilect.models import sources
 from unilect.server.listener import Listener
 
 STREAMED, WAITING = "stream", "wait"

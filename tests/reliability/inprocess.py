@@ -8,14 +8,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from engine import process
+from support.backends.engine import process
 from unilect.config.server import Config
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process._suspects import Suspects
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.transformers.engine import HfEngine
-from unilect.routing import sources
-from unilect.routing.registry import Registry
+from unilect.models import sources
+from unilect.models.registry import Registry
 from unilect.server.listener import Listener
 
 PAUSE_S = 0.005

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from serving import Server
+from support.servers.serving import Server
 
 
 @dataclass

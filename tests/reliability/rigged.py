@@ -9,11 +9,11 @@ from typing import Any
 
 import aiohttp
 
-from reloading import Reloadable
-from unilect.context import Context
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.limits import LimitBook
-from unilect.routing.registry import Model
+from support.servers.reloading import Reloadable
+from unilect.accounting.ledger import LedgerBook
+from unilect.limits.limiter import LimitBook
+from unilect.models.registry import Model
+from unilect.runtime.context import Context
 
 TOP = "port = 0\napi_keys = ['one', 'two']\nmetrics_keys = ['three']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"
 

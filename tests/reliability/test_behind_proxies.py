@@ -11,8 +11,8 @@ import pytest
 from test_hand_made import BODY, CHUNKED, CHUNKS, GET, LENGTH, POST, PROBES, SECOND
 from test_http_edge import settled
 
-from proxies import KINDS, Proxy, proxy
-from serving import KEY, Server, serve
+from support.servers.proxies import KINDS, Proxy, proxy
+from support.servers.serving import KEY, Server, serve
 
 CONFIG = f"""
 api_keys = ["{KEY}"]

@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from ledger_clients import Seen, client, rows_of, stream, whole
 
-from postgresql import PostgreSQL
-from redis_server import RedisServer
-from serving import Server, serve
-from unilect.gateway.secret import digest, id_of, new_secret
+from support.servers.postgresql import PostgreSQL
+from support.servers.redis_server import RedisServer
+from support.servers.serving import Server, serve
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 

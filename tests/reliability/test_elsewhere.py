@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 from inprocess import Site, process, site, until
 
-from tiny_child import halted
+from support.backends.tiny_child import halted
 from unilect.config.server import Config, ModelConfig
 from unilect.engines.process.child_process import ChildProcess
-from unilect.routing.pool import Member
+from unilect.scheduling.pool import Member
 
 PLACES = 3
 LONG: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True, "temperature": 0}

@@ -14,8 +14,8 @@ import pytest_asyncio
 from inprocess import Site, site, until
 from msgspec.structs import replace
 
-from engine import ENGINES_IN_CI, SOURCES
-from tiny_child import halted
+from support.backends.engine import ENGINES_IN_CI, SOURCES
+from support.backends.tiny_child import halted
 from unilect.config.server import Config, ModelConfig
 from unilect.engines.process.child_process import MAX_DEATHS
 
@@ -132,7 +132,7 @@ async def test_a_whole_answer_whose_engine_dies(mortal: Site) -> None:
 @on_each_engine
 async def test_engine_dies_with_its_gateway(engine: str) -> None:
     """An engine whose gateway is killed ends by itself, and its socket with it."""
-    from serving import serve
+    from support.servers.serving import serve
 
     with serve_killed(serve, engine) as (pid, folder):
         await until(lambda: gone(pid))

@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving, upstream
-from scripted import HELLO, Exchange, Script, Scripted, answer, delta, frames, scripted, stream_of
+from support.backends.scripted import (
+    HELLO,
+    Exchange,
+    Script,
+    Scripted,
+    answer,
+    delta,
+    frames,
+    scripted,
+    stream_of,
+)
+from support.servers.appserver import App, serving, upstream
 from unilect.config.server import Config
-from unilect.routing.pool import Member
+from unilect.scheduling.pool import Member
 
 KEYS = {"bad": "sk-bad-0123456789abcdef", "good": "sk-good-0123456789abcdef"}
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving_models
+from support.servers.appserver import App, serving_models
 from unilect.config.server import Config, ModelConfig
-from unilect.routing import sources
-from unilect.routing._fair_order import Order, Ticket
-from unilect.routing.registry import Registry
+from unilect.models import sources
+from unilect.models.registry import Registry
+from unilect.scheduling.fair_order import Order, Ticket
 
 KEYS = {"greedy": "sk-greedy-0123456789", "modest": "sk-modest-0123456789"}
 MODEST = ("modest", "second", "third")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from watch import loop_s
 
-from serving import KEY, Server, serve
+from support.servers.serving import KEY, Server, serve
 
 CONFIG = f"""
 api_keys = ["{KEY}"]

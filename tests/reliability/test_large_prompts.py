@@ -7,7 +7,7 @@ import pytest
 from attack import Attacker, Request
 from watch import watching
 
-from serving import KEY, Server, serve
+from support.servers.serving import KEY, Server, serve
 
 CONFIG = f"""
 api_keys = ["{KEY}"]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from inprocess import site, until
 
-from serving import serve
+from support.servers.serving import serve
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import MODEL
 

@@ -14,9 +14,9 @@ from typing import Any
 import openai
 import pytest
 
-from postgresql import POSTGRESQL
-from redis_server import redis_server
-from serving import Server, serve
+from support.servers.postgresql import POSTGRESQL
+from support.servers.redis_server import redis_server
+from support.servers.serving import Server, serve
 
 HI: Any = [{"role": "user", "content": "x" * 20}]
 CONFIG = """

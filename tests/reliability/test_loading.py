@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from inprocess import until
 
-from appserver import App, serving
+from support.servers.appserver import App, serving
+from unilect.core.errors import BackendUnavailable
 from unilect.engines.process import child_process as _process
 from unilect.engines.process.child_process import ChildProcess
-from unilect.errors import BackendUnavailable
 from unilect.testing.echo import Echo, Options
 
 CLIENTS = 20

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from rigged import Rig, rig
 
-from unilect.errors import RequestCancelled, StoreUnavailable
+from support.common.waiting import until
+from unilect.core.errors import RequestCancelled, StoreUnavailable
 from unilect.store.records import LedgerRow
-from waiting import until
 
 _LIMITS = """
 [limits]

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import psutil
 import pytest
 
-from serving import Server, serve
+from support.servers.serving import Server, serve
 
 STREAMS = 50
 SILENT = 100

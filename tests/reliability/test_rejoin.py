@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from inprocess import METRICS_KEY, Site, site, until
 
-from engine import SOURCES
+from support.backends.engine import SOURCES
 from unilect.config.server import Config, ModelConfig
 from unilect.web.rejoining import REJOINED
 

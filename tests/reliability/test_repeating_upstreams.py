@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from appserver import serving, upstream
-from scripted import Exchange, Script, answer, delta, frames, scripted, stream_of
+from support.backends.scripted import Exchange, Script, answer, delta, frames, scripted, stream_of
+from support.servers.appserver import serving, upstream
 from unilect.config.server import Config
-from unilect.routing.pool import Member
+from unilect.scheduling.pool import Member
 
 PROMPT = 'Wolkenkratzer "Brieftaube"\nGrünspecht\tZwiebelfisch \\ Mondkalb'
 SYSTEM = "Apfelstrudel"

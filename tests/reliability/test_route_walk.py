@@ -9,16 +9,16 @@ from typing import Any
 
 import aiohttp
 
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
 from unilect.config.admin import AdminConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.redact import basic
-from unilect.routing import sources
-from unilect.routing.discovery import Discovery
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.models import sources
+from unilect.models.discovery import Discovery
+from unilect.models.registry import Registry
+from unilect.runtime.redact import basic
 from unilect.server.admin import Operated, create_admin
 from unilect.server.app import GUARD, all_routes
 from unilect.server.listener import Listener

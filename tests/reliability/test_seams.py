@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from rigged import TOP, rig
 
-from appserver import upstream
-from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
-from unilect.backend import Batches
-from unilect.errors import RequestCancelled
-from unilect.routing.pool import Member
-from unilect.routing.registry import Model
+from support.backends.scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
+from support.common.waiting import until
+from support.servers.appserver import upstream
+from unilect.api.backend import Batches
+from unilect.core.errors import RequestCancelled
+from unilect.models.registry import Model
+from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo
-from waiting import until
 
 PRICED = "price = { prompt = 1.0, completion = 1.0 }\n"
 

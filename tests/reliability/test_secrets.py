@@ -15,11 +15,11 @@ import psutil
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
-import tiny_gguf
-from loopback import free_port, served
-from postgresql import POSTGRESQL
-from redis_server import RedisServer, redis_server
-from serving import Server, serve
+from support.backends.loopback import free_port, served
+from support.models import tiny_gguf
+from support.servers.postgresql import POSTGRESQL
+from support.servers.redis_server import RedisServer, redis_server
+from support.servers.serving import Server, serve
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel")
 #: What nobody but who sent it may see again; the base64 of the image is such a text, too.

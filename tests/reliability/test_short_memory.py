@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from torchside import need
+from support.models.torchside import need
 
 need("torch", "transformers", "llguidance", "safetensors")
 
-from engine import answer, chat, completion
+from support.backends.engine import answer, chat, completion
 from unilect.config.model import RopeScaling
 from unilect.config.server import ModelConfig
+from unilect.core.errors import OutOfMemory
 from unilect.demo import FOLDER
 from unilect.engines.process.memory import free_bytes
 from unilect.engines.transformers.engine import HfEngine
-from unilect.errors import OutOfMemory
 
 TOKEN_BYTES = 1280 * 4
 ROWS, LENGTH, SPARE_BYTES = 32, 260, 30 * 2**20

@@ -18,15 +18,15 @@ import pytest
 import pytest_asyncio
 from inprocess import Site, site, until
 
-from engine import ENGINES_IN_CI, IN_CI, SOURCES
-from llama_server import llama_server
-from unilect.backend import Batches
+from support.backends.engine import ENGINES_IN_CI, IN_CI, SOURCES
+from support.backends.llama_server import llama_server
+from unilect.answers import resume
+from unilect.answers.resume import Told
+from unilect.api.backend import Batches
 from unilect.config.server import Config, ModelConfig
-from unilect.errors import UnilectError
-from unilect.events import tells
-from unilect.requests import ChatRequest, CompletionRequest
-from unilect.routing import _resume
-from unilect.routing._resume import Told
+from unilect.core.errors import UnilectError
+from unilect.core.events import tells
+from unilect.core.requests import ChatRequest, CompletionRequest
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "20" if IN_CI else "6"))
 TOKENS = 240
@@ -253,7 +253,7 @@ async def test_an_engine_that_is_given_the_text(
     mortal: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where an engine makes another answer it goes on with the text: at the seam nothing is missing or told twice, and all tokens are made."""
-    monkeypatch.setattr(_resume, "filter_replay", another)
+    monkeypatch.setattr(resume, "filter_replay", another)
     can = mortal.registry.get(None).pool.members[0].backend.capabilities
     asked_for = what_is_asked(mortal, monkeypatch)
     number = 0

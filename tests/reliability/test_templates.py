@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from inprocess import site
 
-from engine import ENGINES_IN_CI, SOURCES, made
+from support.backends.engine import ENGINES_IN_CI, SOURCES, made
 from unilect.config.server import Config, ModelConfig
-from unilect.errors import BackendUnavailable
+from unilect.core.errors import BackendUnavailable
 
 #: A loop of ten thousand million steps.
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

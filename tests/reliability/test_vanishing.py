@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from namespaces import SERVER_ADDRESS, namespaces, why_not
 
-from certificates import certificate, needs_openssl
+from support.common.certificates import certificate, needs_openssl
 
 CI = os.environ.get("CI") == "true"
 CLIENTS = 25  # that stream, and as many that wait

@@ -9,19 +9,19 @@ import aiohttp
 import pytest
 from ledger_clients import rows_of
 
-from unilect.backend import Backend, Batches, Capabilities
+from unilect.api.backend import Backend, Batches, Capabilities
+from unilect.api.parameters.support import declare_support, names
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.events import Finish, Progress, TextDelta, Usage
-from unilect.gateway import _counters
-from unilect.gateway import limits as limits_module
-from unilect.gateway._counters import Claim, MemoryCounters
-from unilect.parameters.support import declare_support, names
-from unilect.ranking import Ranking, RerankRequest
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
-from unilect.routing.registry import Model, Registry
+from unilect.core.events import Finish, Progress, TextDelta, Usage
+from unilect.core.ranking import Ranking, RerankRequest
+from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
+from unilect.limits import counters
+from unilect.limits import limiter as limits_module
+from unilect.limits.counters import Claim, MemoryCounters
+from unilect.models.registry import Model, Registry
 from unilect.server.listener import Listener
 from unilect.testing.echo import Echo, Options
 
@@ -119,7 +119,7 @@ class Gateway:
 @pytest.fixture
 async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
     """A server on loopback."""
-    for module in (_counters, limits_module):
+    for module in (counters, limits_module):
         monkeypatch.setattr(module, "MemoryCounters", Recording)
     store = f"sqlite:///{tmp_path / 'unilect.db'}"
     config = Config(

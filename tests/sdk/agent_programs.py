@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 from relay import Asked, closed_door, relay
 
-import environments
-from serving import KEY, Server
+from support.common import environments
+from support.servers.serving import KEY, Server
 
 PAGES = environments.ROOT / "docs" / "clients"
 CODEX = "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"

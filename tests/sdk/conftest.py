@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from litellm_proxy import Proxy
 
-from serving import Server
+from support.servers.serving import Server
 
 
 @pytest.fixture(scope="session")

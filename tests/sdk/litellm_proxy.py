@@ -10,10 +10,10 @@ import subprocess
 import threading
 from pathlib import Path
 
-import environments
-from environments import Recipe
-from loopback import free_port
-from serving import KEY, Server
+from support.backends.loopback import free_port
+from support.common import environments
+from support.common.environments import Recipe
+from support.servers.serving import KEY, Server
 
 LITELLM = Recipe(("litellm[proxy]>=1.106",))
 START_TIMEOUT_S = 120.0

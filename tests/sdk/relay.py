@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import ClientSession, ClientTimeout, web
 
-from loopback import served
+from support.backends.loopback import served
 
 _OF_ONE_HOP = ("connection", "transfer-encoding", "content-length", "host")
 

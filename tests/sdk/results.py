@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from serving import KEY, Server
+from support.servers.serving import KEY, Server
 
 KNOWLEDGE = True  # the bundled model knows what it should
 TIMEOUT_S = 120

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from results import Results, assert_passed, run
 
-import environments
-from engine import SOURCES, needs_transformers
-from environments import LANGCHAIN, Recipe
-from serving import Server
+from support.backends.engine import SOURCES, needs_transformers
+from support.common import environments
+from support.common.environments import LANGCHAIN, Recipe
+from support.servers.serving import Server
 
 pytestmark = [pytest.mark.heavy, environments.may_install, needs_transformers]
 HERE = Path(__file__).parent

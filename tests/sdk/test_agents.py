@@ -16,8 +16,8 @@ import agent_programs
 import pytest
 from agent_programs import CLAUDE, CODEX, CONTINUE, OPENCODE, Run, Setup
 
-import environments
-from serving import KEY, serve
+from support.common import environments
+from support.servers.serving import KEY, serve
 
 pytestmark = [pytest.mark.heavy, environments.may_install]
 BEFORE, AFTER = "the colour is red\n", "the colour is blue\n"

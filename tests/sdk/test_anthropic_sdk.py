@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from results import Results, assert_passed, run
 
-import environments
-from engine import ENGINES_IN_CI
-from serving import Server
+from support.backends.engine import ENGINES_IN_CI
+from support.common import environments
+from support.servers.serving import Server
 
 FOLDER = Path(__file__).parent
 PYTHON, NODE = FOLDER / "anthropic_client.py", FOLDER / "anthropic_client.mjs"

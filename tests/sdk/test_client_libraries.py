@@ -13,9 +13,9 @@ from checks import DIALECTS, of_openai
 from litellm_proxy import LITELLM, Proxy
 from results import Results, assert_passed, run
 
-import environments
-from environments import LANGCHAIN, OPENAI, Recipe
-from serving import KEY, Server, serve
+from support.common import environments
+from support.common.environments import LANGCHAIN, OPENAI, Recipe
+from support.servers.serving import KEY, Server, serve
 
 pytestmark = [pytest.mark.heavy, environments.may_install]
 LIBRARIES = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import environments
-from serving import serve
+from support.common import environments
+from support.servers.serving import serve
 
 pytestmark = [pytest.mark.heavy, environments.may_install]
 SCRIPT = Path(__file__).parent / "anthropic_limits_client.py"

@@ -8,8 +8,8 @@ import openai
 import pytest
 from litellm_proxy import Proxy
 
-import environments
-from serving import KEY, Server, serve
+from support.common import environments
+from support.servers.serving import KEY, Server, serve
 
 pytestmark = [pytest.mark.heavy, environments.may_install]
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]

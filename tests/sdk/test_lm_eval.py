@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import environments
-import f32_gguf
-from environments import Recipe
-from serving import KEY, serve
+from support.common import environments
+from support.common.environments import Recipe
+from support.models import f32_gguf
+from support.servers.serving import KEY, serve
 from unilect.demo import FOLDER
 
 pytestmark = [pytest.mark.heavy, environments.may_install]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from results import KNOWLEDGE, Results, assert_passed, run
 
-import environments
-from engine import ENGINES_IN_CI
-from serving import Server
+from support.backends.engine import ENGINES_IN_CI
+from support.common import environments
+from support.servers.serving import Server
 
 SCRIPT = Path(__file__).parent / "node_client.mjs"
 pytestmark = [pytest.mark.heavy, environments.may_install]

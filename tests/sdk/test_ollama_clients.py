@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from results import Results, assert_passed, run
 
-import environments
-from engine import ENGINES_IN_CI
-from environments import Recipe
-from serving import Server
+from support.backends.engine import ENGINES_IN_CI
+from support.common import environments
+from support.common.environments import Recipe
+from support.servers.serving import Server
 
 pytestmark = [pytest.mark.heavy, environments.may_install]
 HERE = Path(__file__).parent

@@ -7,9 +7,9 @@ import pytest
 import python_client
 from results import KNOWLEDGE, Results, assert_passed, run
 
-import environments
-from engine import ENGINES_IN_CI
-from serving import Server
+from support.backends.engine import ENGINES_IN_CI
+from support.common import environments
+from support.servers.serving import Server
 
 SCRIPT = Path(python_client.__file__)
 pytestmark = environments.may_install

@@ -13,12 +13,11 @@ import pytest
 from litellm_proxy import LITELLM
 from results import Results, assert_passed, run
 
-import environments
-import tiny_gguf
-import tiny_reranker
-from engine import needs_transformers
-from environments import Recipe
-from serving import KEY, serve
+from support.backends.engine import needs_transformers
+from support.common import environments
+from support.common.environments import Recipe
+from support.models import tiny_gguf, tiny_reranker
+from support.servers.serving import KEY, serve
 
 pytestmark = [pytest.mark.heavy, environments.may_install, needs_transformers]
 LIBRARIES = {"cohere": Recipe(("cohere==7.3.1",)), "litellm_rerank": LITELLM}

@@ -17,17 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripted import Exchange, answer, scripted
+from support.backends.scripted import Exchange, answer, scripted
 from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
+from unilect.core.errors import ConfigError, InvalidRequest
 from unilect.demo import MODEL
 from unilect.engines.process.child_process import MAX_DEATHS, ChildProcess
-from unilect.errors import ConfigError, InvalidRequest
-from unilect.routing import sources
-from unilect.routing.discovery import Discovery
-from unilect.routing.registry import Registry
+from unilect.models import sources
+from unilect.models.discovery import Discovery
+from unilect.models.registry import Registry
 from unilect.server._admin_keys import NewKey, body_of
 from unilect.server.listener import Listener
 from unilect.server.reload import Reloader, Source

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from appserver import App, chunks, serving
-from engine import Spy
+from support.backends.engine import Spy
+from support.servers.appserver import App, chunks, serving
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.models.registry import Registry
 from unilect.server.app import all_routes
 from unilect.web.site import Site
 

@@ -10,7 +10,7 @@ from unilect.config.model import ModelConfig, Replicas
 from unilect.config.otel import OtelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 from unilect.server._changes import check_fixed, compare, same_backends
 
 #: Another value of each option that is not among those that change while the server runs.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from certificates import certificate, needs_openssl
-from unilect.bounds import most_background, most_further_parts
+from support.common.certificates import certificate, needs_openssl
+from unilect.core.bounds import most_background, most_further_parts
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import (
     DISCARDED_BYTES,

@@ -9,12 +9,12 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
 from unilect.config.server import Config
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.routing import sources
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.models import sources
+from unilect.models.registry import Registry
 from unilect.server import listener
 from unilect.server._direct import Direct
 from unilect.server.app import GUARD, all_routes, create_app

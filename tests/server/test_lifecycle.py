@@ -24,7 +24,7 @@ import psutil
 import pytest
 from aiohttp import web
 
-from loopback import served
+from support.backends.loopback import served
 
 STARTS_S = 60.0
 CHUNK = {"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}

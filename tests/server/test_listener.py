@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from certificates import certificate, needs_openssl, openssl
+from support.common.certificates import certificate, needs_openssl, openssl
 from unilect.config.server import Config, ListenerConfig
-from unilect.errors import ConfigError
-from unilect.routing import sources
+from unilect.core.errors import ConfigError
+from unilect.models import sources
 from unilect.server.listener import Listener
 
 HI = [{"role": "user", "content": "Hello!"}]

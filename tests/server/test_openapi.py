@@ -8,12 +8,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from unilect.errors import UnilectError
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.requests import RAW_FIELDS
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
+from unilect.core.errors import UnilectError
+from unilect.core.requests import RAW_FIELDS
+from unilect.models.registry import Registry
 from unilect.server._openapi import docs_page, openapi
 from unilect.server.app import all_routes
 from unilect.web.route import Route

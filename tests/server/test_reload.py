@@ -15,24 +15,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certificates import certificate, needs_openssl
-from engine import chat, process
-from reloading import Reloadable
-from scripted import Exchange, answer, scripted
+from support.backends.engine import chat, process
+from support.backends.scripted import Exchange, answer, scripted
+from support.common.certificates import certificate, needs_openssl
+from support.common.waiting import until
+from support.servers.reloading import Reloadable
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
 from unilect.config import load as config_load
 from unilect.config.server import Config
-from unilect.errors import BackendUnavailable, ModelNotFound, ReloadRefused
-from unilect.events import TextDelta
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.routing import sources
-from unilect.routing.discovery import Discovery
-from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry
-from unilect.routing.service import Service
+from unilect.core.errors import BackendUnavailable, ModelNotFound, ReloadRefused
+from unilect.core.events import TextDelta
+from unilect.models import sources
+from unilect.models.discovery import Discovery
+from unilect.models.registry import Model, Registry
+from unilect.scheduling.pool import Member
 from unilect.server.reload import Reloader, Source
 from unilect.testing.echo import Echo
-from waiting import until
 
 HI = [{"role": "user", "content": "Hi"}]
 TOP = "port = 0\n[store]\nurl = 'sqlite://'\n"

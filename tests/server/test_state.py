@@ -13,17 +13,17 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from appserver import serving
-from deployed import checked
-from loopback import free_port
-from scripted import HELLO, answer, says, scripted, stream_of
+from support.backends.loopback import free_port
+from support.backends.scripted import HELLO, answer, says, scripted, stream_of
+from support.servers.appserver import serving
+from support.servers.deployed import checked
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 from unilect.http.client import HttpServer
-from unilect.routing import sources
-from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry
+from unilect.models import sources
+from unilect.models.registry import Model, Registry
+from unilect.scheduling.pool import Member
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of
 from unilect.server.listener import Listener

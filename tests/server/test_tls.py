@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from certificates import certificate, needs_openssl
+from support.common.certificates import certificate, needs_openssl
 from unilect.config.server import Config
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 from unilect.server.tls import server_context
 
 

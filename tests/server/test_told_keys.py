@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.routing import sources
+from unilect.models import sources
 from unilect.server.lifecycle import _tell_keys
 from unilect.server.listener import Listener
 from unilect.store.database import Database

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from clock import Clock
-from postgresql import POSTGRESQL
+from support.common.clock import Clock
+from support.servers.postgresql import POSTGRESQL
 from unilect.store.database import Database
 
 

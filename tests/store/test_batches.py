@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from unilect.errors import InvalidRequest, StoreUnavailable
+from unilect.core.errors import InvalidRequest, StoreUnavailable
 from unilect.store.batches import MOST, Outcome, ResponseBatchWriter
 from unilect.store.records import Item, StoredResponse
 

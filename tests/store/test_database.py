@@ -15,9 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from loopback import free_port
-from postgresql import PostgreSQL
-from unilect.errors import ConfigError, StoreUnavailable
+from support.backends.loopback import free_port
+from support.servers.postgresql import PostgreSQL
+from unilect.core.errors import ConfigError, StoreUnavailable
 from unilect.store.database import Database
 from unilect.store.records import Item, StoredResponse
 from unilect.store.responses import ResponseStore

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 from unilect.store.journal import LOST, Journal, RequestInfo, find_abandoned
 from unilect.store.records import LedgerRow
 
@@ -206,7 +206,7 @@ def test_no_room(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys
 from pathlib import Path
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 from unilect.store.journal import RequestInfo, Journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600 * 1024, 600 * 1024))

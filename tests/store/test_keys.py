@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clock import Clock
-from unilect.errors import ConfigError
+from support.common.clock import Clock
+from unilect.core.errors import ConfigError
 from unilect.store.database import ABSENT, Database
 from unilect.store.keys import KeyStore
 from unilect.store.records import Key, KeyChanges

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from clock import Clock
-from ledger_rows import DIFFERENCES, row
+from support.common.clock import Clock
+from support.common.ledger_rows import DIFFERENCES, row
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from engine import THOROUGH
-from postgresql import PostgreSQL
+from support.backends.engine import THOROUGH
+from support.servers.postgresql import PostgreSQL
 from unilect.store.database import Database
 from unilect.store.records import Item, StoredResponse
 from unilect.store.responses import ResponseStore

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-import power
-from power import Disk, Event
+from support.common import power
+from support.common.power import Disk, Event
 from unilect.store.database import Database
 from unilect.store.responses import ResponseStore
 

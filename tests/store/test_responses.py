@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from clock import Clock
-from unilect.errors import InvalidRequest
+from support.common.clock import Clock
+from unilect.core.errors import InvalidRequest
 from unilect.store.database import Database
 from unilect.store.records import Item, StoredResponse
 from unilect.store.responses import MAX_ITEMS, ResponseStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 from unilect.store.database import Database
 from unilect.store.sql import schema
 

@@ -6,8 +6,8 @@ import pytest
 
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.errors import ConfigError, StoreUnavailable
-from unilect.routing.registry import Registry
+from unilect.core.errors import ConfigError, StoreUnavailable
+from unilect.models.registry import Registry
 from unilect.server.app import SITE, create_app
 from unilect.store.records import StoredResponse
 from unilect.store.store import Store

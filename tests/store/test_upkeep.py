@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from unilect.config.store import StoreConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 from unilect.store.records import Item, StoredResponse

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from scripted import Exchange, frames, scripted, stream_of
+from support.backends.scripted import Exchange, frames, scripted, stream_of
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.events import Event, Finish, ToolCallDelta, Usage
+from unilect.core.requests import ChatRequest
 from unilect.engines.gguf._answers import stream_forced_call
-from unilect.errors import BackendError, InvalidRequest
-from unilect.events import Event, Finish, ToolCallDelta, Usage
 from unilect.families import CallStyle, find
 from unilect.http.client import HttpServer
-from unilect.requests import ChatRequest
 from unilect.tools.forced import bound_call, call_style, must_call
 
 HERMES, MISTRAL, LLAMA3 = (find(name).force for name in ("hermes", "mistral", "llama3"))

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, Message, Tool
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest, Message, Tool
 from unilect.tools.messages import arguments, arguments_text, template_flags, text, tools
 
 WHERE = "messages[3].content"

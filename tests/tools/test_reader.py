@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.events import (
+from support.common.properties import given
+from unilect.core.events import (
     Choice,
     Event,
     Extra,
@@ -18,9 +18,9 @@ from unilect.events import (
     TokenLogprob,
     fold,
 )
+from unilect.core.requests import ChatRequest, FunctionDefinition, Message, Tool
 from unilect.families import FAMILIES, find
 from unilect.families.chatglm import IN_TURNS
-from unilect.requests import ChatRequest, FunctionDefinition, Message, Tool
 from unilect.tools.reader import Reader, Reading, reading_of, tools_of
 
 TOOLS: dict[str, Any] = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from unilect.errors import BackendUnavailable
+from unilect.core.errors import BackendUnavailable
 from unilect.http.client import HttpServer
 from unilect.upstreams.llamacpp.backend import LlamaCppUpstream
 from unilect.upstreams.openai.backend import OpenAIUpstream

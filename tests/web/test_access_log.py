@@ -9,15 +9,15 @@ from urllib.parse import quote
 
 import pytest
 
-from appserver import serving, upstream
-from scripted import HELLO, Exchange, answer, says, scripted, stream_of
-from unilect.backend import Backend
+from support.backends.scripted import HELLO, Exchange, answer, says, scripted, stream_of
+from support.servers.appserver import serving, upstream
+from unilect.accounting.metrics import Metrics
+from unilect.api.backend import Backend
 from unilect.config.server import Config
-from unilect.context import Context
-from unilect.errors import RequestCancelled
-from unilect.gateway.metrics import Metrics
-from unilect.logs import LogFormat, LogSink, SinkHandler
-from unilect.routing.pool import Member
+from unilect.core.errors import RequestCancelled
+from unilect.runtime.context import Context
+from unilect.runtime.logs import LogFormat, LogSink, SinkHandler
+from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo, Options
 from unilect.web import _access_log as access_log
 from unilect.web._access_log import AccessLog, RequestLine

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from unilect.bounds import SMALL_BYTES
-from unilect.errors import BackendUnavailable, BodyTooLarge, RequestTimeout, TooManyWaiting
+from unilect.core.bounds import SMALL_BYTES
+from unilect.core.errors import BackendUnavailable, BodyTooLarge, RequestTimeout, TooManyWaiting
 from unilect.web.bodies import Bodies
 
 LARGE = 8 * SMALL_BYTES

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.bounds import LARGE_BYTES, check_body, check_free_form
-from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest
+from support.common.properties import given
+from unilect.core.bounds import LARGE_BYTES, check_body, check_free_form
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest
 from unilect.web.decode import BodyDecoder, check_one_kind, decoded, raw_fields_of, wrong_field
 from unilect.web.streaming import SHORTENED
 

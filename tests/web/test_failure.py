@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving, upstream
-from loopback import free_port
-from unilect.gateway.failures import MOST_CHARACTERS, Failure
-from unilect.routing.pool import Member
+from support.backends.loopback import free_port
+from support.servers.appserver import App, serving, upstream
+from unilect.accounting.failures import MOST_CHARACTERS, Failure
+from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo, Options
-from unilect.web._failure import LEFT_OUT, sentence
+from unilect.web.failure import LEFT_OUT, sentence
 
 MARK = "zebra quux"
 LONG = f"zébra \"{MARK}\n' {MARK}\x07 {MARK * 40}"

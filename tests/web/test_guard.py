@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
-from unilect.bounds import SMALL_BYTES
 from unilect.config.server import Config
-from unilect.errors import (
+from unilect.core.bounds import SMALL_BYTES
+from unilect.core.errors import (
     AuthenticationError,
     BackendError,
     BackendUnavailable,

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from unilect.backend import Backend, Capabilities
+from unilect.api.backend import Backend, Capabilities
 from unilect.config.server import Config
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
 from unilect.server.app import create_app
 from unilect.web import pages
 

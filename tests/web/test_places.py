@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.errors import InvalidRequest
+from support.common.properties import given
+from unilect.core.errors import InvalidRequest
 from unilect.web.places import Place, Places
 
 PLACES = Places(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from appserver import serving
+from support.servers.appserver import serving
 from unilect.config.server import Config
 from unilect.testing.echo import Echo
 from unilect.web.profile import OPENAI, PROFILES, profile_of

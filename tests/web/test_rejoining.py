@@ -16,19 +16,19 @@ from aiohttp import ClientResponse, web
 from openai import AsyncOpenAI
 
 from unilect import dialects
-from unilect.backend import Batches
+from unilect.accounting.ledger import Recorded
+from unilect.answers.rejoin import Bounds, Rejoin
+from unilect.api.backend import Batches
+from unilect.auth import known_keys
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.config.limits import LimitsConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.context import Context
-from unilect.errors import LedgerUnavailable, RequestCancelled
-from unilect.events import Finish, Progress, TextDelta, Usage
-from unilect.gateway import known_keys
-from unilect.gateway.ledger import Recorded
-from unilect.gateway.rejoin import Bounds, Rejoin
-from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.requests import ChatRequest, CompletionRequest
-from unilect.routing.registry import Model, Registry
+from unilect.core.errors import LedgerUnavailable, RequestCancelled
+from unilect.core.events import Finish, Progress, TextDelta, Usage
+from unilect.core.requests import ChatRequest, CompletionRequest
+from unilect.models.registry import Model, Registry
+from unilect.runtime.context import Context
 from unilect.server.app import GUARD, SITE
 from unilect.server.listener import Listener
 from unilect.store.database import Database

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from engine import chat
-from unilect.context import IN_HAND, Context
-from unilect.events import Fold
-from unilect.gateway.account import Accounts
-from unilect.gateway.metrics import Metrics
-from unilect.routing.registry import Model, Registry
-from unilect.routing.service import Service
+from support.backends.engine import chat
+from unilect.accounting.account import Accounts
+from unilect.accounting.metrics import Metrics
+from unilect.answers.service import Service
+from unilect.core.events import Fold
+from unilect.models.registry import Model, Registry
+from unilect.runtime.context import IN_HAND, Context
 from unilect.testing.echo import Echo
 from unilect.web.site import Site
 

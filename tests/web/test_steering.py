@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from appserver import serving, upstream
-from scripted import HELLO, Exchange, answer, says, scripted, stream_of
+from support.backends.scripted import HELLO, Exchange, answer, says, scripted, stream_of
+from support.servers.appserver import serving, upstream
 
 #: Names under which other gateways take an address, a key or headers out of a body.
 FIELDS = [

@@ -6,8 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from appserver import chunks, serving, upstream
-from scripted import (
+from support.backends.scripted import (
     DONE,
     HELLO,
     STREAM_HEAD,
@@ -20,12 +19,13 @@ from scripted import (
     scripted,
     stream_of,
 )
-from unilect.backend import Backend, Batches, Capabilities
-from unilect.errors import RateLimited
-from unilect.events import Finish, TextDelta, Usage
-from unilect.requests import ChatRequest
-from unilect.routing._fair_queue import QueueSettings
-from unilect.routing.pool import Member
+from support.servers.appserver import chunks, serving, upstream
+from unilect.api.backend import Backend, Batches, Capabilities
+from unilect.core.errors import RateLimited
+from unilect.core.events import Finish, TextDelta, Usage
+from unilect.core.requests import ChatRequest
+from unilect.scheduling.fair_queue import QueueSettings
+from unilect.scheduling.pool import Member
 from unilect.server._connections import Limits
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from unilect import remedies
 from unilect.cli import _ps as ps
+from unilect.cli import _remedies as remedies
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
 from unilect.cli._commands import fail, or_exit
 from unilect.cli._screen import tell, tell_table
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 _PROC = Path("/proc")
 _TTY = 4  # of the fields behind the name in /proc/PID/stat, proc(5)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from unilect.config.admin import Address
 from unilect.config.server import is_loopback
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 

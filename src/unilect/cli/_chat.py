@@ -20,14 +20,13 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from unilect.child_limits import die_with
 from unilect.cli._console import Console
 from unilect.cli._conversation import Conversation, groups_of_settings, words_of
 from unilect.cli._history import History
 from unilect.cli._images import image_url, is_address, split_images, unquoted
 from unilect.cli._running_server import listed_models, server_at, with_path, with_remedy
 from unilect.config.store import data_folder
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     ConfigError,
     ContextLengthExceeded,
@@ -35,9 +34,10 @@ from unilect.errors import (
     UnilectError,
     listed,
 )
-from unilect.events import Answer, Fold
+from unilect.core.events import Answer, Fold
 from unilect.http.client import HttpServer
-from unilect.redact import Secrets, redacted
+from unilect.runtime.child_limits import die_with
+from unilect.runtime.redact import Secrets, redacted
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 STOP_TIMEOUT_S = 15.0

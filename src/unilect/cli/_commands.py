@@ -15,16 +15,16 @@ from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
 from unilect.config import server as configuration
 from unilect.config.file import Origin
+from unilect.config.mistakes import Mistakes
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
 from unilect.config.server import Config
-from unilect.context import in_hand
-from unilect.errors import ConfigError
-from unilect.logs import escaped, json_line, log_to_stderr, sink_of
-from unilect.mistakes import Mistakes
-from unilect.redact import redacted
-from unilect.routing import sources
-from unilect.routing.registry import Registry
+from unilect.core.errors import ConfigError
+from unilect.models import sources
+from unilect.models.registry import Registry
+from unilect.runtime.context import in_hand
+from unilect.runtime.logs import escaped, json_line, log_to_stderr, sink_of
+from unilect.runtime.redact import redacted
 
 log = logging.getLogger("unilect")
 
@@ -77,7 +77,7 @@ def _serve(
         log.warning("%s", warning)
     from unilect.cli._progress import Progress
     from unilect.cli._start_screen import example_call, start_screen
-    from unilect.routing.model_facts import line
+    from unilect.models.facts import line
     from unilect.server import lifecycle as http
     from unilect.server.reload import Source
 
@@ -157,7 +157,7 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
         for name in or_exit(lambda: running.model_names(url, api_key)):
             tell(escaped(name))
         return
-    from unilect.routing.model_facts import beside_weights
+    from unilect.models.facts import beside_weights
 
     settings = or_exit(lambda: config_load.load(config))
     models = sources.models_of(settings)

@@ -19,16 +19,16 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from unilect import templates
 from unilect.cli import _llama_server as llama_server
 from unilect.config import load as config_load
 from unilect.config import server as configuration
 from unilect.config.cors import is_origin
 from unilect.config.server import Config
-from unilect.engines.transformers.folder import has_tokenizer, own_template
-from unilect.errors import ConfigError
-from unilect.routing import sources
-from unilect.routing.source_names import name_source
+from unilect.core.errors import ConfigError
+from unilect.engines.transformers.model.folder import has_tokenizer, own_template
+from unilect.models import sources
+from unilect.models.source_names import name_source
+from unilect.templates import chat as templates
 
 Values: TypeAlias = dict[str, Any]
 

@@ -85,7 +85,7 @@ def sources(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
 
 def templates(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
     """Offer files; where no file begins so, the names of formats."""
-    from unilect.templates import names
+    from unilect.templates.chat import names
 
     return _or_files(names(), incomplete)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from unilect.cli._history import History
-from unilect.errors import UnilectError
-from unilect.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
+from unilect.core.errors import UnilectError
+from unilect.core.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 
 #: Begins and ends a text of several lines.
 _QUOTES = '"""'

@@ -12,9 +12,9 @@ from typing import Any, get_type_hints
 import msgspec
 
 from unilect.config.values import in_words, with_article
-from unilect.errors import InvalidRequest
-from unilect.events import Choice
-from unilect.requests import (
+from unilect.core.errors import InvalidRequest
+from unilect.core.events import Choice
+from unilect.core.requests import (
     RAW_FIELDS,
     ChatRequest,
     FunctionCall,

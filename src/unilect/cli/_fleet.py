@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from msgspec import structs
 
-from unilect.child_environment import child_environment
 from unilect.cli import _commands as commands
 from unilect.cli._commands import fail, or_exit
 from unilect.cli._given import Given, load_checked
@@ -24,14 +23,15 @@ from unilect.cli._screen import tell, tell_table
 from unilect.config import load as config_load
 from unilect.config.fleet import FleetConfig, head_of, resources_here
 from unilect.config.server import Config, process_environment
+from unilect.core.errors import ConfigError
 from unilect.engines.process.child_process import python_command
-from unilect.errors import ConfigError
-from unilect.extras import install
 from unilect.fleet import node, running, token
 from unilect.fleet.environment import is_alone, ray_environment
-from unilect.logs import json_line
+from unilect.runtime.child_environment import child_environment
+from unilect.runtime.extras import install
+from unilect.runtime.logs import json_line
 
-_ASK = "unilect.fleet._ask"
+_ASK = "unilect.fleet.driver.ask"
 _ASK_TIMEOUT_S = 90.0  # beside what is waited for
 _STOP_TIMEOUT_S = 900.0
 _AGAIN_S = 5.0  # between two attempts to join again

@@ -9,15 +9,15 @@ from msgspec import structs
 from unilect.config import load as config_load
 from unilect.config.file import Origin
 from unilect.config.kinds import ENGINES, name_kinds
+from unilect.config.mistakes import Mistakes
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
 from unilect.config.paths import resolve_paths
 from unilect.config.server import Config
 from unilect.config.values import convert
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
-from unilect.routing import sources
-from unilect.routing.source_names import name_source, rename_note
+from unilect.core.errors import ConfigError
+from unilect.models import sources
+from unilect.models.source_names import name_source, rename_note
 
 _OF_ALL = "all"  # what a table of the command line is called that stands for all models of a server
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from unilect.redact import Secrets
+from unilect.runtime.redact import Secrets
 
 MOST = 1000  # messages
 MOST_BYTES = 64 * 1024  # of a message; a longer one is not kept

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
 
 MAX_BYTES = 10 * 1024 * 1024  # as base64 it is a text that a request may have
 _WORD = re.compile(r"""'[^'\n]*'|"[^"\n]*"|(?:\\.|[^\s\\])+""")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from unilect.auth.secret import digest, id_of, is_mistyped, new_secret
 from unilect.cli._commands import fail, or_exit
 from unilect.cli._options import flush
 from unilect.cli._screen import tell, tell_table
@@ -24,10 +25,9 @@ from unilect.config.limits import check_limit_names, parse_limits
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.config.store import location
-from unilect.errors import ConfigError, StoreUnavailable, listed
-from unilect.gateway.secret import digest, id_of, is_mistyped, new_secret
-from unilect.logs import escaped
-from unilect.routing import sources
+from unilect.core.errors import ConfigError, StoreUnavailable, listed
+from unilect.models import sources
+from unilect.runtime.logs import escaped
 from unilect.store.keys import KeyStore, describe, state
 from unilect.store.records import Key
 from unilect.store.store import Store

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from unilect.config.foreign_names import why_absent
 from unilect.config.model import name_from
-from unilect.errors import ConfigError, unreadable
-from unilect.routing.source_names import name_source
+from unilect.core.errors import ConfigError, unreadable
+from unilect.models.source_names import name_source
 
 PORT = 8080
 _MANY = 99  # layers, which no model has by which people mean all of them

@@ -10,20 +10,21 @@ from typing import Any
 
 from msgspec import structs
 
-from unilect import hub, plugins
-from unilect.backend import Backend, BackendSpec
+from unilect.api.backend import Backend, BackendSpec
 from unilect.config.kinds import UPSTREAMS
+from unilect.config.mistakes import Mistakes, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.config.server import Config, each_listener, process_environment
 from unilect.config.store import check_place, location, may_have_keys
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes, OptionError
-from unilect.redact import redacted
-from unilect.routing import sources
-from unilect.routing.checked_defaults import check_supported
-from unilect.routing.discovery import MAX_MODELS
-from unilect.routing.model_facts import backend_name
+from unilect.core.errors import ConfigError
+from unilect.hub import download as hub
+from unilect.models import sources
+from unilect.models.checked_defaults import check_supported
+from unilect.models.discovery import MAX_MODELS
+from unilect.models.facts import backend_name
+from unilect.runtime import plugins
+from unilect.runtime.redact import redacted
 from unilect.server.tls import server_context
 from unilect.store.upkeep import Upkeep
 
@@ -173,7 +174,7 @@ def _check_beside(spec: BackendSpec, found: Mistakes) -> None:
         with found, sources.error_scope(name):
             check_installed(spec.location)
     if table.chat_template is not None:
-        from unilect import templates  # with Jinja, which takes 30 ms to import
+        from unilect.templates import chat as templates  # with Jinja, which takes 30 ms to import
 
         with found, sources.error_scope(name):
             templates.find(table.chat_template)

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from unilect.errors import BackendError, ConfigError, UnilectError
+from unilect.core.errors import BackendError, ConfigError, UnilectError
 from unilect.http.client import HttpServer, raise_for_answer
-from unilect.redact import redacted
-from unilect.routing.source_hints import base_url
+from unilect.models.source_hints import base_url
+from unilect.runtime.redact import redacted
 
 
 class _Model(Struct):

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 
-from unilect.logs import escaped
+from unilect.runtime.logs import escaped
 
 _PIECE = re.compile(r"[^\n\t]+")
 

@@ -9,10 +9,10 @@ from msgspec import structs
 
 from unilect.config.digests import hash_keys, is_digest, is_variable
 from unilect.config.file import read_file
+from unilect.config.mistakes import OptionPath, join_path
 from unilect.config.option import Option, Table, map_texts
 from unilect.config.server import Config
-from unilect.errors import ConfigError
-from unilect.mistakes import OptionPath, join_path
+from unilect.core.errors import ConfigError
 
 T = TypeVar("T", bound=Table)
 

@@ -15,7 +15,7 @@ from unilect.config.admin import admin_folders
 from unilect.config.digests import is_digest
 from unilect.config.server import Config, process_environment
 from unilect.config.store import location
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 _TIMEOUT_S = 5.0  # for a server that was stopped by a signal, or does something else for long
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from unilect.config import server as configuration
 from unilect.config.server import Config
-from unilect.redact import redacted
-from unilect.routing.registry import Model
-from unilect.routing.sources import ALL
+from unilect.models.registry import Model
+from unilect.models.sources import ALL
+from unilect.runtime.redact import redacted
 
 MAX_FACTS = 20
 #: Documentation addresses, to which a route is looked up and nothing is sent.

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from unilect.accounting import usage
 from unilect.cli._commands import or_exit
 from unilect.cli._screen import tell, tell_table, visible
 from unilect.config import load as config_load
 from unilect.config.server import process_environment
 from unilect.config.store import StoreConfig
-from unilect.errors import ConfigError, StoreUnavailable
-from unilect.gateway import usage
-from unilect.logs import escaped
+from unilect.core.errors import ConfigError, StoreUnavailable
+from unilect.runtime.logs import escaped
 from unilect.store.records import UsageSum
 from unilect.store.store import Store
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from unilect.config.digests import check_secrets, hash_keys
+from unilect.config.mistakes import Mistakes, OptionError
 from unilect.config.option import Move, Table, option
 from unilect.config.store import data_folder
-from unilect.mistakes import Mistakes, OptionError
-from unilect.socket_folders import MAX_PATH_BYTES, SHORT, fits
+from unilect.runtime.socket_folders import MAX_PATH_BYTES, SHORT, fits
 
 Address: TypeAlias = tuple[str, int]
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", re.ASCII)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from unilect.config.mistakes import Mistakes
 from unilect.config.values import describe_value
-from unilect.mistakes import Mistakes
 
 #: `file://` is what views of files in an application send.
 _ORIGIN = re.compile(

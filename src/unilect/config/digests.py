@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable
 
-from unilect.mistakes import Mistakes
+from unilect.config.mistakes import Mistakes
 
 _MARK = "sha256:"
 _FORM = re.compile(r"sha256:[0-9a-f]{64}", re.IGNORECASE)

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_S = 36_500 * 86_400

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from ipaddress import ip_network
 
-from unilect.mistakes import OptionError
+from unilect.config.mistakes import OptionError
 
 
 def check_fastchat(workers_from: Iterable[str], token: str | None) -> None:

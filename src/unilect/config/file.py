@@ -19,10 +19,10 @@ from msgspec import Struct
 
 from unilect.config.digests import is_variable
 from unilect.config.document import MAX_BYTES, OutOfBounds, statements
+from unilect.config.mistakes import Mistakes, OptionError, OptionPath
 from unilect.config.option import Option, Table, map_texts
 from unilect.config.plain_file import read_plain
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes, OptionError, OptionPath
+from unilect.core.errors import ConfigError
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")

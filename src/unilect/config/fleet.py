@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from unilect.config import paths
+from unilect.config.mistakes import Mistakes, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table, option
-from unilect.mistakes import Mistakes, OptionError
 
 _ADDRESS = re.compile(r"(?:ray://)?([^\s/:@]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
 _MOST_BYTES = 2**63  # Ray's

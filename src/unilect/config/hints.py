@@ -10,12 +10,12 @@ import msgspec
 
 from unilect.config.foreign_names import option_meant, parameter_meant, why_absent
 from unilect.config.limits import Limits
+from unilect.config.mistakes import Mistakes, OptionPath
 from unilect.config.model import ModelConfig
 from unilect.config.option import tables_in
 from unilect.config.server import Config
 from unilect.config.values import describe_value, nearest
-from unilect.mistakes import Mistakes, OptionPath
-from unilect.requests import ChatRequest, CompletionRequest
+from unilect.core.requests import ChatRequest, CompletionRequest
 
 PREFIX = "UNILECT_"
 KEY_VARIABLE = "UNILECT_API_KEY"

@@ -9,13 +9,13 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from unilect import extras
+from unilect.config.mistakes import Mistakes, OptionError, OptionPath
 from unilect.config.option import Table, option
 from unilect.config.store import has_port
 from unilect.config.values import convert, nearest
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes, OptionError, OptionPath
-from unilect.redact import redacted
+from unilect.core.errors import ConfigError
+from unilect.runtime import extras
+from unilect.runtime.redact import redacted
 
 _Number = Annotated[int, Meta(ge=1, le=10**15)]
 _Minute = Annotated[int, Meta(ge=1, le=50_000_000)]  # a bucket's level is exact in a double

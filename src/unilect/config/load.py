@@ -18,12 +18,12 @@ from unilect.config.hints import (
     unknown_option,
     unknown_variables,
 )
+from unilect.config.mistakes import Mistakes, join_path
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.paths import resolve_paths
 from unilect.config.server import Config, check, process_environment
 from unilect.config.values import convert, convert_table, describe_value
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes, join_path
+from unilect.core.errors import ConfigError
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
 

@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 from unilect.config import paths
 from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
+from unilect.config.mistakes import Mistakes
 from unilect.config.option import Flag, Table, check_needs, option
-from unilect.mistakes import Mistakes
-from unilect.redact import redacted
+from unilect.runtime.redact import redacted
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
 _CHARACTERS = r"\w.:/@+\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\u1780-\u17d3-"

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from unilect.config.mistakes import Mistakes, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.values import nearest
-from unilect.mistakes import Mistakes, OptionError
 
 
 def check_names(models: Mapping[str, ModelConfig]) -> None:

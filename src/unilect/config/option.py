@@ -8,7 +8,7 @@ from msgspec import Struct, StructMeta
 from msgspec.structs import fields
 
 from unilect.config.kinds import KINDS
-from unilect.mistakes import Mistakes, OptionPath
+from unilect.config.mistakes import Mistakes, OptionPath
 
 T = TypeVar("T")
 Move: TypeAlias = Callable[[str], str]

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from unilect import extras
+from unilect.config.mistakes import OptionError
 from unilect.config.option import Table, option
-from unilect.mistakes import OptionError
-from unilect.redact import redacted
+from unilect.runtime import extras
+from unilect.runtime.redact import redacted
 
 _PATH = "/v1/traces"
 #: The variables that name a collector: the address of its traces, or that of the collector.

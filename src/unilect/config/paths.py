@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from unilect.config.mistakes import OptionPath
 from unilect.config.option import Move, Option, Table, map_texts
 from unilect.config.values import describe_value
-from unilect.errors import ConfigError
-from unilect.mistakes import OptionPath
-from unilect.requests import MAX_LORA_SCALE
+from unilect.core.errors import ConfigError
+from unilect.core.requests import MAX_LORA_SCALE
 
 _LOCAL = re.compile(r"^(gguf|hf|chatglm):(.+)$", re.DOTALL)
 _SCHEME = re.compile(r"^[a-z0-9+.-]{2,}:", re.DOTALL)

@@ -21,13 +21,13 @@ from unilect.config.fastchat import check_fastchat
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
+from unilect.config.mistakes import Mistakes, OptionError, OptionPath, join_path
 from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
 from unilect.config.option import Flag, Table, check_needs, option
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_store, may_have_keys
 from unilect.config.values import describe_value
-from unilect.mistakes import Mistakes, OptionError, OptionPath, join_path
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 

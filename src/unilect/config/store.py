@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from unilect import extras
+from unilect.config.mistakes import OptionError
 from unilect.config.option import Move, Table, option
-from unilect.errors import ConfigError
-from unilect.mistakes import OptionError
-from unilect.redact import redacted
+from unilect.core.errors import ConfigError
+from unilect.runtime import extras
+from unilect.runtime.redact import redacted
 
 SQLITE = "sqlite://"
 MEMORY = "memory"

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct, inspect
 
-from unilect.mistakes import Mistakes, OptionPath, join_path
+from unilect.config.mistakes import Mistakes, OptionPath, join_path
 
 #: What to say of a name that is no option: the path of its table, the options there, the name, its value.
 Unknown: TypeAlias = Callable[[OptionPath, Collection[str], str, Any], str]

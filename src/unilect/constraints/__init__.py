@@ -4,7 +4,7 @@ Grammars and JSON Schemas of clients: checked, compiled in a helper process with
 A constraint that passes is safe for an engine: it neither crashes nor hangs it.
 """
 
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
 
 
 class ConstraintError(ValueError):

@@ -15,12 +15,13 @@ from typing import Any
 
 import msgspec
 
-from unilect.constraints import ConstraintError, _helper, gbnf, uncompilable
-from unilect.constraints._lane import Lane
+from unilect.constraints import ConstraintError, gbnf, uncompilable
+from unilect.constraints.process import helper
+from unilect.constraints.process.lane import Lane
 from unilect.constraints.schema import Use
-from unilect.context import whose
-from unilect.errors import InvalidRequest
-from unilect.tasks import apart
+from unilect.core.errors import InvalidRequest
+from unilect.runtime.context import whose
+from unilect.runtime.tasks import apart
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_LLGUIDANCE_BYTES = 512 * 1024  # one that we make holds the schemas of all tools
@@ -43,9 +44,9 @@ class Checker:
     """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
-        command = command or _helper.command(MODEL)
-        self._quick = Lane(command, _helper.QUICK_S, MAX_WAITING)
-        self._patient = Lane(command, _helper.PATIENT_S, _MAX_PATIENT)
+        command = command or helper.command(MODEL)
+        self._quick = Lane(command, helper.QUICK_S, MAX_WAITING)
+        self._patient = Lane(command, helper.PATIENT_S, _MAX_PATIENT)
         self._running: dict[bytes, asyncio.Task[Any]] = {}
         self._results: OrderedDict[bytes, Any] = OrderedDict()
         self._sizes = 0
@@ -164,7 +165,7 @@ class Checker:
         """Run a job in the quick lane, and in the patient lane if it exceeds the limit there."""
         try:
             return await self._quick.do(job, arguments, caller, urgent)
-        except _helper.TooLong:
+        except helper.TooLong:
             return await self._patient.do(job, arguments, caller, urgent)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from unilect.backend import BackendSpec
+from unilect.api.backend import BackendSpec
 from unilect.engines.gguf import engine as gguf
 
 FOLDER = Path(__file__).parent

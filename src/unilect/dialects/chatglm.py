@@ -15,12 +15,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.bounds import LARGE_BYTES
+from unilect.api.parameters.rules import refusal
+from unilect.core.bounds import LARGE_BYTES
+from unilect.core.events import Answer
+from unilect.core.requests import MAX_MESSAGES, Count, Request, Text
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai.chunks import encode_json, unilect_field
-from unilect.events import Answer
-from unilect.parameters.rules import refusal
-from unilect.requests import MAX_MESSAGES, Count, Request, Text
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route
 from unilect.web.site import Site

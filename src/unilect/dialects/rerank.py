@@ -18,12 +18,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
+from unilect.answers.service import Service
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import InvalidRequest, UnilectError
+from unilect.core.ranking import MAX_DOCUMENTS, Document, Ranking, RerankRequest, cut_name
+from unilect.core.requests import Request, Text
 from unilect.dialects.openai.chunks import encode_json, unilect_field
-from unilect.errors import InvalidRequest, UnilectError
-from unilect.parameters.rules import refusal
-from unilect.ranking import MAX_DOCUMENTS, Document, Ranking, RerankRequest, cut_name
-from unilect.requests import Request, Text
-from unilect.routing.service import Service
 from unilect.web.decode import BodyDecoder, RawFields, decoded, raw_fields_of
 from unilect.web.route import Route, both, call, json_answer
 from unilect.web.site import Site

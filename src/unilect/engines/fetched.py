@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unilect import hub
-from unilect.backend import Backend, BackendSpec, Capabilities
-from unilect.errors import BackendUnavailable, ConfigError
-from unilect.tasks import apart, shared
+from unilect.api.backend import Backend, BackendSpec, Capabilities
+from unilect.core.errors import BackendUnavailable, ConfigError
+from unilect.hub import download as hub
+from unilect.runtime.tasks import apart, shared
 
 
 def when_here(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from unilect.config.model import ModelConfig
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 MAX_DEFAULT_CONTEXT = 8192
 _Read = TypeVar("_Read")

@@ -6,7 +6,7 @@ It imports nothing that imports, since the child that generates does.
 
 from collections.abc import Callable, Sequence
 
-from unilect.marks import begun
+from unilect.core.marks import begun
 
 REPLACEMENT = "\ufffd"
 #: What an older tokenizer rewrites to full width once it sees the character after it.

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from unilect.errors import ContextLengthExceeded, InvalidRequest
-from unilect.ranking import RerankRequest
-from unilect.requests import (
+from unilect.core.errors import ContextLengthExceeded, InvalidRequest
+from unilect.core.ranking import RerankRequest
+from unilect.core.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -19,6 +19,7 @@ from unilect.requests import (
     Prompt,
     RefusalPart,
     TextPart,
+    TextRequest,
 )
 
 LEAST_BYTES = 64 * 1024
@@ -31,7 +32,7 @@ def most_bytes(context: int) -> int:
 
 
 def check_request(
-    request: ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | Prompt,
+    request: TextRequest | EmbeddingRequest | RerankRequest | Prompt,
     context: int,
 ) -> None:
     """

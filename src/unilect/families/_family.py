@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from unilect.core.requests import FunctionDefinition, Tool
 from unilect.families._writing import LISTED, Arguments, around, as_json, json_tool
-from unilect.requests import FunctionDefinition, Tool
 
 #: Ends of turns that models of several families were trained with.
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>")

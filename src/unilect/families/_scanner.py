@@ -9,14 +9,14 @@ the text that decides it.
 import re
 from collections.abc import Callable
 
-from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
+from unilect.core.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
+from unilect.core.marks import held, split_at
 from unilect.families._beginnings import begins_call
 from unilect.families._calls import calls_of, is_whole, new_call_id
 from unilect.families._cut import read_cut_calls
 from unilect.families._family import Family, Marks
 from unilect.families._typing import Tools
 from unilect.families._values import Ending
-from unilect.marks import held, split_at
 
 _OPEN_TAG = re.compile(r'<\w+(?:=| name="?)[\w.-]{0,128}"?\Z')
 _MOST_BREAKS = 16

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from unilect.core.requests import FunctionDefinition
 from unilect.families._python import python_text
-from unilect.requests import FunctionDefinition
 
 Arguments: TypeAlias = Mapping[str, Any]
 dumped = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` makes one for each value

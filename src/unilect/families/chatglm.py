@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from unilect.events import Event, TextDelta
+from unilect.core.events import Event, TextDelta
+from unilect.core.requests import FunctionCall, FunctionDefinition, Tool
 from unilect.families._family import Family, ToolFormat
 from unilect.families._python import json_text, python_calls, python_text
 from unilect.families._scanner import Scanner
 from unilect.families._writing import dumped
-from unilect.requests import FunctionCall, FunctionDefinition, Tool
 
 HEADER = (
     "Answer the following questions as best as you can. You have access to the following tools:\n"

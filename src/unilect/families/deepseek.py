@@ -4,9 +4,9 @@ DeepSeek.
 Sources: https://huggingface.co/deepseek-ai/DeepSeek-V3.1, https://huggingface.co/deepseek-ai/DeepSeek-V3.2
 """
 
+from unilect.core.requests import FunctionDefinition
 from unilect.families._family import Family, Marks, ToolFormat
 from unilect.families._writing import Arguments, around, bare, dumped
-from unilect.requests import FunctionDefinition
 
 
 def describe_tool(function: FunctionDefinition) -> str:

@@ -7,7 +7,7 @@ Source: https://github.com/MeetKai/functionary
 import re
 from typing import Any
 
-from unilect.events import Event
+from unilect.core.events import Event
 from unilect.families._family import Family, ToolFormat
 from unilect.families._writing import dumped
 from unilect.families.gpt_oss import ChannelScanner

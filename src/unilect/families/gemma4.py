@@ -7,9 +7,9 @@ Source: https://huggingface.co/google/gemma-4-31B-it
 from collections.abc import Mapping
 from typing import Any
 
+from unilect.core.requests import FunctionDefinition
 from unilect.families._family import Family, Marks, ToolFormat
 from unilect.families._writing import dumped
-from unilect.requests import FunctionDefinition
 
 
 def gemma_value(value: Any) -> str:

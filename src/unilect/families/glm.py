@@ -4,11 +4,11 @@ GLM 4 and later; ChatGLM3 stands in `chatglm`.
 Sources: https://huggingface.co/zai-org/GLM-4-9B-0414, https://huggingface.co/zai-org/GLM-4.5
 """
 
+from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import Family, ToolFormat
 from unilect.families._writing import Arguments, bare, dumped
 from unilect.families.hermes import CALLS, FORCE
-from unilect.requests import FunctionDefinition
 
 _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
 

@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from unilect.events import Event, ReasoningDelta, TextDelta
+from unilect.core.events import Event, ReasoningDelta, TextDelta
+from unilect.core.marks import held
+from unilect.core.requests import FunctionDefinition
 from unilect.families._calls import calls_of
 from unilect.families._cut import read_cut_calls
 from unilect.families._family import Family, ToolFormat
@@ -16,8 +18,6 @@ from unilect.families._scanner import Scanner
 from unilect.families._typing import Tools
 from unilect.families._values import Element, Quotes
 from unilect.families._writing import dumped
-from unilect.marks import held
-from unilect.requests import FunctionDefinition
 
 _MARKS = ("<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>")  # fmt: skip
 _MARK = re.compile(r"<\|(?:channel|message|start|end|return|call|eom|eot)\|>")

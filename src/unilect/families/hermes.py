@@ -5,10 +5,10 @@ Sources: https://github.com/NousResearch/Hermes-Function-Calling, https://huggin
 https://huggingface.co/Qwen/Qwen3-Coder-30B-A3B-Instruct
 """
 
+from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import CallStyle, Family, Marks, ToolFormat
 from unilect.families._writing import Arguments, as_json, bare, dumped
-from unilect.requests import FunctionDefinition
 
 #: Some models leave out the mark around a call.
 CALLS = (

@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
 from unilect.families._writing import Arguments, bare, describe, dumped
-from unilect.requests import FunctionDefinition
 
 _K3_END = "<|close|>message<|sep|><|end_of_msg|>"
 

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from unilect import frames
-from unilect.backend import (
+from unilect.api.backend import (
     Backend,
     BackendSpec,
     Batches,
@@ -27,21 +26,23 @@ from unilect.backend import (
 from unilect.config.fleet import FleetConfig, cache_folder, resources_of
 from unilect.config.model import ModelConfig, Replicas
 from unilect.config.server import process_environment
-from unilect.context import in_hand, whose
-from unilect.errors import BackendUnavailable, ConfigError, EngineDied
-from unilect.extras import install
-from unilect.fleet import wire
-from unilect.fleet._link import Link, link_of
-from unilect.fleet.files import Digests, absolute, named_by
-from unilect.ranking import Ranking, RerankRequest
-from unilect.requests import (
+from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied
+from unilect.core.ranking import Ranking, RerankRequest
+from unilect.core.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     Embeddings,
     Prompt,
+    TextRequest,
 )
-from unilect.tasks import apart, shared
+from unilect.fleet import wire
+from unilect.fleet.files import Digests, absolute, named_by
+from unilect.fleet.link import Link, link_of
+from unilect.runtime.context import in_hand, whose
+from unilect.runtime.extras import install
+from unilect.runtime.tasks import apart, shared
+from unilect.wire import frames
 
 _TOLD_WITHIN_S = 10.0  # of a limit that the process in the middle keeps itself
 _PAUSE_S = 0.1
@@ -155,11 +156,11 @@ class RayBackend(Backend):
                 reason=f"models.{made.name}: {error}",
             ) from error
 
-    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Backend`."""
         return self._answer(request)
 
-    async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def _answer(self, request: TextRequest) -> Batches:
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
         until, taken = time.monotonic() + self._config.start_timeout_s, False
         timeout_s = self._config.timeout_s
@@ -247,7 +248,7 @@ class RayBackend(Backend):
         prompt: str = await self._call("render", request)
         return prompt
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
         count: int = await self._call("count_tokens", _counted(request))
         return count
@@ -270,7 +271,7 @@ class RayBackend(Backend):
         return wire.Asked("call", self._deployment.name, session, frames.raw(call))
 
 
-def _session(request: ChatRequest | CompletionRequest) -> str:
+def _session(request: TextRequest) -> str:
     """
     Hash the part that the turns of one conversation share: the caller, and all up to the first message of the user.
 
@@ -287,7 +288,7 @@ def _session(request: ChatRequest | CompletionRequest) -> str:
     return hashed.hexdigest()[:32]
 
 
-def _counted(of: ChatRequest | CompletionRequest | Prompt) -> wire.Counted:
+def _counted(of: TextRequest | Prompt) -> wire.Counted:
     if isinstance(of, ChatRequest):
         return wire.Counted(chat=of)
     if isinstance(of, CompletionRequest):

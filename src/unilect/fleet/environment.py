@@ -10,7 +10,7 @@ Source: https://github.com/ray-project/ray/blob/ray-2.60.0/python/ray/_private/r
 from collections.abc import Mapping
 from pathlib import Path
 
-from unilect.frames import MAX_FRAME_BYTES
+from unilect.wire.frames import MAX_FRAME_BYTES
 
 _MANY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 #: Ray's own, which every process of a cluster with TLS needs: https://docs.ray.io/en/latest/ray-core/configure.html#tls-authentication

@@ -20,10 +20,10 @@ from typing import IO, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from unilect import hub
 from unilect.config.model import ModelConfig
 from unilect.config.paths import move_paths
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
+from unilect.hub import download as hub
 
 PIECE_BYTES = 4 * 1024 * 1024
 PAUSE_S = 1.0

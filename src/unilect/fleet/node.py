@@ -22,19 +22,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from unilect.child_environment import child_environment
+from unilect.config.mistakes import Mistakes
+from unilect.core.errors import ConfigError
 from unilect.engines.process import memory
 from unilect.engines.process.child_process import python_command
-from unilect.errors import ConfigError
 from unilect.fleet.environment import is_alone, ray_environment
-from unilect.mistakes import Mistakes
-from unilect.socket_folders import make_folder
+from unilect.runtime.child_environment import child_environment
+from unilect.runtime.socket_folders import make_folder
 
 log = logging.getLogger("unilect")
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 6379
 WORKERS = (10002, 19999)  # the ports of replicas, where other machines can join
-_CHILD = "unilect.fleet._node"
+_CHILD = "unilect.fleet.driver.node"
 #: What listens, one port each: whose option it is, and whether a head alone has it.
 _PORTS = {
     "port": ("cluster state", True),

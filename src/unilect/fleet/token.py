@@ -17,7 +17,7 @@ from pathlib import Path
 from unilect.config.hints import FLEET_TOKEN_VARIABLE
 from unilect.config.plain_file import read_plain
 from unilect.config.store import data_folder
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 _FILE = "fleet-token"
 _MOST_BYTES = 64 * 1024

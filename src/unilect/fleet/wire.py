@@ -11,12 +11,10 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from unilect import frames
-from unilect.backend import Capabilities, Description, NativeFacts
-from unilect.errors import BackendError
-from unilect.fleet.files import Item
-from unilect.ranking import Ranking, RerankRequest
-from unilect.requests import (
+from unilect.api.backend import Capabilities, Description, NativeFacts
+from unilect.core.errors import BackendError
+from unilect.core.ranking import Ranking, RerankRequest
+from unilect.core.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -24,6 +22,8 @@ from unilect.requests import (
     Prompt,
     Request,
 )
+from unilect.fleet.files import Item
+from unilect.wire import frames
 
 Ask: TypeAlias = Literal["deploy", "call"]
 FACTS = "facts"

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unilect.config.model import ModelConfig
-from unilect.errors import ConfigError
-from unilect.redact import basic, redacted
+from unilect.core.errors import ConfigError
+from unilect.runtime.redact import basic, redacted
 
 
 def key_headers(config: ModelConfig) -> dict[str, str]:

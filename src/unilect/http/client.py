@@ -13,8 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import NoReturn, Self, TypeAlias
 
 from unilect.config.model import ModelConfig
-from unilect.context import IN_HAND
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
@@ -22,15 +21,6 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.http._connection import (
-    Address,
-    ClosedEarly,
-    ConnectFailed,
-    Connection,
-    Silence,
-    parse_head,
-)
-from unilect.http._reasons import of_answer
 from unilect.http.base_url import head, key_headers, split, with_user
 from unilect.http.body import (
     CHUNKED,
@@ -39,6 +29,14 @@ from unilect.http.body import (
     CountedBody,
     JsonEnd,
     ProtocolError,
+)
+from unilect.http.connection import (
+    Address,
+    ClosedEarly,
+    ConnectFailed,
+    Connection,
+    Silence,
+    parse_head,
 )
 from unilect.http.error_bodies import (
     REFUSED,
@@ -50,7 +48,9 @@ from unilect.http.error_bodies import (
     plain,
     too_many,
 )
-from unilect.redact import redacted
+from unilect.http.reasons import of_answer
+from unilect.runtime.context import IN_HAND
+from unilect.runtime.redact import redacted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_LIST_BYTES = 4 * 1024 * 1024  # of a list of models

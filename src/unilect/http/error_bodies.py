@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendUnavailable,
     ContextLengthExceeded,

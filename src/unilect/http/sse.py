@@ -6,7 +6,7 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-str
 
 import json
 
-from unilect.errors import BackendError
+from unilect.core.errors import BackendError
 
 MAX_FRAME_BYTES = (
     1024 * 1024

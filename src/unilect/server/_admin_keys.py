@@ -13,11 +13,11 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, structs
 
+from unilect.auth.known_keys import KnownKeys
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.config.limits import NAMES, LimitChanges, Limits
 from unilect.config.model import NAME
-from unilect.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
-from unilect.gateway.known_keys import KnownKeys
-from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.core.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
 from unilect.store.keys import KeyStore, describe
 from unilect.store.records import Key
 from unilect.web.decode import no_json, wrong_field

@@ -5,10 +5,10 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.errors import BackendUnavailable, UnilectError, UnsupportedOperation
-from unilect.gateway.metrics import Metrics
-from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry
+from unilect.accounting.metrics import Metrics
+from unilect.core.errors import BackendUnavailable, UnilectError, UnsupportedOperation
+from unilect.models.registry import Model, Registry
+from unilect.scheduling.pool import Member
 from unilect.server._admin_keys import check_no_body, json_of
 from unilect.web.route import Route
 

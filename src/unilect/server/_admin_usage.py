@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from unilect.context import Context
-from unilect.errors import NotStored, UnsupportedOperation
-from unilect.gateway import usage
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.limits import LimitBook
-from unilect.gateway.remaining import remaining
-from unilect.routing.registry import Registry
+from unilect.accounting import usage
+from unilect.accounting.ledger import LedgerBook
+from unilect.core.errors import NotStored, UnsupportedOperation
+from unilect.limits.limiter import LimitBook
+from unilect.limits.remaining import remaining
+from unilect.models.registry import Registry
+from unilect.runtime.context import Context
 from unilect.server._admin_keys import json_of
 from unilect.server._usage import NONE, check_query, read_query
 from unilect.store.keys import KeyStore

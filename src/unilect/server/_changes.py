@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, structs
 
+from unilect.config.mistakes import Mistakes
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table
 from unilect.config.server import Config
-from unilect.errors import ConfigError
-from unilect.mistakes import Mistakes
+from unilect.core.errors import ConfigError
 
 
 class Changes(Struct, frozen=True, kw_only=True):

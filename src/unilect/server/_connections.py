@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.bounds import most_background, most_further_parts, open_files
+from unilect.core.bounds import most_background, most_further_parts, open_files
 from unilect.web.aiohttp_internals import Protocol
 
 log = logging.getLogger("unilect")

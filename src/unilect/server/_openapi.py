@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from unilect.errors import UnilectError
-from unilect.gateway.keys import Keys
-from unilect.requests import RAW_FIELDS
+from unilect.auth.keys import Keys
+from unilect.core.errors import UnilectError
+from unilect.core.requests import RAW_FIELDS
 from unilect.server._docs_page import docs_page
 from unilect.web.pages import HEADERS
 from unilect.web.route import Route, openai_error

@@ -15,12 +15,12 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from unilect.context import Requests
-from unilect.gateway.metrics import Metrics
-from unilect.gateway.rejoin import Rejoin
-from unilect.redact import shortened
-from unilect.routing.pool import Member
-from unilect.routing.registry import Registry
+from unilect.accounting.metrics import Metrics
+from unilect.answers.rejoin import Rejoin
+from unilect.models.registry import Registry
+from unilect.runtime.context import Requests
+from unilect.runtime.redact import shortened
+from unilect.scheduling.pool import Member
 from unilect.server._connections import Connections
 from unilect.store.database import Database
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from aiohttp import web
 
-from unilect.context import in_hand
-from unilect.errors import ConfigError, InvalidRequest, RateLimited, UnsupportedOperation
-from unilect.gateway import usage
+from unilect.accounting import usage
+from unilect.core.errors import ConfigError, InvalidRequest, RateLimited, UnsupportedOperation
+from unilect.runtime.context import in_hand
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 

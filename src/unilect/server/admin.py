@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from msgspec import structs
 
+from unilect.accounting.failures import MOST_FAILURES, Failures
+from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.metrics import Metrics
+from unilect.auth.keys import Keys
+from unilect.auth.known_keys import KnownKeys
 from unilect.config.server import Config
-from unilect.context import Context, Requests
-from unilect.errors import (
+from unilect.core.errors import (
     InvalidRequest,
     NotStored,
     RequestCancelled,
 )
-from unilect.gateway.failures import MOST_FAILURES, Failures
-from unilect.gateway.keys import Keys
-from unilect.gateway.known_keys import KnownKeys
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.limits import LimitBook
-from unilect.gateway.metrics import Metrics
-from unilect.routing.registry import Registry
+from unilect.limits.limiter import LimitBook
+from unilect.models.registry import Registry
+from unilect.runtime.context import Context, Requests
 from unilect.server import _admin_keys as keys
 from unilect.server import _admin_models as models
 from unilect.server import _admin_usage as usage

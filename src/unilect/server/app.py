@@ -11,23 +11,23 @@ from typing import Any
 from aiohttp import web
 from msgspec import structs
 
-from unilect import plugins
+from unilect.accounting.account import Accounts, Book
+from unilect.accounting.failures import Failures
+from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.metrics import Metrics
+from unilect.accounting.tracing import Tracing
+from unilect.adapt.images import Images
+from unilect.answers.rejoin import Rejoin
+from unilect.answers.service import Service
+from unilect.auth.known_keys import KnownKeys
 from unilect.config.server import Config
 from unilect.config.store import SQLITE
-from unilect.context import Requests
-from unilect.errors import BackendUnavailable, UnilectError
-from unilect.gateway.account import Accounts, Book
-from unilect.gateway.failures import Failures
-from unilect.gateway.known_keys import KnownKeys
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.limits import LimitBook
-from unilect.gateway.metrics import Metrics
-from unilect.gateway.rejoin import Rejoin
-from unilect.gateway.tracing import Tracing
-from unilect.routing.images import Images
-from unilect.routing.model_facts import kind, traits
-from unilect.routing.registry import Registry
-from unilect.routing.service import Service
+from unilect.core.errors import BackendUnavailable, UnilectError
+from unilect.limits.limiter import LimitBook
+from unilect.models.facts import kind, traits
+from unilect.models.registry import Registry
+from unilect.runtime import plugins
+from unilect.runtime.context import Requests
 from unilect.server import _openapi as openapi
 from unilect.server import _usage as usage
 from unilect.server._state import metrics_of

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from unilect.child_limits import USER_SIGNALS
 from unilect.config.server import Config
-from unilect.errors import ConfigError, StoreUnavailable, UnilectError
-from unilect.routing.discovery import Discovery
-from unilect.routing.registry import Registry
+from unilect.core.errors import ConfigError, StoreUnavailable, UnilectError
+from unilect.models.discovery import Discovery
+from unilect.models.registry import Registry
+from unilect.runtime.child_limits import USER_SIGNALS
+from unilect.runtime.tasks import close_each
 from unilect.server.reload import Reloader, Source, first_message
-from unilect.tasks import close_each
 
 if TYPE_CHECKING:
     from unilect.server.listener import Listener

@@ -22,20 +22,21 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from msgspec import structs
 
-from unilect.clock import SteadyClock
+from unilect.accounting.failures import Failures
+from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.tracing import tracing_of
+from unilect.answers.measure import Measures
+from unilect.answers.rejoin import Rejoin
+from unilect.auth.known_keys import KnownKeys, wrong
 from unilect.config.admin import admin_folders
 from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.config.store import location
-from unilect.context import Requests
-from unilect.errors import BackendUnavailable, ConfigError, StoreUnavailable
-from unilect.gateway.failures import Failures
-from unilect.gateway.known_keys import KnownKeys, wrong
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.limits import LimitBook
-from unilect.gateway.rejoin import Rejoin
-from unilect.gateway.tracing import tracing_of
-from unilect.routing.measure import Measures
-from unilect.routing.registry import Registry
+from unilect.core.errors import BackendUnavailable, ConfigError, StoreUnavailable
+from unilect.limits.limiter import LimitBook
+from unilect.models.registry import Registry
+from unilect.runtime.clock import SteadyClock
+from unilect.runtime.context import Requests
+from unilect.runtime.tasks import close_each
 from unilect.server import _admin_socket
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
@@ -46,7 +47,6 @@ from unilect.server.app import GUARD, SITE, change, create_app
 from unilect.server.reload import Reloader
 from unilect.server.tls import server_context
 from unilect.store.store import Store
-from unilect.tasks import close_each
 from unilect.web.bodies import Bodies
 
 log = logging.getLogger("unilect")

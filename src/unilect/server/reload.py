@@ -18,17 +18,17 @@ from ssl import SSLContext
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from unilect.config.file import Origin
+from unilect.config.mistakes import Mistakes
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.errors import BackendUnavailable, ConfigError, ReloadRefused, UnilectError
+from unilect.core.errors import BackendUnavailable, ConfigError, ReloadRefused, UnilectError
 from unilect.http.tls import client_context
-from unilect.mistakes import Mistakes
-from unilect.routing import sources
-from unilect.routing.discovery import Discovery
-from unilect.routing.registry import Model, Registry
+from unilect.models import sources
+from unilect.models.discovery import Discovery
+from unilect.models.registry import Model, Registry
+from unilect.runtime.tasks import Tasks
 from unilect.server._changes import Changes, check_fixed, compare, in_one_line, same_backends
 from unilect.server.tls import server_context
-from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
 LOOK_S = 1.0

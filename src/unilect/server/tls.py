@@ -5,10 +5,10 @@ The certificate of the server: read where it listens, and where a configuration 
 import re
 import ssl
 
+from unilect.config.mistakes import OptionError
 from unilect.config.plain_file import read_plain
 from unilect.config.server import Config
-from unilect.errors import ConfigError
-from unilect.mistakes import OptionError
+from unilect.core.errors import ConfigError
 
 _MOST_BYTES = 1024 * 1024
 

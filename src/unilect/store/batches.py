@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 from unilect.store.failures import stopping
 from unilect.store.records import StoredResponse
 

@@ -22,8 +22,8 @@ from types import ModuleType
 from typing import TypeVar
 
 from unilect.config.store import check_url, sqlite_path
-from unilect.errors import StoreUnavailable
-from unilect.redact import Secrets, redacted, secrets_of
+from unilect.core.errors import StoreUnavailable
+from unilect.runtime.redact import Secrets, redacted, secrets_of
 from unilect.store.failures import stopping, unavailable
 from unilect.store.file import SqliteFile
 from unilect.store.sql import schema

@@ -1,6 +1,6 @@
 """The error of a store that cannot be used."""
 
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 
 
 def unavailable(reason: str) -> StoreUnavailable:

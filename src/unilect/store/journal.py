@@ -27,7 +27,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct, structs
 
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 from unilect.store.failures import unavailable
 from unilect.store.records import LedgerRow
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from unilect.context import ANONYMOUS
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
+from unilect.runtime.context import ANONYMOUS
 from unilect.store.database import Database
 from unilect.store.records import Key, KeyChanges, Secret
 from unilect.store.sql import keys

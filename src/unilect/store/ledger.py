@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from unilect.errors import StoreUnavailable
+from unilect.core.errors import StoreUnavailable
+from unilect.runtime.tasks import Tasks
 from unilect.store.database import Database
 from unilect.store.records import PARTS, KeyUsage, LedgerRow, UsageSum
 from unilect.store.sql import ledger
-from unilect.tasks import Tasks
 
 _DAY_S = 86_400.0
 _SWEEP_S = 600.0  # between two looks at what is too old

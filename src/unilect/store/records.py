@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from unilect.errors import LedgerUnavailable
+from unilect.core.errors import LedgerUnavailable
 
 #: The statuses of a response that a server works on.
 RUNNING = ("queued", "in_progress")

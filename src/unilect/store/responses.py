@@ -12,7 +12,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from unilect.errors import InvalidRequest, StoreUnavailable
+from unilect.core.errors import InvalidRequest, StoreUnavailable
+from unilect.runtime.tasks import Tasks
 from unilect.store.batches import Outcome, ResponseBatchWriter
 from unilect.store.database import Database
 from unilect.store.ids import home_of
@@ -20,7 +21,6 @@ from unilect.store.records import RUNNING, Item, StoredResponse
 from unilect.store.sql import conversations, responses, sweep
 from unilect.store.sql.connection import Connection
 from unilect.store.sql.scope import Scope
-from unilect.tasks import Tasks
 
 _Result = TypeVar("_Result")
 _Args = ParamSpec("_Args")

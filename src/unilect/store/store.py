@@ -15,12 +15,12 @@ from unilect.config.store import (
     location,
     sqlite_path,
 )
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
+from unilect.runtime.tasks import close_each
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger
 from unilect.store.responses import ResponseStore
-from unilect.tasks import close_each
 
 log = logging.getLogger("unilect")
 _DAY_S = 86_400.0

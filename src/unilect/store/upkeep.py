@@ -15,8 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from unilect.config.store import SQLITE, StoreConfig, check_place, default_url, sqlite_path
-from unilect.errors import ConfigError, StoreUnavailable
-from unilect.redact import Secrets, redacted, secrets_of
+from unilect.core.errors import ConfigError, StoreUnavailable
+from unilect.runtime.redact import Secrets, redacted, secrets_of
 from unilect.store.database import Database
 from unilect.store.sql import schema, sqlite
 from unilect.store.sql.connection import Connection

@@ -12,12 +12,18 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from unilect.backend import Backend, Batches, Capabilities, Support
-from unilect.errors import UnilectError, UnsupportedOperation
-from unilect.events import Answer, Event, Finish, Progress, Usage, fold
-from unilect.parameters.rules import ACCEPTED, CONSTRAINTS, ENDPOINTS, parameters_of
-from unilect.ranking import RerankRequest
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
+from unilect.api.backend import Backend, Batches, Capabilities, Support
+from unilect.api.parameters.rules import ACCEPTED, CONSTRAINTS, ENDPOINTS, parameters_of
+from unilect.core.errors import UnilectError, UnsupportedOperation
+from unilect.core.events import Answer, Event, Finish, Progress, Usage, fold
+from unilect.core.ranking import RerankRequest
+from unilect.core.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Request,
+    TextRequest,
+)
 
 LIMIT_S = 120.0  # a backend that has not done by then hangs
 _AT_ONCE = 4
@@ -245,14 +251,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _requests(backend: Backend) -> list[ChatRequest | CompletionRequest]:
+def _requests(backend: Backend) -> list[TextRequest]:
     """A request of each kind that a backend answers."""
     can = backend.capabilities
     chats = [chat(_TEXT, max_tokens=32)] if can.chat else []
     return [*chats, *([completion(_TEXT, max_tokens=32)] if can.completions else [])]
 
 
-async def _batches(backend: Backend, request: ChatRequest | CompletionRequest) -> list[list[Event]]:
+async def _batches(backend: Backend, request: TextRequest) -> list[list[Event]]:
     async with aclosing(backend.generate(request)) as batches:
         return [batch async for batch in batches]
 

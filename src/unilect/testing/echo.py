@@ -15,11 +15,16 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities
-from unilect.errors import BackendError, BackendUnavailable, ContextLengthExceeded, InvalidRequest
-from unilect.events import Finish, Progress, TextDelta, Usage
-from unilect.requests import ChatRequest, CompletionRequest, Prompt
-from unilect.tasks import apart, shared
+from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities
+from unilect.core.errors import (
+    BackendError,
+    BackendUnavailable,
+    ContextLengthExceeded,
+    InvalidRequest,
+)
+from unilect.core.events import Finish, Progress, TextDelta, Usage
+from unilect.core.requests import ChatRequest, CompletionRequest, Prompt, TextRequest
+from unilect.runtime.tasks import apart, shared
 from unilect.tools.messages import text
 
 CAPABILITIES = Capabilities(
@@ -115,7 +120,7 @@ class Echo(Backend):
         if self.starts <= self._options.failing_starts:
             raise BackendUnavailable("The echo cannot be loaded: `failing_starts`.")
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def generate(self, request: TextRequest) -> Batches:
         """Say the last message, or the prompt, a character at a time."""
         options, self.answers = self._options, self.answers + 1
         breaks = self.answers <= options.failing_answers
@@ -150,7 +155,7 @@ class Echo(Backend):
         """The text of code points."""
         return _text(tokens)
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of characters."""
         if isinstance(request, ChatRequest):
             return sum(map(len, _messages(request)))
@@ -210,9 +215,7 @@ def _messages(request: ChatRequest) -> list[str]:
     return [text(one, f"messages[{number}].content") for number, one in enumerate(request.messages)]
 
 
-def _scripted(
-    answers: Sequence[Scripted], request: ChatRequest | CompletionRequest, told: list[str]
-) -> str | None:
+def _scripted(answers: Sequence[Scripted], request: TextRequest, told: list[str]) -> str | None:
     """The text of the first answer that fits; None where none does."""
     new = told
     if isinstance(request, ChatRequest):

@@ -5,8 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from unilect.core.requests import Message, Part, RefusalPart, TextPart
 from unilect.families import ToolFormat
-from unilect.requests import Message, Part, RefusalPart, TextPart
 from unilect.tools.messages import arguments
 
 _RESULTS = frozenset({"tool", "function"})

@@ -12,10 +12,10 @@ import json
 from typing import Any
 
 from unilect.constraints.normal import regular
-from unilect.errors import BackendError, InvalidRequest
-from unilect.events import Event, Finish, TextDelta, ToolCallDelta
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.events import Event, Finish, TextDelta, ToolCallDelta
+from unilect.core.requests import ChatRequest, ToolChoice
 from unilect.families import PLAIN, CallStyle, new_call_id, of_template
-from unilect.requests import ChatRequest, ToolChoice
 
 _THOUGHTS_END = PLAIN.thoughts[1]
 _ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})

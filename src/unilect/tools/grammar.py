@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilect.constraints.checker import Checker
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest
 from unilect.families import CallStyle
-from unilect.requests import ChatRequest
 from unilect.tools.forced import call_head, callable_tools
 
 #: Literals, classes, tokens, numbers of repetitions and comments of GBNF, or the name of a rule.

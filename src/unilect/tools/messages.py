@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from unilect.bounds import nested
-from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, Message, RefusalPart, TextPart, Tool
+from unilect.core.bounds import nested
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest, Message, RefusalPart, TextPart, Tool
 
 _MOST_BITS = 1023  # of an integer that is surely a finite double
 _MAX_ARGUMENTS_DEPTH = 256  # a model wrote them once, so deeper than a schema may be

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from unilect.events import Event, Finish, Opaque, ReasoningDelta, TextDelta, ToolCallDelta
+from unilect.core.events import Event, Finish, Opaque, ReasoningDelta, TextDelta, ToolCallDelta
+from unilect.core.requests import ChatRequest
 from unilect.families import (
     PLAIN,
     Family,
@@ -16,7 +17,6 @@ from unilect.families import (
     of_template,
     thoughts_of,
 )
-from unilect.requests import ChatRequest
 
 
 class Reading(Struct, frozen=True, kw_only=True):

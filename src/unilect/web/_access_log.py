@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from unilect.context import Context
-from unilect.gateway.failures import Failure
-from unilect.logs import sink_of
-from unilect.redact import shortened
+from unilect.accounting.failures import Failure
+from unilect.runtime.context import Context
+from unilect.runtime.logs import sink_of
+from unilect.runtime.redact import shortened
 
 access = logging.getLogger("unilect.access")
 

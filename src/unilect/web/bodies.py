@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from unilect.bounds import LARGE_BYTES, SMALL_BYTES, one_pass
-from unilect.errors import BackendUnavailable, BodyTooLarge, RequestTimeout, TooManyWaiting
+from unilect.core.bounds import LARGE_BYTES, SMALL_BYTES, one_pass
+from unilect.core.errors import BackendUnavailable, BodyTooLarge, RequestTimeout, TooManyWaiting
 
 TOTAL_BYTES = 256 * 1024 * 1024
 FIRST_TIMEOUT_S = 30.0  # for the first `SMALL_BYTES`

@@ -31,9 +31,9 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body, has_many_values, one_pass
-from unilect.errors import InvalidRequest, WrongType
-from unilect.requests import Request
+from unilect.core.bounds import LARGE_BYTES, MAX_FIELDS, check_body, has_many_values, one_pass
+from unilect.core.errors import InvalidRequest, WrongType
+from unilect.core.requests import Request
 from unilect.web.streaming import SHORTENED
 
 RequestT = TypeVar("RequestT", bound=Request)

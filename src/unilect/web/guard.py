@@ -18,10 +18,12 @@ from functools import lru_cache
 
 from aiohttp import HttpVersion11, web
 
-from unilect.bounds import LARGE_BYTES, SMALL_BYTES, check_body
+from unilect.accounting.failures import Failures
+from unilect.accounting.tracing import Tracing
+from unilect.auth.keys import Keys
 from unilect.config.server import Config, is_loopback
-from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
-from unilect.errors import (
+from unilect.core.bounds import LARGE_BYTES, SMALL_BYTES, check_body
+from unilect.core.errors import (
     AuthenticationError,
     InternalError,
     InvalidRequest,
@@ -38,14 +40,12 @@ from unilect.errors import (
     UnsupportedEncoding,
     UnsupportedOperation,
 )
-from unilect.gateway.failures import Failures
-from unilect.gateway.keys import Keys
-from unilect.gateway.tracing import Tracing
-from unilect.logs import escaped
+from unilect.runtime.context import IN_HAND, Context, Requests, ended_by, in_hand
+from unilect.runtime.logs import escaped
 from unilect.web._access_log import AccessLog
-from unilect.web._failure import describe_failure
 from unilect.web.aiohttp_internals import set_body
 from unilect.web.bodies import Bodies
+from unilect.web.failure import describe_failure
 from unilect.web.pages import HEADERS as PAGE_HEADERS
 from unilect.web.pages import sign_in, wants_html
 from unilect.web.profile import OPENAI, CompatProfile

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from unilect.errors import UnilectError
+from unilect.core.errors import UnilectError
 
 _MESSAGE = re.compile(r"\bmessages\[(\d{1,6})\]((?:\.\w+(?:\[\d+\])?)*)")
 _PART = re.compile(r"\.content\[(\d{1,6})\](\.image_url)?")

@@ -2,7 +2,7 @@
 Requests that come again: the same request of the same key, sent again after its connection was lost, gets the answer that is still made.
 
 `Rejoining` stands in front of the handlers that ask a model, below the guard: the key of a request is checked before, each time. The handler
-runs in a task of `gateway/rejoin.py`, and what it answers is recorded there, in bytes, whatever its dialect. So ids and times stay
+runs in a task of `answers/rejoin.py`, and what it answers is recorded there, in bytes, whatever its dialect. So ids and times stay
 those of the first request.
 
 What SDKs send says too little to go by: openai and anthropic (2.x) number their own retries in `X-Stainless-Retry-Count`, do not retry a
@@ -19,15 +19,15 @@ from functools import partial, wraps
 from aiohttp import HttpVersion11, web
 from msgspec import structs
 
-from unilect.bounds import LARGE_BYTES
-from unilect.context import ANONYMOUS, IN_HAND, Context, ended_by, in_hand
-from unilect.errors import LedgerUnavailable, UnilectError
-from unilect.events import Usage
-from unilect.gateway.account import Entry, wait_for_entry
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.metrics import CLIENT_LEFT
-from unilect.gateway.rejoin import Answer, Rejoin
-from unilect.requests import Request
+from unilect.accounting.account import Entry, wait_for_entry
+from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.metrics import CLIENT_LEFT
+from unilect.answers.rejoin import Answer, Rejoin
+from unilect.core.bounds import LARGE_BYTES
+from unilect.core.errors import LedgerUnavailable, UnilectError
+from unilect.core.events import Usage
+from unilect.core.requests import Request
+from unilect.runtime.context import ANONYMOUS, IN_HAND, Context, ended_by, in_hand
 from unilect.web.route import Handler, Route
 from unilect.web.streaming import RECORDER
 

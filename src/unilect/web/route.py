@@ -8,8 +8,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.errors import UnilectError
-from unilect.gateway.keys import Caller
+from unilect.auth.keys import Caller
+from unilect.core.errors import UnilectError
 from unilect.web.streaming import JSON, headers_of
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

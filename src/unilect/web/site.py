@@ -6,15 +6,15 @@ import asyncio
 import socket
 from contextlib import suppress
 
+from unilect.accounting.ledger import LedgerBook
+from unilect.answers.service import Service
+from unilect.auth.keys import Keys, MetricsKeys
+from unilect.auth.known_keys import KnownKeys
 from unilect.config.server import Config
-from unilect.context import Requests
-from unilect.gateway.keys import Keys, MetricsKeys
-from unilect.gateway.known_keys import KnownKeys
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.limits import LimitBook
-from unilect.routing.service import Service
+from unilect.limits.limiter import LimitBook
+from unilect.runtime.context import Requests
+from unilect.runtime.tasks import END_TIMEOUT_S, Tasks
 from unilect.store.responses import ResponseStore
-from unilect.tasks import END_TIMEOUT_S, Tasks
 from unilect.web.profile import CompatProfile, profile_of
 
 

@@ -22,12 +22,12 @@ from urllib.parse import quote
 from aiohttp import web
 from aiohttp.hdrs import METH_HEAD
 
-from unilect.backend import Batches
-from unilect.context import Queued, ended_by, in_hand
-from unilect.errors import UnilectError
-from unilect.events import Answer, Event, Fold, Usage
-from unilect.parameters.rules import format_ignored
-from unilect.routing.registry import Model
+from unilect.api.backend import Batches
+from unilect.api.parameters.rules import format_ignored
+from unilect.core.errors import UnilectError
+from unilect.core.events import Answer, Event, Fold, Usage
+from unilect.models.registry import Model
+from unilect.runtime.context import Queued, ended_by, in_hand
 from unilect.web.aiohttp_internals import Stream, Whole
 
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any

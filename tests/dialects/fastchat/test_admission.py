@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
-from appserver import App, serving, upstream
-from fastchat import fake_fastchat
-from scripted import Scripted, answer, says, scripted
+from support.backends.fastchat import fake_fastchat
+from support.backends.scripted import Scripted, answer, says, scripted
+from support.servers.appserver import App, serving, upstream
 from unilect.config.server import Config, check
+from unilect.core.errors import ConfigError, InvalidRequest, RateLimited
 from unilect.dialects.fastchat._admission import Pace, worker_url
 from unilect.dialects.fastchat._registration import FastChatRegistration
 from unilect.dialects.fastchat._worker import WorkerState
-from unilect.errors import ConfigError, InvalidRequest, RateLimited
 from unilect.http.client import HttpServer
 
 NETWORK = {"fastchat_workers_from": ["127.0.0.2"]}

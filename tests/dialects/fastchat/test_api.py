@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from appserver import App, chunks, serving
-from engine import Spy, engine
+from support.backends.engine import Spy, engine
+from support.servers.appserver import App, chunks, serving
 from unilect.config.server import Config
+from unilect.core.errors import ContextLengthExceeded, WrongType
 from unilect.dialects.fastchat._api import TokenCheckRequest
 from unilect.dialects.fastchat._worker import decode_call
-from unilect.errors import ContextLengthExceeded, WrongType
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unilect.core.requests import Message
 from unilect.dialects.fastchat._prompt import TurnMarkers
-from unilect.requests import Message
 from unilect.upstreams.fastchat._conversation import Conv, chat_prompt
 
 MARKS = TurnMarkers("http://a:1", "m")

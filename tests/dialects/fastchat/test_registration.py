@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from fastchat import FakeFastChat, fake_fastchat
-from scripted import Exchange, answer, scripted
+from support.backends.fastchat import FakeFastChat, fake_fastchat
+from support.backends.scripted import Exchange, answer, scripted
+from unilect.core.errors import ConfigError
 from unilect.dialects.fastchat import _registration as fastchat_registration
 from unilect.dialects.fastchat._registration import FastChatRegistration
 from unilect.dialects.fastchat._worker import WorkerState
-from unilect.errors import ConfigError
 
 STATUS = {"model_names": ["m"], "speed": 1, "queue_length": 2}
 

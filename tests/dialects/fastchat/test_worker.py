@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving
-from engine import Spy, engine, made
+from support.backends.engine import Spy, engine, made
+from support.servers.appserver import App, serving
 from unilect.config.server import Config
+from unilect.core.events import Answer, Choice, Finish, TextDelta, Usage
+from unilect.core.requests import ChatRequest, CompletionRequest, Message
 from unilect.dialects.fastchat._worker import FRAMES, FrameEncoder, WorkerState
-from unilect.events import Answer, Choice, Finish, TextDelta, Usage
-from unilect.requests import ChatRequest, CompletionRequest, Message
 from unilect.upstreams.fastchat._conversation import Conv, chat_prompt
 
 CONFIG = Config(api_keys=["sk"], fastchat_register="http://127.0.0.1:1")

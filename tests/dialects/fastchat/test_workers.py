@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fastchat import fake_fastchat
-from scripted import Exchange, scripted
+from support.backends.fastchat import fake_fastchat
+from support.backends.scripted import Exchange, scripted
+from unilect.core.errors import BackendUnavailable, InvalidRequest
 from unilect.dialects.fastchat._workers import Registration, Status, Workers
-from unilect.errors import BackendUnavailable, InvalidRequest
 from unilect.http.client import HttpServer
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 A, B = "http://127.0.0.1:1", "http://127.0.0.1:2"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from appserver import App, serving
-from engine import completion, engine
+from support.backends.engine import completion, engine
+from support.servers.appserver import App, serving
 from unilect.config.server import Config
+from unilect.core.events import TextDelta
+from unilect.core.requests import LoraScale
 from unilect.demo import FOLDER
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.events import TextDelta
-from unilect.requests import LoraScale
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 PIRATE, ROBOT = (f"lora-{name}.gguf" for name in ("pirate", "robot"))

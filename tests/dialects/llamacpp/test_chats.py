@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import tiny_gguf
-from appserver import HI, App, serving, upstream
-from asking import ask
-from engine import engine, needs_transformers
-from llama_server import CONTEXT, llama_server
-from scripted import HELLO, says, scripted, stream_of
+from support.backends.engine import engine, needs_transformers
+from support.backends.llama_server import CONTEXT, llama_server
+from support.backends.scripted import HELLO, says, scripted, stream_of
+from support.clients.asking import ask
+from support.models import tiny_gguf
+from support.servers.appserver import HI, App, serving, upstream
 from unilect.config.server import ModelConfig
 from unilect.engines.gguf.engine import GgufEngine
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.dialects.llamacpp._native: the native protocol in front of the bundled model, and of a server that speaks it."""
+"""Tests of unilect.dialects.llamacpp.native: the native protocol in front of the bundled model, and of a server that speaks it."""
 
 import math
 from collections.abc import AsyncIterator
@@ -9,21 +9,21 @@ import pytest
 import pytest_asyncio
 from hypothesis import strategies as st
 
-from appserver import App, chunks, serving, upstream
-from engine import ENGINES_IN_CI, Spy, engine, made
-from properties import given
-from scripted import HELLO, frames, says, scripted, stream_of
+from support.backends.engine import ENGINES_IN_CI, Spy, engine, made
+from support.backends.scripted import HELLO, frames, says, scripted, stream_of
+from support.common.properties import given
+from support.servers.appserver import App, chunks, serving, upstream
+from unilect.core.errors import BackendError, InvalidRequest, UnilectError
+from unilect.core.events import Extra, Finish, TextDelta, TokenLogprob, Usage, fold
+from unilect.core.requests import CompletionRequest
 from unilect.dialects.llamacpp._answer import NativeEncoder
-from unilect.dialects.llamacpp._native import (
+from unilect.dialects.llamacpp.native import (
     InfillRequest,
     NativeCompletionRequest,
     _completion,
     as_body,
 )
 from unilect.dialects.openai import completions as openai_completions
-from unilect.errors import BackendError, InvalidRequest, UnilectError
-from unilect.events import Extra, Finish, TextDelta, TokenLogprob, Usage, fold
-from unilect.requests import CompletionRequest
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-import tiny_gguf
-from appserver import App, serving
-from asking import ask
-from llama_server import CONTEXT, llama_server
+from support.backends.llama_server import CONTEXT, llama_server
+from support.clients.asking import ask
+from support.models import tiny_gguf
+from support.servers.appserver import App, serving
 from unilect.config.server import ModelConfig
+from unilect.core.errors import InvalidRequest
 from unilect.dialects.llamacpp.prompts import Written, one_by_one
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.errors import InvalidRequest
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 SAME = ("index", "content", "tokens_evaluated", "tokens_predicted", "stop_type")

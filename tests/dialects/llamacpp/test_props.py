@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import tiny_gguf
-from appserver import App, serving, upstream
-from asking import ask
-from engine import engine, made, needs_transformers
-from llama_server import CONTEXT, llama_server
-from scripted import HELLO, says, scripted, stream_of
+from support.backends.engine import engine, made, needs_transformers
+from support.backends.llama_server import CONTEXT, llama_server
+from support.backends.scripted import HELLO, says, scripted, stream_of
+from support.clients.asking import ask
+from support.models import tiny_gguf
+from support.servers.appserver import App, serving, upstream
 from unilect.config.server import ModelConfig
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.http.client import HttpServer

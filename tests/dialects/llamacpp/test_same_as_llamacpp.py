@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import tiny_gguf
-from appserver import App, chunks, serving
-from asking import ask
-from engine import engine
-from llama_server import CONTEXT, llama_server
+from support.backends.engine import engine
+from support.backends.llama_server import CONTEXT, llama_server
+from support.clients.asking import ask
+from support.models import tiny_gguf
+from support.servers.appserver import App, chunks, serving
 from unilect.config.server import ModelConfig
 from unilect.engines.gguf.engine import GgufEngine
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from appserver import App, serving, upstream
-from engine import engine, made
+from support.backends.engine import engine, made
+from support.servers.appserver import App, serving, upstream
 from unilect.config.server import Config
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

@@ -1,4 +1,4 @@
-"""Tests of unilect.dialects.llamacpp._tokens, beside llama.cpp's own server with the same models."""
+"""Tests of unilect.dialects.llamacpp.tokens, beside llama.cpp's own server with the same models."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import tiny_gguf
-from appserver import App, serving, upstream
-from asking import ask
-from engine import engine, needs_transformers
-from llama_server import CONTEXT, llama_server
-from scripted import HELLO, says, scripted, stream_of
+from support.backends.engine import engine, needs_transformers
+from support.backends.llama_server import CONTEXT, llama_server
+from support.backends.scripted import HELLO, says, scripted, stream_of
+from support.clients.asking import ask
+from support.models import tiny_gguf
+from support.servers.appserver import App, serving, upstream
 from unilect.config.server import ModelConfig
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.http.client import HttpServer

@@ -1,4 +1,4 @@
-"""Tests of unilect.dialects.messages.api: requests on the wire, in front of scripted servers and of the bundled model."""
+"""Tests of unilect.dialects.messages._api: requests on the wire, in front of scripted servers and of the bundled model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,10 +10,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import ClientResponse
 
-from appserver import App, serving, upstream
-from engine import ENGINES_IN_CI, engine
-from messages_bodies import HEAD, TOOLS
-from scripted import (
+from support.backends.engine import ENGINES_IN_CI, engine
+from support.backends.scripted import (
     DONE,
     HELLO,
     USAGE,
@@ -26,12 +24,14 @@ from scripted import (
     small,
     stream_of,
 )
-from unilect.backend import Backend, Capabilities
+from support.clients.messages_bodies import HEAD, TOOLS
+from support.servers.appserver import App, serving, upstream
+from unilect.adapt.images import Images
+from unilect.api.backend import Backend, Capabilities
 from unilect.config.server import Config
-from unilect.errors import ContextLengthExceeded, EngineOverloaded
-from unilect.events import Finish, TextDelta, Usage
-from unilect.requests import ChatRequest, ImagePart
-from unilect.routing.images import Images
+from unilect.core.errors import ContextLengthExceeded, EngineOverloaded
+from unilect.core.events import Finish, TextDelta, Usage
+from unilect.core.requests import ChatRequest, ImagePart
 from unilect.web import streaming
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

@@ -6,12 +6,9 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.context import IN_HAND, Context
-from unilect.dialects.messages._conversation import sign_thought
-from unilect.dialects.messages._encoder import MessageEncoder
-from unilect.errors import BackendError, EngineOverloaded
-from unilect.events import (
+from support.common.properties import given
+from unilect.core.errors import BackendError, EngineOverloaded
+from unilect.core.events import (
     Event,
     Extra,
     Finish,
@@ -25,6 +22,9 @@ from unilect.events import (
     Usage,
     fold,
 )
+from unilect.dialects.messages._conversation import sign_thought
+from unilect.dialects.messages._encoder import MessageEncoder
+from unilect.runtime.context import IN_HAND, Context
 
 DONE = Usage(3, 2)
 

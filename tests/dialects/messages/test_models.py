@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving_models
+from support.servers.appserver import App, serving_models
 from unilect.config.server import Config
+from unilect.core.errors import InvalidRequest
 from unilect.dialects.messages._models import page
-from unilect.errors import InvalidRequest
 from unilect.http.client import HttpServer
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 VERSION = {"anthropic-version": "2023-06-01"}

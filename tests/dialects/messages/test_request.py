@@ -5,14 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from messages_bodies import HEAD, OBJECT, TOOLS
-from unilect.backend import Capabilities
-from unilect.context import IN_HAND, Context
-from unilect.dialects.messages._conversation import MARK, sign_thought
-from unilect.dialects.messages._errors import ThreadNotFound, envelope
-from unilect.dialects.messages._request import DecodedBody, decode, read
-from unilect.errors import InvalidRequest, UnilectError, UnsupportedParameter
-from unilect.requests import (
+from support.clients.messages_bodies import HEAD, OBJECT, TOOLS
+from unilect.api.backend import Capabilities
+from unilect.core.errors import InvalidRequest, UnilectError, UnsupportedParameter
+from unilect.core.requests import (
     FunctionCall,
     ImagePart,
     ImageUrl,
@@ -22,7 +18,11 @@ from unilect.requests import (
     TextPart,
     ToolChoice,
 )
-from unilect.routing._prefixes import without_billing
+from unilect.dialects.messages._conversation import MARK, sign_thought
+from unilect.dialects.messages._errors import ThreadNotFound, envelope
+from unilect.dialects.messages._request import DecodedBody, decode, read
+from unilect.runtime.context import IN_HAND, Context
+from unilect.scheduling.prefixes import without_billing
 
 USER = {"role": "user", "content": "x"}
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "AAAA"}

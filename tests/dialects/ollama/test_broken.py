@@ -1,10 +1,10 @@
 """Answers of Ollama's API that break: an error row ends them, and never a row that says `done`."""
 
-from appserver import serving
-from ollamaside import SAY, post, streamed
-from unilect.backend import Batches
-from unilect.errors import EngineOverloaded
-from unilect.requests import ChatRequest, CompletionRequest
+from support.clients.ollamaside import SAY, post, streamed
+from support.servers.appserver import serving
+from unilect.api.backend import Batches
+from unilect.core.errors import EngineOverloaded
+from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.testing.echo import Echo, Options
 
 

@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from appserver import App, serving, upstream
-from engine import ENGINES_IN_CI, Spy, engine
-from ollamaside import ASK, COUNTS, SAY, WEATHER, post, rows_of, streamed
-from scripted import DONE, USAGE, Exchange, delta, frames, says, scripted, small, stream_of
-from unilect.requests import ChatRequest, CompletionRequest
+from support.backends.engine import ENGINES_IN_CI, Spy, engine
+from support.backends.scripted import (
+    DONE,
+    USAGE,
+    Exchange,
+    delta,
+    frames,
+    says,
+    scripted,
+    small,
+    stream_of,
+)
+from support.clients.ollamaside import ASK, COUNTS, SAY, WEATHER, post, rows_of, streamed
+from support.servers.appserver import App, serving, upstream
+from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.testing.echo import Echo, Options
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from appserver import App, serving
-from engine import ENGINES_IN_CI, Spy, engine
-from ollamaside import post
+from support.backends.engine import ENGINES_IN_CI, Spy, engine
+from support.clients.ollamaside import post
+from support.servers.appserver import App, serving
 from unilect.testing.echo import Echo
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

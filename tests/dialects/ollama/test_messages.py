@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from unilect.core.requests import Message
 from unilect.dialects.ollama._messages import Turn, openai_messages
 from unilect.dialects.ollama._truncate import _steps
-from unilect.requests import Message
 
 
 def turns(*fields: dict[str, Any]) -> list[Turn]:

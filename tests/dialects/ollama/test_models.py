@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from appserver import App, serving, serving_models, upstream
-from asking import ask
-from engine import ENGINES_IN_CI, engine, made
-from ollamaside import SAY, post, rows_of
-from scripted import answer, says, scripted
-from serving import serve
+from support.backends.engine import ENGINES_IN_CI, engine, made
+from support.backends.scripted import answer, says, scripted
+from support.clients.asking import ask
+from support.clients.ollamaside import SAY, post, rows_of
+from support.servers.appserver import App, serving, serving_models, upstream
+from support.servers.serving import serve
 from unilect.config.server import Config
-from unilect.routing.registry import Model, Registry
+from unilect.models.registry import Model, Registry
 from unilect.testing.echo import Echo
 
 

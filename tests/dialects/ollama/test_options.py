@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.backend import Capabilities
+from support.common.properties import given
+from unilect.api.backend import Capabilities
+from unilect.core.errors import InvalidRequest
 from unilect.dialects.ollama._messages import MAX_CONTEXT, context_of, read_context
 from unilect.dialects.ollama._options import option_fields, seconds_of, think_fields
-from unilect.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

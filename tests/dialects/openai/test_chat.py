@@ -6,10 +6,9 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.dialects.openai.chat import ChatEncoder, decode
-from unilect.errors import BackendError, InvalidRequest
-from unilect.events import (
+from support.common.properties import given
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.events import (
     Event,
     Extra,
     Finish,
@@ -23,10 +22,11 @@ from unilect.events import (
     Usage,
     fold,
 )
+from unilect.core.requests import ChatRequest, Message, NamedFunction, StreamOptions, ToolChoice
+from unilect.dialects.openai.chat import ChatEncoder, decode
 from unilect.http.sse import FrameReader
-from unilect.requests import ChatRequest, Message, NamedFunction, StreamOptions, ToolChoice
-from unilect.upstreams.openai.chunks import ChunkDecoder
 from unilect.web.profile import CompatProfile
+from unilect.wire.chunks import ChunkDecoder
 
 HI = [Message("user", "Hi")]
 FIRST = {"role": "assistant", "content": "", "refusal": None}

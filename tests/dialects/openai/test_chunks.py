@@ -2,8 +2,8 @@
 
 import pytest
 
+from unilect.core.events import TokenLogprob
 from unilect.dialects.openai.chunks import chat_logprobs, legacy_logprobs
-from unilect.events import TokenLogprob
 
 
 @pytest.mark.parametrize(

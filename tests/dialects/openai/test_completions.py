@@ -6,10 +6,9 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.dialects.openai.completions import MAX_CHOICES, CompletionEncoder, decode
-from unilect.errors import BackendError, InvalidRequest
-from unilect.events import (
+from support.common.properties import given
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.events import (
     Event,
     Extra,
     Finish,
@@ -21,9 +20,10 @@ from unilect.events import (
     Usage,
     fold,
 )
+from unilect.core.requests import CompletionRequest, StreamOptions
+from unilect.dialects.openai.completions import MAX_CHOICES, CompletionEncoder, decode
 from unilect.http.sse import FrameReader
-from unilect.requests import CompletionRequest, StreamOptions
-from unilect.upstreams.openai.chunks import ChunkDecoder
+from unilect.wire.chunks import ChunkDecoder
 
 NONE = Usage(0, 0)
 TEXT: list[Event] = [TextDelta("a"), TextDelta("b"), Finish("stop"), Usage(3, 2)]

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
+from support.common.properties import given
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import EmbeddingRequest, Embeddings
 from unilect.dialects.openai.embeddings import MAX_INPUTS, decode, encode, shorten
-from unilect.errors import InvalidRequest
-from unilect.requests import EmbeddingRequest, Embeddings
 
 
 def test_numbers() -> None:

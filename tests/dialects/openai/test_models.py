@@ -1,17 +1,17 @@
-"""Tests of unilect.dialects.openai._models: what is told about a model; test_app.py has the routes."""
+"""Tests of unilect.dialects.openai.models: what is told about a model; test_app.py has the routes."""
 
 import pytest
 
-from appserver import serving
-from engine import made, needs_transformers
-from llama_server import llama_server
-from unilect.backend import Backend, Description
+from support.backends.engine import made, needs_transformers
+from support.backends.llama_server import llama_server
+from support.servers.appserver import serving
+from unilect.api.backend import Backend, Description
+from unilect.api.parameters.rules import ACCEPTED
 from unilect.config.server import ModelConfig
-from unilect.dialects.openai._models import abilities, card
+from unilect.dialects.openai.models import abilities, card
 from unilect.http.client import HttpServer
-from unilect.parameters.rules import ACCEPTED
-from unilect.routing import sources
-from unilect.routing.registry import Model
+from unilect.models import sources
+from unilect.models.registry import Model
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.dialects.openai import completions as openai_completions
 from unilect.dialects.openai.chat import decode
-from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, CompletionRequest
 from unilect.web.profile import PROFILES
 
 ALPACA = [{"role": "system", "message": "SYS"}, {"role": "user", "message": "a"}]

@@ -7,10 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from appserver import serving, upstream
-from engine import engine
-from responses_client import client, events, in_memory, says
-from scripted import (
+from support.backends.engine import engine
+from support.backends.scripted import (
     DONE,
     HELLO,
     USAGE,
@@ -20,11 +18,13 @@ from scripted import (
     scripted,
     stream_of,
 )
+from support.clients.responses_client import client, events, in_memory, says
+from support.servers.appserver import serving, upstream
 from unilect.config.server import Config
+from unilect.core.errors import StoreUnavailable
+from unilect.core.events import Event, Finish, ToolCallDelta, Usage
 from unilect.dialects.responses import _kept
 from unilect.dialects.responses._output import ResponseEncoder, Telling
-from unilect.errors import StoreUnavailable
-from unilect.events import Event, Finish, ToolCallDelta, Usage
 from unilect.store.records import Item, StoredResponse
 from unilect.web import streaming
 

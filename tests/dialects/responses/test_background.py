@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from appserver import serving, upstream
-from responses_client import Client, client, events, in_memory, says
-from scripted import HELLO, Exchange, delta, frames, stream_of
+from support.backends.scripted import HELLO, Exchange, delta, frames, stream_of
+from support.clients.responses_client import Client, client, events, in_memory, says
+from support.servers.appserver import serving, upstream
+from unilect.core.errors import StoreUnavailable
 from unilect.dialects.responses import _kept
 from unilect.dialects.responses._output import ResponseEncoder, Telling
 from unilect.dialects.responses._request import PromptRequest
-from unilect.errors import StoreUnavailable
+from unilect.runtime.tasks import Tasks
 from unilect.store.records import StoredResponse
-from unilect.tasks import Tasks
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming
 

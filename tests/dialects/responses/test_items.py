@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from appserver import serving
-from responses_client import client, says
-from scripted import HELLO
+from support.backends.scripted import HELLO
+from support.clients.responses_client import client, says
+from support.servers.appserver import serving
 from unilect.testing.echo import Echo
 
 PIXEL = "data:image/png;base64,AAAA"

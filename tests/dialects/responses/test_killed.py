@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from serving import serve
+from support.servers.serving import serve
 
 
 @pytest.mark.heavy

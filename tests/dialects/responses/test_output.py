@@ -3,10 +3,8 @@
 import msgspec
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.dialects.responses._output import ResponseEncoder, Telling
-from unilect.dialects.responses._tools import CalledAs
-from unilect.events import (
+from support.common.properties import given
+from unilect.core.events import (
     Event,
     Finish,
     ReasoningDelta,
@@ -16,6 +14,8 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.dialects.responses._output import ResponseEncoder, Telling
+from unilect.dialects.responses._tools import CalledAs
 
 NAMES = {"f": CalledAs("function", "f"), "c": CalledAs("custom", "c", "n")}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

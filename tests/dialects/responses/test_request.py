@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from appserver import App, serving, upstream
-from engine import ENGINES_IN_CI, engine
-from responses_client import client, events, says
-from scripted import HELLO, scripted, small
+from support.backends.engine import ENGINES_IN_CI, engine
+from support.backends.scripted import HELLO, scripted, small
+from support.clients.responses_client import client, events, says
+from support.servers.appserver import App, serving, upstream
 from unilect.dialects.responses._request import PromptRequest, items_of, place_items, prompt_of
 from unilect.web.decode import BodyDecoder
 

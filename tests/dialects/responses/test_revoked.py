@@ -13,12 +13,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from serving import serve
+from support.servers.serving import serve
+from unilect.auth.secret import digest, id_of, new_secret
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
-from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.routing import sources
+from unilect.models import sources
 from unilect.server.listener import Listener
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore

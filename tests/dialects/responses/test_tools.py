@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from responses_client import client, says
-from scripted import HELLO
+from support.backends.scripted import HELLO
+from support.clients.responses_client import client, says
 from unilect.dialects.responses._tools import text_of
 
 F = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}

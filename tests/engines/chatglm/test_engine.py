@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 
-import tiny_chatglm
-from appserver import chunks, serving
-from engine import answer, chat, completion, events_of
-from tiny_chatglm import AGAIN, need_library
-from unilect.backend import BackendSpec
+from support.backends.engine import answer, chat, completion, events_of
+from support.models import tiny_chatglm
+from support.models.tiny_chatglm import AGAIN, need_library
+from support.servers.appserver import chunks, serving
+from unilect.api.backend import BackendSpec
 from unilect.config.server import ModelConfig
-from unilect.engines.chatglm import engine as chatglm
-from unilect.engines.chatglm.engine import ChatglmEngine
-from unilect.errors import (
+from unilect.core.errors import (
     ConfigError,
     ContextLengthExceeded,
     EngineDied,
     InvalidRequest,
 )
-from unilect.events import Finish, Progress, TextDelta, Usage
-from unilect.requests import Message
-from unilect.routing.source_names import name_source
-from unilect.routing.sources import split
+from unilect.core.events import Finish, Progress, TextDelta, Usage
+from unilect.core.requests import Message
+from unilect.engines.chatglm import engine as chatglm
+from unilect.engines.chatglm.engine import ChatglmEngine
+from unilect.models.source_names import name_source
+from unilect.models.sources import split
 
 HELLO = ["\n", "Hello", " world", b"\xe4", b"\xbd", b"\xa0", "."]
 

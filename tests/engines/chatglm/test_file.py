@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny_chatglm
+from support.models import tiny_chatglm
 from unilect.engines.chatglm._file import ChatglmHead, read_head
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine import completion
+from support.backends.engine import completion
+from unilect.api.parameters.rules import ACCEPTED
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.engines.chatglm._request import PARAMETERS, generate_body, sampling, turns
-from unilect.errors import InvalidRequest
-from unilect.parameters.rules import ACCEPTED
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 
 USER = {"role": "user", "content": "Hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}

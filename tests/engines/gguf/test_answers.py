@@ -7,15 +7,22 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import f32_gguf
-from engine import answer, chat, completion, engine, events_of, needs_transformers
+from support.backends.engine import answer, chat, completion, engine, events_of, needs_transformers
+from support.models import f32_gguf
 from unilect.config.model import ModelConfig
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.events import (
+    Event,
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
+from unilect.core.requests import ChatRequest
 from unilect.engines.gguf._answers import _Told
 from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.errors import BackendError, InvalidRequest
-from unilect.events import Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
-from unilect.requests import ChatRequest
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 #: llama.cpp takes it for gpt-oss', whose every answer begins with a channel; the bundled model knows none.

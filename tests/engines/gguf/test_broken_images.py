@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from attack import Attacker, Request, Target, assert_sound
 
-import tiny_gguf
-from serving import KEY, serve
+from support.models import tiny_gguf
+from support.servers.serving import KEY, serve
 from unilect.engines.gguf._images import BROKEN, MAX_PIXELS
 
 COUNT = 200

@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
-import tiny_gguf
-from engine import TRIES, answer, chat, completion
+from support.backends.engine import TRIES, answer, chat, completion
+from support.models import tiny_gguf
 from unilect.config.server import ModelConfig
+from unilect.core.errors import BackendError, InvalidRequest, UnilectError
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.tools.forced import call_style
 from unilect.tools.grammar import calls_grammar, prefix_rules
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from unilect import templates
 from unilect.config.server import ModelConfig
+from unilect.core.errors import BackendUnavailable, ConfigError
+from unilect.core.events import Answer, Fold
+from unilect.core.requests import ChatRequest, CompletionRequest, Message
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process._suspects import Ticket
-from unilect.errors import BackendUnavailable, ConfigError
-from unilect.events import Answer, Fold
-from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.templates import chat as templates
 
 PIRATE = str(FOLDER / "lora-pirate.gguf")
 

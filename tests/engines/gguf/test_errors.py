@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from unilect.core.errors import InvalidRequest, MemoryExhausted
 from unilect.engines.gguf._errors import raise_for_child
-from unilect.errors import InvalidRequest, MemoryExhausted
 
 
 @pytest.mark.parametrize("status", [400, 500])

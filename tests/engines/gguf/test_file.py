@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from properties import given
-from unilect.backend import Description
+from support.common.properties import given
+from unilect.api.backend import Description
 from unilect.demo import MODEL
 from unilect.engines.gguf._file import GgufHead, read_head
 

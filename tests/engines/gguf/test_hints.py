@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import tiny_gguf
-from engine import answer, chat
+from support.backends.engine import answer, chat
+from support.models import tiny_gguf
 from unilect.config.server import ModelConfig
 from unilect.engines.gguf._hints import loose
 from unilect.engines.gguf.engine import GgufEngine

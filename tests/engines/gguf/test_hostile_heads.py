@@ -18,16 +18,16 @@ from typing import Any
 import httpx2
 import pytest
 
-import tiny_gguf
-from effort import effort_s
-from engine import THOROUGH
-from hostile_heads import changed
-from serving import serve
+from support.backends.engine import THOROUGH
+from support.common.effort import effort_s
+from support.models import tiny_gguf
+from support.models.hostile_heads import changed
+from support.servers.serving import serve
 from unilect.config.model import ModelConfig
+from unilect.core.errors import ConfigError
 from unilect.engines.gguf._file import _Reader
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process.memory import MIB, resident_bytes
-from unilect.errors import ConfigError
 
 ALL = "UNILECT_HOSTILE" in os.environ
 COUNT = int(os.environ.get("UNILECT_HOSTILE", "5000" if THOROUGH else "500"))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unilect.core.errors import InvalidRequest
 from unilect.engines.gguf._images import BROKEN, MAX_PIXELS, check_image
-from unilect.errors import InvalidRequest
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 

@@ -7,7 +7,7 @@ import pytest
 
 from unilect.engines.gguf._lora import empty
 from unilect.engines.gguf._slots import Slots
-from unilect.tasks import Tasks
+from unilect.runtime.tasks import Tasks
 
 
 class Child:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-import tiny_gguf
-from engine import answer, completion, made
+from support.backends.engine import answer, completion, made
+from support.models import tiny_gguf
 from unilect.config.server import ModelConfig
+from unilect.core.errors import BackendUnavailable, MemoryExhausted
 from unilect.demo import MODEL
 from unilect.engines.gguf._file import GgufHead, read_head
 from unilect.engines.gguf._layers import layers
@@ -24,7 +25,6 @@ from unilect.engines.gguf._memory import (
 )
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process.memory import MIB, processor_words
-from unilect.errors import BackendUnavailable, MemoryExhausted
 
 GB = 10**9
 

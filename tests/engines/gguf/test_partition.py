@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from engine import answer, completion
+from support.backends.engine import answer, completion
 from unilect.config.server import ModelConfig
-from unilect.context import IN_HAND, Context
+from unilect.core.errors import BackendUnavailable
+from unilect.core.events import Finish, TextDelta, Usage
+from unilect.core.requests import EmbeddingRequest
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process.child_process import ChildProcess
-from unilect.errors import BackendUnavailable
-from unilect.events import Finish, TextDelta, Usage
-from unilect.requests import EmbeddingRequest
+from unilect.runtime.context import IN_HAND, Context
 
 TEXT = "Once upon a time there was a little girl. " * 30
 OTHER = "The cat sat on the mat, and had a hat. " * 30

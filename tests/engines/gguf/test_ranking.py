@@ -9,15 +9,15 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-import tiny_gguf
-from appserver import serving
-from llama_server import llama_server
+from support.backends.llama_server import llama_server
+from support.models import tiny_gguf
+from support.servers.appserver import serving
 from unilect.config.server import ModelConfig
+from unilect.core.errors import ConfigError, ContextLengthExceeded, InvalidRequest
+from unilect.core.ranking import RerankRequest, sigmoid
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.errors import ConfigError, ContextLengthExceeded, InvalidRequest
 from unilect.http.client import HttpServer
-from unilect.ranking import RerankRequest, sigmoid
-from unilect.routing import sources
+from unilect.models import sources
 from unilect.testing import check_backend
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

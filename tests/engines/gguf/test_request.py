@@ -6,6 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from unilect.api.parameters.support import TOOL_PARAMETERS
+from unilect.core.errors import InvalidRequest, UnsupportedParameter
+from unilect.core.requests import ChatRequest, CompletionRequest, Message
 from unilect.engines.gguf._request import (
     PARAMETERS,
     chat_body,
@@ -14,11 +17,8 @@ from unilect.engines.gguf._request import (
     messages,
     template_body,
 )
-from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.parameters.support import TOOL_PARAMETERS
-from unilect.requests import ChatRequest, CompletionRequest, Message
 from unilect.tools.forced import compact
-from unilect.upstreams.llamacpp.request import MAX_IMAGES
+from unilect.wire.llamacpp_request import MAX_IMAGES
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 PNG = "data:image/gif;base64,R0lGODlhAQABAAAAACw="

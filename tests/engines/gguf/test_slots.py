@@ -6,11 +6,11 @@ from contextlib import suppress
 import pytest
 from hypothesis import strategies as st
 
-from callers import of
-from properties import given
+from support.clients.callers import of
+from support.common.properties import given
+from unilect.core.errors import BackendUnavailable
+from unilect.core.events import Event, Progress, TextDelta, Usage
 from unilect.engines.gguf._slots import BLOCK_BYTES, WORTH_A_GAP, Slots
-from unilect.errors import BackendUnavailable
-from unilect.events import Event, Progress, TextDelta, Usage
 
 LONG = b"a long conversation " * BLOCK_BYTES
 SHORT = LONG[: BLOCK_BYTES * (WORTH_A_GAP - 1)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import thinking_templates as templates
-import tiny_gguf
-from engine import answer, chat
+from support.backends.engine import answer, chat
+from support.models import thinking_templates as templates
+from support.models import tiny_gguf
 from unilect.config.server import ModelConfig
 from unilect.engines.gguf.engine import GgufEngine
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine import answer, chat, engine
-from strict_templates import CALLED, STYLES, TALK, missing
+from support.backends.engine import answer, chat, engine
+from support.models.strict_templates import CALLED, STYLES, TALK, missing
 
 
 @pytest.mark.parametrize("style", ["mistral", "gemma-2", "qwen-3.5"])

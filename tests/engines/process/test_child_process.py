@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from tiny_child import Tiny
+from support.backends.tiny_child import Tiny
+from support.common.waiting import until
+from unilect.core.errors import BackendUnavailable
 from unilect.engines.process import child_process as _process
 from unilect.engines.process.child_process import ChildProcess
-from unilect.errors import BackendUnavailable
-from waiting import until
 
 #: Says ready, then draws a bar of progress that has no end of line, and dies when it was read.
 _TALKER = """

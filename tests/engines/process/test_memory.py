@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from engine import ENGINES_IN_CI, answer, chat, engine, process
-from tiny_child import Tiny
+from support.backends.engine import ENGINES_IN_CI, answer, chat, engine, process
+from support.backends.tiny_child import Tiny
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 from unilect.engines.transformers.engine import HfEngine
-from unilect.routing import sources
+from unilect.models import sources
 
 
 def written(root: Path, files: dict[str, str]) -> Path:

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from tiny_child import Tiny, halted
-from unilect.engines.process import _suspects, _watchdog
-from unilect.engines.process import child_process as _process
-from unilect.engines.process._suspects import KEPT_WHOLE, REMEMBERED_S, Suspects, Ticket, digest
-from unilect.engines.process.child_process import MAX_DEATHS
-from unilect.errors import (
+from support.backends.tiny_child import Tiny, halted
+from support.common.waiting import until
+from unilect.core.errors import (
     BackendUnavailable,
     EngineDied,
     MemoryExhausted,
     RequestKilledEngine,
 )
-from unilect.requests import ChatRequest, Message
-from waiting import until
+from unilect.core.requests import ChatRequest, Message
+from unilect.engines.process import _suspects, _watchdog
+from unilect.engines.process import child_process as _process
+from unilect.engines.process._suspects import KEPT_WHOLE, REMEMBERED_S, Suspects, Ticket, digest
+from unilect.engines.process.child_process import MAX_DEATHS
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from support.common.waiting import until
+from unilect.core.errors import BackendUnavailable
 from unilect.engines.process import _watchdog
 from unilect.engines.process._watchdog import Watchdog
-from unilect.errors import BackendUnavailable
-from waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.transformers._child beyond engines/transformers/test_engine.py: what comes in the wrong moment, in this process."""
+"""Tests of unilect.engines.transformers.child beyond engines/transformers/test_engine.py: what comes in the wrong moment, in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,16 +10,16 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from torchside import SETTINGS, need, running
+from support.models.torchside import SETTINGS, need, running
 
 need("torch", "transformers", "llguidance", "safetensors")
 
-from engine import chat
-from unilect import frames
+from support.backends.engine import chat
+from unilect.core.errors import BackendError, BackendUnavailable
+from unilect.core.requests import EmbeddingRequest
 from unilect.demo import FOLDER
-from unilect.engines.transformers._child import AdapterParts, Child, meaning
-from unilect.errors import BackendError, BackendUnavailable
-from unilect.requests import EmbeddingRequest
+from unilect.engines.transformers.child import AdapterParts, Child, meaning
+from unilect.wire import frames
 
 PIRATE = AdapterParts("pirate", [(str(FOLDER / "lora-pirate"), 1.0)])
 

@@ -9,26 +9,26 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from torchside import need
+from support.models.torchside import need
 
 need("torch", "transformers", "llguidance", "safetensors")
 
-from engine import Spy, answer, chat, completion, events_of
-from engine import engine as gguf_engine
+from support.backends.engine import Spy, answer, chat, completion, events_of
+from support.backends.engine import engine as gguf_engine
+from unilect.adapt import emulation
 from unilect.config.server import ModelConfig
 from unilect.constraints.checker import Checker
-from unilect.demo import FOLDER
-from unilect.dialects.openai.chunks import legacy_logprobs
-from unilect.engines.transformers.engine import HfEngine
-from unilect.errors import (
+from unilect.core.errors import (
     BackendUnavailable,
     ConfigError,
     InvalidRequest,
     UnsupportedParameter,
 )
-from unilect.events import Answer, fold
-from unilect.requests import EmbeddingRequest
-from unilect.routing import _emulation as emulation
+from unilect.core.events import Answer, fold
+from unilect.core.requests import EmbeddingRequest
+from unilect.demo import FOLDER
+from unilect.dialects.openai.chunks import legacy_logprobs
+from unilect.engines.transformers.engine import HfEngine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

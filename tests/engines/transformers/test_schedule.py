@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies
 
-from torchside import Asked, need
+from support.models.torchside import Asked, need
 
 need("torch", "transformers")
 
 import torch
 
-from tiny_hf import CONTEXT, Tiny, generated
-from unilect.engines.transformers._job import Sampling
-from unilect.engines.transformers._loop import BatchLoop
-from unilect.engines.transformers._lora import _read
+from support.models.tiny_hf import CONTEXT, Tiny, generated
+from unilect.engines.transformers.batch.loop import BatchLoop
+from unilect.engines.transformers.job import Sampling
+from unilect.engines.transformers.model.lora import _read
 
 #: when it comes (steps after the one before), what it shares with others, its own tokens, the answer's most, adapter, beams, when it leaves
 JOBS = strategies.lists(

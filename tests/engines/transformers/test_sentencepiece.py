@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
-from engine import TRIES, answer, chat
-from tiny_gguf import BLANK, TEMPLATE
-from torchside import need
+from support.backends.engine import TRIES, answer, chat
+from support.models.tiny_gguf import BLANK, TEMPLATE
+from support.models.torchside import need
 from unilect.config.server import ModelConfig
 from unilect.engines.transformers.engine import HfEngine
 

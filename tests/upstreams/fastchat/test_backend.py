@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine import answer, chat, completion, events_of
-from fastchat import CONV, HELLO, FakeFastChat, fake_fastchat, frame
-from scripted import answer as answered
-from scripted import chunked, scripted
-from unilect.backend import BackendSpec
+from support.backends.engine import answer, chat, completion, events_of
+from support.backends.fastchat import CONV, HELLO, FakeFastChat, fake_fastchat, frame
+from support.backends.scripted import answer as answered
+from support.backends.scripted import chunked, scripted
+from unilect.api.backend import BackendSpec
 from unilect.config.server import ModelConfig
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
@@ -27,9 +27,9 @@ from unilect.errors import (
     UnsupportedOperation,
     UnsupportedParameter,
 )
-from unilect.events import TextDelta, Usage
+from unilect.core.events import TextDelta, Usage
+from unilect.core.requests import EmbeddingRequest
 from unilect.http.client import HttpServer
-from unilect.requests import EmbeddingRequest
 from unilect.upstreams.fastchat import backend as fastchat
 from unilect.upstreams.fastchat.backend import Controller, FastChatUpstream, backend
 

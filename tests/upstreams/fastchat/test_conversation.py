@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from unilect.errors import BackendError, InvalidRequest
-from unilect.requests import ImagePart, ImageUrl, Message, TextPart
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.requests import ImagePart, ImageUrl, Message, TextPart
 from unilect.upstreams.fastchat._conversation import STYLES, Conv, chat_prompt, decode, style
 
 VICUNA = "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -222,7 +222,7 @@ LATER_ONLY: list[tuple[str, int, dict[str, Any], str]] = [
 @pytest.fixture(autouse=True)
 def _no_named_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the fields count, also where a format of this name is known."""
-    monkeypatch.setattr("unilect.templates.named", lambda name: None)
+    monkeypatch.setattr("unilect.templates.chat.named", lambda name: None)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from effort import effort_s
-from unilect.errors import (
+from support.common.effort import effort_s
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
@@ -17,7 +17,7 @@ from unilect.errors import (
     UnilectError,
     UnsupportedParameter,
 )
-from unilect.events import Event, Finish, Progress, TextDelta, Usage, fold
+from unilect.core.events import Event, Finish, Progress, TextDelta, Usage, fold
 from unilect.upstreams.fastchat._frames import (
     ERRORS,
     AnswerDecoder,

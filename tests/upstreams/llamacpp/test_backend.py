@@ -9,14 +9,15 @@ import msgspec
 import openai
 import pytest
 
-from appserver import serving
-from engine import answer, chat, completion, events_of
-from llama_server import CONTEXT, llama_server
-from scripted import Scripted, chunked, frames, says, scripted, stream_of
-from strict_templates import STYLES, TALK, missing
-from unilect.backend import BackendSpec
+from support.backends.engine import answer, chat, completion, events_of
+from support.backends.llama_server import CONTEXT, llama_server
+from support.backends.scripted import Scripted, chunked, frames, says, scripted, stream_of
+from support.backends.wires import replay
+from support.models.strict_templates import STYLES, TALK, missing
+from support.servers.appserver import serving
+from unilect.api.backend import BackendSpec
 from unilect.config.server import ModelConfig
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendUnavailable,
     ConfigError,
@@ -26,15 +27,14 @@ from unilect.errors import (
     UnsupportedOperation,
     UnsupportedParameter,
 )
-from unilect.events import Finish, TextDelta, Usage
+from unilect.core.events import Finish, TextDelta, Usage
+from unilect.core.requests import EmbeddingRequest
 from unilect.http.client import HttpServer
-from unilect.requests import EmbeddingRequest
-from unilect.templates import ChatTemplate
+from unilect.templates.chat import ChatTemplate
 from unilect.upstreams.llamacpp import backend as llamacpp
 from unilect.upstreams.llamacpp.backend import LlamaCppUpstream, backend
-from unilect.upstreams.llamacpp.frames import Busy, FrameDecoder
 from unilect.upstreams.openai.backend import stream
-from wires import replay
+from unilect.wire.llamacpp import Busy, FrameDecoder
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 SEES = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, IMAGE]}]
@@ -500,7 +500,7 @@ def test_a_template_that_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["/etc/hostname", "tests/wires.py", "{% if %}", "no such name"]
+    "template", ["/etc/hostname", "tests/conftest.py", "{% if %}", "no such name"]
 )
 async def test_a_servers_template_that_cannot_be_read(template: str) -> None:
     """A server's template is Jinja or a name and never a file of this machine; else the server renders each chat."""

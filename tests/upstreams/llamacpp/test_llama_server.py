@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from serving import serve
+from support.servers.serving import serve
 from unilect.demo import MODEL
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "llama_server.py"

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from appserver import serving, upstream
-from scripted import HELLO, Exchange, Script, answer, scripted, stream_of
-from strict_templates import STYLES, TALK, missing
-from unilect.backend import BackendSpec
+from support.backends.scripted import HELLO, Exchange, Script, answer, scripted, stream_of
+from support.models.strict_templates import STYLES, TALK, missing
+from support.servers.appserver import serving, upstream
+from unilect.api.backend import BackendSpec
 from unilect.config.server import ModelConfig
-from unilect.errors import InvalidRequest
-from unilect.templates import ChatTemplate
+from unilect.core.errors import InvalidRequest
+from unilect.templates.chat import ChatTemplate
 from unilect.upstreams.openai.backend import backend
 
 _TOO_LARGE = (

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from appserver import chunks, serving
-from engine import THOROUGH
-from scripted import (
+from support.backends.engine import THOROUGH
+from support.backends.scripted import (
     DONE,
     HELLO,
     USAGE,
@@ -23,9 +22,10 @@ from scripted import (
     scripted,
     stream_of,
 )
-from unilect.backend import BackendSpec
+from support.servers.appserver import chunks, serving
+from unilect.api.backend import BackendSpec
 from unilect.config.server import ModelConfig
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
@@ -35,12 +35,12 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.events import Answer, Event, Extra, Finish, TextDelta, Usage, fold
+from unilect.core.events import Answer, Event, Extra, Finish, TextDelta, Usage, fold
+from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
 from unilect.http.client import HttpServer
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
 from unilect.upstreams.openai import backend as openai
-from unilect.upstreams.openai._whole import decode_whole
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
+from unilect.wire.whole import decode_whole
 
 CHAT = ChatRequest(messages=[Message("user", "Hi")], stream=True)
 BEGUN = frames(delta(role="assistant", content=""), delta(content="Hel"))

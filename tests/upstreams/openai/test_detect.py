@@ -1,4 +1,4 @@
-"""Tests of unilect.upstreams.openai._detect: what servers say of themselves, byte for byte, and what is learnt of it."""
+"""Tests of unilect.upstreams.openai.detect: what servers say of themselves, byte for byte, and what is learnt of it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scripted import Exchange, Scripted, answer, scripted
-from unilect.errors import BackendError, BackendUnavailable
+from support.backends.scripted import Exchange, Scripted, answer, scripted
+from unilect.core.errors import BackendError, BackendUnavailable
 from unilect.http.client import HttpServer
-from unilect.upstreams.openai import _detect as _openai_probe
-from unilect.upstreams.openai._detect import Detected, learn
+from unilect.upstreams.openai import detect as _openai_probe
+from unilect.upstreams.openai.detect import Detected, learn
 
 
 def card(id: str = "m", **fields: Any) -> dict[str, Any]:

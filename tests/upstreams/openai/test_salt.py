@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from appserver import serving
-from scripted import Exchange, answer, scripted
-from unilect.backend import BackendSpec
+from support.backends.scripted import Exchange, answer, scripted
+from support.servers.appserver import serving
+from unilect.api.backend import BackendSpec
 from unilect.config.server import Config, ModelConfig
 from unilect.upstreams.openai._salt import takes_salt
 from unilect.upstreams.openai.backend import backend

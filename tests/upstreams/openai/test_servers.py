@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine import chat, completion
-from scripted import HELLO, Exchange, answer, scripted, stream_of
-from unilect.backend import BackendSpec, Capabilities, Description
+from support.backends.engine import chat, completion
+from support.backends.scripted import HELLO, Exchange, answer, scripted, stream_of
+from unilect.adapt.emulation import generate
+from unilect.adapt.tools import Plan, plan
+from unilect.api.backend import BackendSpec, Capabilities, Description
+from unilect.api.parameters.rules import CONSTRAINTS, resolve_parameters
 from unilect.config.server import ModelConfig
-from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.events import Answer, fold
-from unilect.parameters.rules import CONSTRAINTS, resolve_parameters
-from unilect.requests import Request
-from unilect.routing._emulation import generate
-from unilect.routing._tools import Plan, plan
+from unilect.core.errors import InvalidRequest, UnsupportedParameter
+from unilect.core.events import Answer, fold
+from unilect.core.requests import Request
 from unilect.upstreams.openai._servers import KINDS, UNKNOWN, ServerKind, capabilities, description
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
 

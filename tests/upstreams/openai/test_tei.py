@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from appserver import App, serving_models
-from loopback import served
-from scripted import answer, says, scripted
+from support.backends.loopback import served
+from support.backends.scripted import answer, says, scripted
+from support.servers.appserver import App, serving_models
 from unilect.config.server import Config, ModelConfig
-from unilect.errors import BackendError
+from unilect.core.errors import BackendError
+from unilect.core.ranking import RerankRequest
+from unilect.core.requests import EmbeddingRequest
 from unilect.http.client import HttpServer
-from unilect.ranking import RerankRequest
-from unilect.requests import EmbeddingRequest
-from unilect.routing import sources
-from unilect.routing.registry import Registry
+from unilect.models import sources
+from unilect.models.registry import Registry
 from unilect.upstreams.openai.tei import Info, TextEmbeddings
 
 LONGEST, MOST = 12, 4

@@ -3,7 +3,7 @@
 import json
 import re
 
-from unilect.cli.connect.settings import Setting
+from unilect.cli.connect._settings import Setting
 
 _LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=([^\n]*)$", re.M)
 _PLAIN = re.compile(r"[\w.+/=:-]+")

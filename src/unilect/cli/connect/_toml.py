@@ -5,7 +5,7 @@ import re
 import tomllib
 from typing import Any
 
-from unilect.cli.connect.settings import Setting
+from unilect.cli.connect._settings import Setting
 
 _MOST_DOTS = 1000  # `tomllib` takes their square for those of a key
 _HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from unilect.cli.connect.settings import Named, Setting, key_of
+from unilect.cli.connect._settings import Named, Setting, key_of
 
 #: Aliases of aliases stand for more than any memory holds.
 _MOST_VALUES = 1_000_000

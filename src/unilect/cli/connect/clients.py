@@ -13,12 +13,12 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from unilect.cli.connect import _libraries as libraries
+from unilect.cli.connect import libraries
+from unilect.cli.connect._settings import Named, Setting
 from unilect.cli.connect.files import File
 from unilect.cli.connect.server import PLACEHOLDER, VARIABLE, Model, Server
-from unilect.cli.connect.settings import Named, Setting
 from unilect.config.values import nearest
-from unilect.errors import ConfigError
+from unilect.core.errors import ConfigError
 
 NAME = "unilect"  # what a provider, a table or an entry is called in a client's file
 MOST_OF_HOME_ASSISTANT = 131_072  # tokens; its form takes no more

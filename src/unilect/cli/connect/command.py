@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from unilect.cli.connect.clients import CLIENTS, Lines, Text, find_client
 from unilect.cli.connect.files import Change, plan, write
 from unilect.cli.connect.server import DEFAULT_URL, VARIABLE, ask
-from unilect.errors import ConfigError, listed
+from unilect.core.errors import ConfigError, listed
 
 
 def overview() -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from unilect.cli.connect import _dotenv, _json, _toml, _yaml
-from unilect.cli.connect.settings import OtherShape, Setting, merge
-from unilect.errors import ConfigError, listed, unreadable
+from unilect.cli.connect._settings import OtherShape, Setting, merge
+from unilect.core.errors import ConfigError, listed, unreadable
 
 Form: TypeAlias = Literal["json", "toml", "yaml", "dotenv"]
 SECRET_MODE = 0o600

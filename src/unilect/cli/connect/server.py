@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from unilect.cli import _running_server as running
 from unilect.config.values import nearest
-from unilect.errors import ConfigError, UnilectError, listed
+from unilect.core.errors import ConfigError, UnilectError, listed
 from unilect.http.base_url import root_of
 from unilect.http.client import HttpServer
-from unilect.redact import redacted
+from unilect.runtime.redact import redacted
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 VARIABLE = "UNILECT_API_KEY"

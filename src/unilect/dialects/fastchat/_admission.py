@@ -18,8 +18,8 @@ from typing import NamedTuple
 from aiohttp import web
 
 from unilect.config.server import Config
-from unilect.errors import InvalidRequest, PermissionDenied, RateLimited
-from unilect.routing.addresses import IpAddress, is_public
+from unilect.core.errors import InvalidRequest, PermissionDenied, RateLimited
+from unilect.http.addresses import IpAddress, is_public
 
 MAX_NAME = 256  # characters of a worker's URL
 RESOLVE_TIMEOUT_S = 5.0

@@ -12,14 +12,14 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from unilect.backend import Backend
+from unilect.answers.service import Service
+from unilect.api.backend import Backend
+from unilect.core.requests import ChatRequest, Count, EmbeddingRequest, Name, Text
 from unilect.dialects.fastchat._worker import decode_call
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
-from unilect.requests import ChatRequest, Count, EmbeddingRequest, Name, Text
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.models.registry import Model
 from unilect.web.decode import decoded
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site

@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 from aiohttp import web
 
+from unilect.core.errors import BackendError, BackendUnavailable
 from unilect.dialects.fastchat._admission import Admission, Pace, worker_url
 from unilect.dialects.fastchat._worker import (
     FRAMES,
@@ -26,7 +27,6 @@ from unilect.dialects.fastchat._worker import (
     worker_routes,
 )
 from unilect.dialects.fastchat._workers import Amount, Registration, Workers
-from unilect.errors import BackendError, BackendUnavailable
 from unilect.http.client import HttpServer
 from unilect.web.route import Handler, Route
 from unilect.web.streaming import relay

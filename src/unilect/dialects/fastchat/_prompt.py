@@ -13,7 +13,7 @@ import hashlib
 import re
 from typing import Any
 
-from unilect.requests import Message
+from unilect.core.requests import Message
 
 _NO_COLON_SINGLE = 4
 

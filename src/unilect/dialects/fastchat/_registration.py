@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from unilect.core.errors import BackendError, UnilectError
 from unilect.dialects.fastchat._worker import WorkerState
-from unilect.errors import BackendError, UnilectError
 from unilect.http.client import HttpServer
-from unilect.redact import redacted
+from unilect.runtime.redact import redacted
 from unilect.web.site import Resident, reachable
 
 log = logging.getLogger("unilect")

@@ -17,17 +17,25 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from unilect.backend import Backend
+from unilect.answers.service import Service
+from unilect.api.backend import Backend
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import UnilectError, UnsupportedOperation
+from unilect.core.events import (
+    Answer,
+    Event,
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
+from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest, TextRequest
 from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.completions import stop_words
 from unilect.dialects.openai.embeddings import base64_of, unit
-from unilect.errors import UnilectError, UnsupportedOperation
-from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, Usage
-from unilect.parameters.rules import refusal
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.models.registry import Model
 from unilect.web.decode import check_one_kind, no_json, wrong_field
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.streaming import JSON, respond
@@ -241,7 +249,7 @@ def worker_routes(handlers: Mapping[str, Handler]) -> list[Route]:
 
 def to_request(
     params: GenerationParams, work: WorkerState, service: Service, stream: bool
-) -> ChatRequest | CompletionRequest:
+) -> TextRequest:
     """
     A worker's parameters as a request: a chat where the prompt was made with our template, else a plain completion.
 

@@ -19,13 +19,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.config.model import NAME, ModelConfig
+from unilect.core.errors import BackendTimeout, InvalidRequest, UnilectError
 from unilect.dialects.fastchat._admission import worker_url
-from unilect.errors import BackendTimeout, InvalidRequest, UnilectError
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import decode_body
-from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry
-from unilect.tasks import Tasks, apart
+from unilect.models.registry import Model, Registry
+from unilect.runtime.tasks import Tasks, apart
+from unilect.scheduling.pool import Member
 from unilect.web.site import Resident
 
 log = logging.getLogger("unilect")

@@ -13,12 +13,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.context import in_hand
+from unilect.api.parameters.rules import lora_scales
+from unilect.core.errors import InvalidRequest, UnsupportedOperation
+from unilect.core.requests import MAX_ADAPTERS, LoraScale
 from unilect.dialects.openai.chunks import encode_json
-from unilect.errors import InvalidRequest, UnsupportedOperation
-from unilect.parameters.rules import lora_scales
-from unilect.requests import MAX_ADAPTERS, LoraScale
-from unilect.routing.registry import Model
+from unilect.models.registry import Model
+from unilect.runtime.context import in_hand
 from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site

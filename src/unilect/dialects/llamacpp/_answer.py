@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from unilect.dialects.openai.chunks import encode_json, progress_object, unilect_field
-from unilect.errors import UnilectError
-from unilect.events import (
+from unilect.core.errors import UnilectError
+from unilect.core.events import (
     Answer,
     Choice,
     Event,
@@ -29,7 +28,8 @@ from unilect.events import (
     TokenLogprob,
     Usage,
 )
-from unilect.requests import CompletionRequest
+from unilect.core.requests import CompletionRequest
+from unilect.dialects.openai.chunks import encode_json, progress_object, unilect_field
 from unilect.web.streaming import COMMENT
 
 _NO_SLOT = -1

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from unilect.errors import UnilectError
-from unilect.requests import Request
+from unilect.core.errors import UnilectError
+from unilect.core.requests import Request
 
 
 @contextmanager

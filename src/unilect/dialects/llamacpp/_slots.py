@@ -12,12 +12,12 @@ from typing import Any, ClassVar, get_args
 
 from aiohttp import web
 
-from unilect.backend import Backend, SlotAction
+from unilect.api.backend import Backend, SlotAction
+from unilect.core.errors import BackendUnavailable, InvalidRequest
+from unilect.core.requests import Request
 from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.openai.chunks import encode_json
-from unilect.errors import BackendUnavailable, InvalidRequest
-from unilect.requests import Request
-from unilect.routing.registry import Model
+from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site

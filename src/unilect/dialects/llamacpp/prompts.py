@@ -11,13 +11,13 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
-from unilect.backend import Backend
+from unilect.answers.service import Service
+from unilect.api.backend import Backend
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import Text, TokenId
 from unilect.dialects.openai.completions import MAX_CHOICES
-from unilect.errors import InvalidRequest
-from unilect.parameters.rules import refusal
-from unilect.requests import Text, TokenId
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.models.registry import Model
 
 MAX_PIECES = 64  # texts that stand beside token ids; each is a call to the backend
 Mixed: TypeAlias = Annotated[list[Text | TokenId], Meta(max_length=65536)]

@@ -1,6 +1,7 @@
 """Anthropic's Messages API."""
 
-from unilect.dialects.messages import _models, api
+from unilect.dialects.messages import _api as api
+from unilect.dialects.messages import _models
 from unilect.web.route import Route
 from unilect.web.site import Site
 

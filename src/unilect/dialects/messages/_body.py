@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct, field
 
-from unilect.requests import MAX_MESSAGES, MAX_PARTS, MAX_TOKENS_FIELD, Request, StopWord, Text
+from unilect.core.requests import MAX_MESSAGES, MAX_PARTS, MAX_TOKENS_FIELD, Request, StopWord, Text
 
 MAX_GIVEN_TOOLS = 1024  # with those of `defer_loading`, which are not in the prompt
 

@@ -18,11 +18,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from unilect.bounds import LARGE_BYTES, most_values
-from unilect.bounds import MAX_PARTS as MAX_VALUES
-from unilect.dialects.messages._body import Block, Content, MessagesRequest, Source, Turn
-from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.requests import (
+from unilect.core.bounds import LARGE_BYTES, most_values
+from unilect.core.bounds import MAX_PARTS as MAX_VALUES
+from unilect.core.errors import InvalidRequest, UnsupportedParameter
+from unilect.core.requests import (
     MAX_MESSAGES,
     FunctionCall,
     ImagePart,
@@ -32,6 +31,7 @@ from unilect.requests import (
     Part,
     TextPart,
 )
+from unilect.dialects.messages._body import Block, Content, MessagesRequest, Source, Turn
 from unilect.web.decode import wrong_field
 from unilect.web.places import Place
 

@@ -14,10 +14,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from unilect.dialects.messages._conversation import sign_thought
-from unilect.dialects.messages._errors import envelope
-from unilect.errors import BackendError, UnilectError
-from unilect.events import (
+from unilect.core.errors import BackendError, UnilectError
+from unilect.core.events import (
     Answer,
     Event,
     Finish,
@@ -29,6 +27,8 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.dialects.messages._conversation import sign_thought
+from unilect.dialects.messages._errors import envelope
 
 encode_json = msgspec.json.encode
 encode_lines = msgspec.json.Encoder().encode_lines

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from unilect.context import in_hand
-from unilect.errors import (
+from unilect.core.errors import (
     ContextLengthExceeded,
     EngineOverloaded,
     InvalidRequest,
     UnilectError,
 )
+from unilect.runtime.context import in_hand
 from unilect.web.streaming import JSON
 
 _OVERLOADED = 529

@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from unilect.backend import Capabilities
-from unilect.bounds import MAX_NAME, check_free_form
+from unilect.api.backend import Capabilities
+from unilect.api.parameters.rules import AGENTS_SEND, parameters_of
+from unilect.core.bounds import MAX_NAME, check_free_form
+from unilect.core.errors import UnsupportedParameter
+from unilect.core.requests import ChatRequest, JsonSchema, JsonSchemaFormat
 from unilect.dialects.messages._body import Format, MessagesRequest
 from unilect.dialects.messages._conversation import Conversation
 from unilect.dialects.messages._errors import ThreadNotFound
 from unilect.dialects.messages._tools import Tools
-from unilect.errors import UnsupportedParameter
-from unilect.parameters.rules import AGENTS_SEND, parameters_of
-from unilect.requests import ChatRequest, JsonSchema, JsonSchemaFormat
 from unilect.web.decode import BodyDecoder
 from unilect.web.places import Places
 

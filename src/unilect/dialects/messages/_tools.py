@@ -10,10 +10,10 @@ Source: https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview
 from collections.abc import Collection
 from typing import Literal, TypeAlias
 
-from unilect.bounds import check_free_form
+from unilect.core.bounds import check_free_form
+from unilect.core.errors import InvalidRequest, UnsupportedParameter
+from unilect.core.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool, ToolChoice
 from unilect.dialects.messages._body import GivenChoice, GivenTool, MessagesRequest
-from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool, ToolChoice
 
 #: What Anthropic's servers run themselves.
 _HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_")

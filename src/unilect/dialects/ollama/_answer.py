@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from unilect.context import in_hand
-from unilect.dialects.ollama._errors import error_body
-from unilect.dialects.ollama._messages import Said, context_of
-from unilect.errors import BackendError, UnilectError
-from unilect.events import (
+from unilect.answers.service import Run
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import BackendError, UnilectError
+from unilect.core.events import (
     Answer,
     Choice,
     Event,
@@ -32,8 +31,9 @@ from unilect.events import (
     Usage,
     fold,
 )
-from unilect.parameters.rules import refusal
-from unilect.routing.service import Run
+from unilect.dialects.ollama._errors import error_body
+from unilect.dialects.ollama._messages import Said, context_of
+from unilect.runtime.context import in_hand
 
 ROWS = "application/x-ndjson"
 encode_json = msgspec.json.encode

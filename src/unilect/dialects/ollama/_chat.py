@@ -18,7 +18,20 @@ from weakref import WeakSet
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.backend import Backend
+from unilect.answers.service import Service
+from unilect.api.backend import Backend
+from unilect.api.parameters.rules import parameters_of, refusal
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import (
+    MAX_LOGPROBS,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    ChatRequest,
+    CompletionRequest,
+    Request,
+    Text,
+    TextRequest,
+)
 from unilect.dialects.ollama import _answer as answers
 from unilect.dialects.ollama import _options as options
 from unilect.dialects.ollama._errors import ollama_error
@@ -36,19 +49,7 @@ from unilect.dialects.ollama._truncate import truncate
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
 from unilect.dialects.openai.chunks import encode_json
-from unilect.errors import InvalidRequest
-from unilect.parameters.rules import parameters_of, refusal
-from unilect.requests import (
-    MAX_LOGPROBS,
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    ChatRequest,
-    CompletionRequest,
-    Request,
-    Text,
-)
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, RawFields, decode_translation, decoded
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
@@ -286,7 +287,7 @@ async def _answer(
     service: Service,
     model: Model,
     asked: OllamaRequest,
-    generation: ChatRequest | CompletionRequest,
+    generation: TextRequest,
     left_out: tuple[str, ...],
     stays: float | None,
     said: Sequence[Said] | None = None,

@@ -10,18 +10,18 @@ from typing import Annotated, Any, ClassVar
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.backend import Backend
+from unilect.answers.service import Service
+from unilect.api.backend import Backend
+from unilect.api.parameters.rules import parameters_of
+from unilect.core.errors import ContextLengthExceeded, InvalidRequest
+from unilect.core.requests import Embeddings, Request, Text
 from unilect.dialects.ollama._answer import durations
 from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import find_model
 from unilect.dialects.ollama._options import option_fields, seconds_of
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
-from unilect.errors import ContextLengthExceeded, InvalidRequest
-from unilect.parameters.rules import parameters_of
-from unilect.requests import Embeddings, Request, Text
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, decode_translation, decoded
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site

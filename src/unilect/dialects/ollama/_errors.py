@@ -7,9 +7,9 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 import msgspec
 from aiohttp import web
 
-from unilect.context import in_hand
+from unilect.core.errors import EngineOverloaded, UnilectError, UnsupportedParameter
 from unilect.dialects.ollama._options import NAMES
-from unilect.errors import EngineOverloaded, UnilectError, UnsupportedParameter
+from unilect.runtime.context import in_hand
 from unilect.web.streaming import JSON
 
 #: What a model lacks, in the words that clients look for, by our name of the parameter.

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from unilect.errors import InvalidRequest
-from unilect.requests import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Text
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Text
 
 #: How the bytes of an image begin -> its kind.
 _KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}

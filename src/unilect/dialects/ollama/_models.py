@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
-from unilect.backend import Description
+from unilect.answers.service import Service
+from unilect.api.backend import Description
+from unilect.core.errors import ModelNotFound, UnsupportedOperation
+from unilect.core.requests import Request
 from unilect.dialects.ollama._answer import ROWS
 from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import find_model, with_tag
 from unilect.dialects.openai.chunks import encode_json
-from unilect.errors import ModelNotFound, UnsupportedOperation
-from unilect.requests import Request
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.site import Site

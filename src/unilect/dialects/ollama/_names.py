@@ -1,8 +1,8 @@
 """The names of models as Ollama has them: a model `x` is also `x:latest`."""
 
-from unilect.errors import InvalidRequest, ModelNotFound
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.answers.service import Service
+from unilect.core.errors import InvalidRequest, ModelNotFound
+from unilect.models.registry import Model
 
 _LATEST = ":latest"
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from unilect.backend import Capabilities
-from unilect.bounds import check_free_form
+from unilect.api.backend import Capabilities
+from unilect.core.bounds import check_free_form
+from unilect.core.errors import InvalidRequest
 from unilect.dialects.openai.completions import stop_words
-from unilect.errors import InvalidRequest
 
 Kind: TypeAlias = Literal["integer", "number", "boolean", "text or list of texts"]
 

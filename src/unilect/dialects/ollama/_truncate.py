@@ -7,9 +7,9 @@ last turn with many calls the oldest calls go with their results.
 
 from collections.abc import Sequence
 
-from unilect.errors import ContextLengthExceeded, UnsupportedOperation
-from unilect.requests import ChatRequest, Message
-from unilect.routing.service import Service
+from unilect.answers.service import Service
+from unilect.core.errors import ContextLengthExceeded, UnsupportedOperation
+from unilect.core.requests import ChatRequest, Message
 
 #: Tokens that a template may add to a conversation; a token of the rest is at least a byte of its JSON.
 _TEMPLATE = 1024

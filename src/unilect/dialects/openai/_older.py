@@ -11,9 +11,14 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
-from unilect.bounds import LARGE_BYTES
-from unilect.errors import InvalidRequest, WrongType
-from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, JsonSchemaFormat
+from unilect.core.bounds import LARGE_BYTES
+from unilect.core.errors import InvalidRequest, WrongType
+from unilect.core.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    JsonSchemaFormat,
+)
 
 RawFields: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)

@@ -17,17 +17,9 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.bounds import MAX_PARTS, check_free_form, most_values
-from unilect.dialects.openai import _older
-from unilect.dialects.openai.chunks import (
-    ChunkEncoder,
-    chat_logprobs,
-    encode_json,
-    encode_lines,
-    progress_object,
-)
-from unilect.errors import InvalidRequest
-from unilect.events import (
+from unilect.core.bounds import MAX_PARTS, check_free_form, most_values
+from unilect.core.errors import InvalidRequest
+from unilect.core.events import (
     Answer,
     Choice,
     Event,
@@ -41,7 +33,7 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
-from unilect.requests import (
+from unilect.core.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -50,8 +42,17 @@ from unilect.requests import (
     JsonSchemaFormat,
     Message,
     NamedFunction,
+    TextRequest,
     Tool,
     ToolChoice,
+)
+from unilect.dialects.openai import _older
+from unilect.dialects.openai.chunks import (
+    ChunkEncoder,
+    chat_logprobs,
+    encode_json,
+    encode_lines,
+    progress_object,
 )
 from unilect.web.decode import BodyDecoder, RawFields, decoded, raw_fields_of
 from unilect.web.profile import OPENAI, CompatProfile
@@ -92,7 +93,7 @@ class DecodedRequest(Struct, frozen=True):
         echoed: The conversation, where the answer repeats it.
     """
 
-    request: ChatRequest | CompletionRequest
+    request: TextRequest
     legacy: bool = False
     echoed: Sequence[Message] = ()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from unilect.errors import UnilectError
-from unilect.events import Answer, Progress, TokenLogprob, Usage
-from unilect.requests import GenerationRequest
+from unilect.core.errors import UnilectError
+from unilect.core.events import Answer, Progress, TokenLogprob, Usage
+from unilect.core.requests import GenerationRequest
 from unilect.web.streaming import COMMENT
 
 encode_json = msgspec.json.encode

@@ -8,16 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.dialects.openai._older import normalize_aliases
-from unilect.dialects.openai.chat import check_format
-from unilect.dialects.openai.chunks import (
-    ChunkEncoder,
-    encode_json,
-    legacy_logprobs,
-    progress_object,
-)
-from unilect.errors import InvalidRequest
-from unilect.events import (
+from unilect.core.errors import InvalidRequest
+from unilect.core.events import (
     Answer,
     Event,
     Extra,
@@ -29,7 +21,15 @@ from unilect.events import (
     TokenLogprob,
     Usage,
 )
-from unilect.requests import CompletionRequest
+from unilect.core.requests import CompletionRequest
+from unilect.dialects.openai._older import normalize_aliases
+from unilect.dialects.openai.chat import check_format
+from unilect.dialects.openai.chunks import (
+    ChunkEncoder,
+    encode_json,
+    legacy_logprobs,
+    progress_object,
+)
 from unilect.web.decode import BodyDecoder, RawFields, check_one_kind, decoded
 from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both

@@ -13,13 +13,13 @@ from typing import Any, TypeGuard
 
 from aiohttp import web
 
-from unilect.backend import Backend
+from unilect.answers.service import Service
+from unilect.api.backend import Backend
+from unilect.core.errors import InvalidRequest, UnsupportedParameter, WrongType
+from unilect.core.requests import EmbeddingRequest, Embeddings
 from unilect.dialects.llamacpp.prompts import check_pieces, ids_of
 from unilect.dialects.openai.chunks import encode_json, unilect_field
-from unilect.errors import InvalidRequest, UnsupportedParameter, WrongType
-from unilect.requests import EmbeddingRequest, Embeddings
-from unilect.routing.registry import Model
-from unilect.routing.service import Service
+from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, RawFields, decoded
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site

@@ -7,8 +7,11 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from unilect.bounds import LARGE_BYTES
-from unilect.context import in_hand
+from unilect.answers.service import Run, Service
+from unilect.core.bounds import LARGE_BYTES
+from unilect.core.errors import InvalidRequest, UnilectError
+from unilect.core.events import Fold
+from unilect.core.requests import ChatRequest, Message
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._items import kind_of, list_form, new_id, pack
 from unilect.dialects.responses._kept import Kept, KeptRun, Live
@@ -25,10 +28,7 @@ from unilect.dialects.responses._request import (
     prompt_of,
 )
 from unilect.dialects.responses._truncation import truncate
-from unilect.errors import InvalidRequest, UnilectError
-from unilect.events import Fold
-from unilect.requests import ChatRequest, Message
-from unilect.routing.service import Run, Service
+from unilect.runtime.context import in_hand
 from unilect.store.ids import response_id
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from unilect.bounds import LARGE_BYTES, check_levels
+from unilect.core.bounds import LARGE_BYTES, check_levels
+from unilect.core.errors import InvalidRequest, NotStored, PreviousNotFound
+from unilect.core.requests import Request
 from unilect.dialects.responses._items import kind_of, own_id, prefix_of
 from unilect.dialects.responses._request import PromptRequest, items_of
 from unilect.dialects.responses._tools import wrong
-from unilect.errors import InvalidRequest, NotStored, PreviousNotFound
-from unilect.requests import Request
 from unilect.store.ids import item_id
 from unilect.store.responses import ResponseStore
 

@@ -11,7 +11,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.context import in_hand
+from unilect.core.errors import NotStored
+from unilect.core.requests import Request
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._before import check_kept
 from unilect.dialects.responses._items import (
@@ -25,8 +26,7 @@ from unilect.dialects.responses._items import (
 from unilect.dialects.responses._kept import Kept
 from unilect.dialects.responses._pages import encode_page, page
 from unilect.dialects.responses._request import Short
-from unilect.errors import NotStored
-from unilect.requests import Request
+from unilect.runtime.context import in_hand
 from unilect.store.records import Item
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer

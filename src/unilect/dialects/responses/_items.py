@@ -17,12 +17,11 @@ from typing import Any
 
 import msgspec
 
-from unilect.bounds import MAX_PARTS as MAX_VALUES
-from unilect.bounds import most_values
-from unilect.dialects.responses._tools import INPUT, Tools, wrong
-from unilect.errors import InvalidRequest
-from unilect.parameters.rules import refusal
-from unilect.requests import (
+from unilect.api.parameters.rules import refusal
+from unilect.core.bounds import MAX_PARTS as MAX_VALUES
+from unilect.core.bounds import most_values
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import (
     MAX_MESSAGES,
     MAX_PARTS,
     FunctionCall,
@@ -33,6 +32,7 @@ from unilect.requests import (
     Part,
     TextPart,
 )
+from unilect.dialects.responses._tools import INPUT, Tools, wrong
 from unilect.web.places import Place
 
 #: What stands before a text of ours in `encrypted_content`; anyone else's is not read.

@@ -18,15 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from unilect.backend import Batches
-from unilect.bounds import LARGE_BYTES, most_background
-from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
-from unilect.dialects.openai.chunks import encode_json
-from unilect.dialects.responses._before import UNFINISHED, Before, require_store
-from unilect.dialects.responses._items import list_form
-from unilect.dialects.responses._output import ResponseEncoder
-from unilect.dialects.responses._request import PromptRequest
-from unilect.errors import (
+from unilect.answers.service import Run
+from unilect.api.backend import Batches
+from unilect.core.bounds import LARGE_BYTES, most_background
+from unilect.core.errors import (
     BackendUnavailable,
     InternalError,
     InvalidRequest,
@@ -35,10 +30,15 @@ from unilect.errors import (
     StoreUnavailable,
     UnilectError,
 )
-from unilect.routing.service import Run
+from unilect.dialects.openai.chunks import encode_json
+from unilect.dialects.responses._before import UNFINISHED, Before, require_store
+from unilect.dialects.responses._items import list_form
+from unilect.dialects.responses._output import ResponseEncoder
+from unilect.dialects.responses._request import PromptRequest
+from unilect.runtime.context import IN_HAND, Context, Requests, ended_by, in_hand
+from unilect.runtime.tasks import Tasks
 from unilect.store.records import Item, StoredResponse
 from unilect.store.responses import ResponseStore
-from unilect.tasks import Tasks
 from unilect.web import streaming
 
 log = logging.getLogger("unilect")

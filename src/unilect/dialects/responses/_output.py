@@ -19,17 +19,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from unilect.dialects.openai.chunks import chat_logprobs, encode_json, encode_lines
-from unilect.dialects.responses._output_items import (
-    CallItem,
-    MessageItem,
-    ReasoningItem,
-    event_of,
-    fields_of,
-)
-from unilect.dialects.responses._tools import CalledAs
-from unilect.errors import ContextLengthExceeded, InvalidRequest, RateLimited, UnilectError
-from unilect.events import (
+from unilect.core.errors import ContextLengthExceeded, InvalidRequest, RateLimited, UnilectError
+from unilect.core.events import (
     Answer,
     Event,
     Finish,
@@ -42,6 +33,15 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.dialects.openai.chunks import chat_logprobs, encode_json, encode_lines
+from unilect.dialects.responses._output_items import (
+    CallItem,
+    MessageItem,
+    ReasoningItem,
+    event_of,
+    fields_of,
+)
+from unilect.dialects.responses._tools import CalledAs
 from unilect.store.records import Item
 
 _END = b"}\n\n"

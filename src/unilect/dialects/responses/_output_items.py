@@ -8,10 +8,10 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 
 from typing import Any
 
+from unilect.core.events import Event, ToolCallDelta
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._items import new_id, pack
 from unilect.dialects.responses._tools import CalledAs, text_of
-from unilect.events import Event, ToolCallDelta
 from unilect.store.ids import OUTPUT, item_id
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Raw, Struct
 
+from unilect.core.errors import InvalidRequest
 from unilect.dialects.openai.chunks import encode_json
-from unilect.errors import InvalidRequest
 from unilect.store.records import Item
 
 

@@ -14,19 +14,19 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from unilect.bounds import check_free_form
-from unilect.dialects.responses._items import MAX_ID, Conversation
-from unilect.dialects.responses._output import Telling
-from unilect.dialects.responses._tools import Tools
-from unilect.errors import InvalidRequest
-from unilect.parameters.rules import AGENTS_SEND, parameters_of, refusal
-from unilect.requests import (
+from unilect.api.parameters.rules import AGENTS_SEND, parameters_of, refusal
+from unilect.core.bounds import check_free_form
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import (
     MAX_TOKENS_FIELD,
     ChatRequest,
     Request,
     StreamOptions,
     Text,
 )
+from unilect.dialects.responses._items import MAX_ID, Conversation
+from unilect.dialects.responses._output import Telling
+from unilect.dialects.responses._tools import Tools
 from unilect.web.decode import wrong_field
 from unilect.web.places import Places
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, NoReturn
 import msgspec
 from msgspec import Struct
 
-from unilect.bounds import check_free_form
-from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.parameters.rules import refusal
-from unilect.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool, ToolChoice
+from unilect.api.parameters.rules import refusal
+from unilect.core.bounds import check_free_form
+from unilect.core.errors import InvalidRequest, UnsupportedParameter
+from unilect.core.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool, ToolChoice
 from unilect.web.decode import wrong_field
 
 INPUT = "input"  # the one parameter of a custom tool

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from unilect.answers.service import Service
+from unilect.core.errors import UnilectError, UnsupportedOperation
 from unilect.dialects.responses._items import kind_of
 from unilect.dialects.responses._request import Placed, Plan, ResponseRequest, place_items, plan
-from unilect.errors import UnilectError, UnsupportedOperation
-from unilect.routing.service import Service
 
 
 async def truncate(

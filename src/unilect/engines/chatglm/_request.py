@@ -8,14 +8,21 @@ Source: https://github.com/THUDM/ChatGLM3/blob/main/PROMPT_en.md
 
 from typing import Any, TypeAlias
 
+from unilect.api.parameters.support import declare_support, names
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Message,
+    Prompt,
+    TextRequest,
+)
 from unilect.engines.chatglm._file import Family
-from unilect.errors import InvalidRequest
 from unilect.families.chatglm import system_text, write_call
-from unilect.parameters.support import declare_support, names
-from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
+from unilect.templates.takes import LEAST
+from unilect.templates.turns import fit
 from unilect.tools.messages import text
-from unilect.tools.takes import LEAST
-from unilect.tools.turns import fit
 
 Turn: TypeAlias = dict[str, str]
 
@@ -39,9 +46,7 @@ _ROLES = {
 }
 
 
-def generate_body(
-    request: ChatRequest | CompletionRequest, family: Family, vocabulary: int
-) -> dict[str, Any]:
+def generate_body(request: TextRequest, family: Family, vocabulary: int) -> dict[str, Any]:
     """
     The body for the child's /generate.
 
@@ -74,7 +79,7 @@ def sampling(request: GenerationRequest) -> dict[str, Any]:
 
 
 def prompt_of(
-    request: ChatRequest | CompletionRequest | Prompt, family: Family, vocabulary: int
+    request: TextRequest | Prompt, family: Family, vocabulary: int
 ) -> Prompt | list[Turn]:
     """
     Return the prompt as the model reads it: a text, token ids, or turns.

@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
+from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
+from unilect.core.errors import ConfigError
+from unilect.core.requests import ChatRequest, Prompt, TextRequest
 from unilect.engines import text_bounds as bounds
 from unilect.engines.chatglm import _request as wire
 from unilect.engines.chatglm._file import read_head
@@ -22,15 +24,13 @@ from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import context_of, read_checked
-from unilect.errors import ConfigError
-from unilect.extras import install
 from unilect.families.chatglm import IN_TURNS
 from unilect.http.error_bodies import unknown_token
-from unilect.requests import ChatRequest, CompletionRequest, Prompt
+from unilect.runtime.extras import install
 from unilect.tools.reader import Reader, Reading, tools_of
-from unilect.upstreams.llamacpp.frames import Content, Tokens
 from unilect.upstreams.openai.backend import stream
-from unilect.upstreams.openai.chunks import ChunkDecoder
+from unilect.wire.chunks import ChunkDecoder
+from unilect.wire.llamacpp import Content, Tokens
 
 log = logging.getLogger("unilect")
 LIBRARY = "chatglm_cpp"
@@ -103,7 +103,7 @@ class ChatglmEngine(Backend):
                 self._name,
             )
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Backend`."""
         bounds.check_request(request, self._context)
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
@@ -128,7 +128,7 @@ class ChatglmEngine(Backend):
         answer = await self._post("/detokenize", {"tokens": tokens})
         return msgspec.json.decode(answer, type=Content).content
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
         bounds.check_request(request, self._context)
         prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
@@ -147,7 +147,7 @@ class ChatglmEngine(Backend):
         await self._server.aclose()
         await self._supervisor.aclose()
 
-    async def _batches(self, request: ChatRequest | CompletionRequest, body: bytes) -> Batches:
+    async def _batches(self, request: TextRequest, body: bytes) -> Batches:
         """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
         server = await self._server.connect()
         reader = None

@@ -19,12 +19,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from unilect.backend import Batches
-from unilect.engines.gguf._errors import StrayAnswer, fault
-from unilect.engines.gguf._request import template_body
-from unilect.engines.gguf._tokens import apply_template, text_of
-from unilect.errors import BackendError, InvalidRequest
-from unilect.events import (
+from unilect.api.backend import Batches
+from unilect.api.parameters.support import names
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.events import (
     Event,
     Extra,
     Finish,
@@ -36,16 +34,18 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.core.requests import ChatRequest, CompletionRequest, ImagePart, TextRequest
+from unilect.engines.gguf._errors import StrayAnswer, fault
+from unilect.engines.gguf._request import template_body
+from unilect.engines.gguf._tokens import apply_template, text_of
 from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
-from unilect.parameters.support import names
-from unilect.requests import ChatRequest, CompletionRequest, ImagePart
 from unilect.tools.forced import Call, call_head, callable_tools
 from unilect.tools.reader import Reader, reading_of
-from unilect.upstreams.llamacpp.frames import NO_PROBABILITY, FrameDecoder
-from unilect.upstreams.llamacpp.request import top_logprobs
 from unilect.upstreams.openai.backend import stream
-from unilect.upstreams.openai.chunks import ChunkDecoder
+from unilect.wire.chunks import ChunkDecoder
+from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder
+from unilect.wire.llamacpp_request import top_logprobs
 
 #: What belongs to a chat's body and not to that of its text alone.
 CONVERSATION = names(
@@ -60,7 +60,7 @@ _BIAS, _SURELY, _LEAST = 500.0, 30.0, 1e-45  # logits, and a probability
 _ODDS = {"temperature": 1, "samplers": ["temperature"], "post_sampling_probs": True, "n_probs": 2}
 
 
-def of_server(request: ChatRequest | CompletionRequest, build: str, slot: int) -> list[Event]:
+def of_server(request: TextRequest, build: str, slot: int) -> list[Event]:
     """Make the events that name the server of an answer: its build, and for clients of llama.cpp's protocol the slot."""
     told: list[Event] = [Opaque(Extra({_BUILD: build}))]
     if isinstance(request, CompletionRequest):
@@ -69,7 +69,7 @@ def of_server(request: ChatRequest | CompletionRequest, build: str, slot: int) -
 
 
 async def stream_completion(
-    server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
+    server: HttpServer, request: TextRequest, body: dict[str, Any]
 ) -> Batches:
     """The events of a plain completion."""
     decoder = FrameDecoder(not request.stream, top_logprobs(request), bool(request.return_tokens))

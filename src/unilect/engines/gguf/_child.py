@@ -82,7 +82,7 @@ def try_templates(templates: Sequence[str], model: str, folder: Path) -> None:
         try:
             trial.run_trial(partial(_converse, template, model, folder))
         except trial.TrialFailed as error:
-            from unilect.templates import unknown_word  # with Jinja; most templates are right
+            from unilect.templates.chat import unknown_word  # with Jinja; most templates are right
 
             raise trial.TrialFailed(unknown_word(template) or str(error)) from error
 

@@ -10,17 +10,17 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 
 from typing import Any
 
+from unilect.api.parameters.rules import refusal
 from unilect.constraints.checker import Checker
+from unilect.core.requests import CompletionRequest, TextRequest
 from unilect.engines.gguf._hints import encode_tools, plain
 from unilect.engines.gguf._thoughts import FRAMED
-from unilect.parameters.rules import refusal
-from unilect.requests import ChatRequest, CompletionRequest
 
 _LLGUIDANCE = "%llguidance"
 
 
 async def add_constraints(
-    request: ChatRequest | CompletionRequest, body: dict[str, Any], checker: Checker
+    request: TextRequest, body: dict[str, Any], checker: Checker
 ) -> dict[str, Any]:
     """
     A body whose constraints llama.cpp follows: its grammar is of the answer alone, whatever a chat's model thinks before.

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilect.constraints import uncompilable
+from unilect.core.errors import BackendError, InvalidRequest, MemoryExhausted, UnilectError
 from unilect.engines.gguf._images import BROKEN
-from unilect.errors import BackendError, InvalidRequest, MemoryExhausted, UnilectError
 from unilect.http.client import raise_for_answer
 from unilect.http.error_bodies import (
     clean,
@@ -19,7 +19,7 @@ from unilect.http.error_bodies import (
     server_fault,
     unknown_token,
 )
-from unilect.templates import refused_by_template
+from unilect.templates.chat import refused_by_template
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
 _TOLD = {

@@ -15,10 +15,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from unilect.backend import Description
+from unilect.api.backend import Description
+from unilect.api.parameters.support import names
+from unilect.core.errors import BackendUnavailable, listed, unreadable
 from unilect.engines.gguf._infill import MARK_TEXTS, FillIn, fill_in_of
-from unilect.errors import BackendUnavailable, listed, unreadable
-from unilect.parameters.support import names
 
 MAX_TENSORS = 100_000
 MAX_FIELDS = 100_000

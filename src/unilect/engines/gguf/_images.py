@@ -11,7 +11,7 @@ import binascii
 import struct
 from collections.abc import Callable
 
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
 
 MAX_PIXELS = 2**24  # 4096 x 4096
 BROKEN = "`messages`: an image cannot be read. Send a PNG, JPEG, GIF or BMP file that is whole."

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from unilect.api.parameters.rules import refusal
+from unilect.api.parameters.support import names
+from unilect.core.requests import CompletionRequest, Snippet
 from unilect.engines.text_bounds import most_bytes
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long
-from unilect.parameters.rules import refusal
-from unilect.parameters.support import names
-from unilect.requests import CompletionRequest, Snippet
-from unilect.upstreams.llamacpp.frames import Tokens
+from unilect.wire.llamacpp import Tokens
 
 #: Where a file's head says a token's id, and by which texts llama.cpp knows it where it does not.
 _MARKS = {

@@ -10,17 +10,17 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from unilect.backend import Adapter
+from unilect.api.backend import Adapter
+from unilect.api.parameters.rules import lora_scales, refusal
 from unilect.config.paths import adapter_of
+from unilect.core.errors import UnilectError
+from unilect.core.requests import CompletionRequest, TextRequest
 from unilect.engines.gguf._file import check_adapter
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.settings import read_checked
-from unilect.errors import UnilectError
-from unilect.parameters.rules import lora_scales, refusal
-from unilect.requests import ChatRequest, CompletionRequest
-from unilect.tasks import Tasks
+from unilect.runtime.tasks import Tasks
 
 log = logging.getLogger("unilect")
 _AGAIN_S = 1.0
@@ -50,12 +50,12 @@ class Adapters:
         """Them, for clients: files without their folders."""
         return tuple(Adapter(Path(path).name, scale) for path, scale in self.files)
 
-    def changes(self, request: ChatRequest | CompletionRequest) -> bool:
+    def changes(self, request: TextRequest) -> bool:
         """True for a request that wants other scales than those of the settings."""
         scales = [scale for _, scale in self.files]
         return request.lora is not None and scales != self._scales(request)
 
-    def fields(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+    def fields(self, request: TextRequest) -> dict[str, Any]:
         """
         Make the fields of a body for the adapters: it lists every one, since llama.cpp takes those that are left out from the slot.
 
@@ -72,7 +72,7 @@ class Adapters:
             raise refusal("echo", "log probabilities of a prompt are not told with `lora`")
         return fields | {"cache_prompt": False}
 
-    def _scales(self, request: ChatRequest | CompletionRequest) -> list[float]:
+    def _scales(self, request: TextRequest) -> list[float]:
         if request.lora is None:
             return [scale for _, scale in self.files]
         return lora_scales(request.lora, len(self.files), "lora")

@@ -6,21 +6,21 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Adapter, Capabilities, NativeFacts, Support
+from unilect.api.backend import Adapter, Capabilities, NativeFacts, Support
+from unilect.api.parameters.support import TOOL_PARAMETERS
 from unilect.config.model import ModelConfig
 from unilect.constraints.keywords import LLAMACPP
+from unilect.core.errors import ConfigError
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._tokens import ids_of
 from unilect.engines.gguf._turns import prompt_of
-from unilect.errors import ConfigError
 from unilect.families import PLAIN, may_think, name_of, of_template
 from unilect.http.client import HttpServer
-from unilect.parameters.support import TOOL_PARAMETERS
-from unilect.templates import variables
+from unilect.templates.chat import variables
+from unilect.templates.probe import PROBE_TOOLS, PROBES, shows_tool
 from unilect.tools.messages import takes_effort
-from unilect.tools.probe import PROBE_TOOLS, PROBES, shows_tool
-from unilect.upstreams.llamacpp.frames import facts_of
+from unilect.wire.llamacpp import facts_of
 
 _WHY_NOT = dict.fromkeys(
     ("chat completions", "completions", "embeddings"), "it is a reranker, for /v1/rerank"

@@ -14,9 +14,9 @@ import asyncio
 import logging
 from typing import Any
 
-from unilect.context import ANONYMOUS, whose
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess
+from unilect.runtime.context import ANONYMOUS, whose
 
 log = logging.getLogger("unilect")
 

@@ -15,14 +15,14 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from unilect.core.errors import InvalidRequest
+from unilect.core.ranking import Ranking, RerankRequest, sigmoid
 from unilect.engines import text_bounds as bounds
 from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._tokens import text_of
-from unilect.errors import InvalidRequest
 from unilect.http.client import HttpServer
-from unilect.ranking import Ranking, RerankRequest, sigmoid
-from unilect.upstreams.llamacpp.frames import Tokens
-from unilect.upstreams.openai.rerank import decode_ranking
+from unilect.wire.llamacpp import Tokens
+from unilect.wire.rerank import decode_ranking
 
 _Value = TypeVar("_Value")
 _AT_ONCE = 8  # documents of one call: a client that leaves, and others that wait, wait for no more

@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from unilect.engines.gguf._images import check_image
-from unilect.errors import InvalidRequest
-from unilect.parameters.rules import refusal, text_biases
-from unilect.parameters.support import declare_support, names
-from unilect.requests import (
+from unilect.api.parameters.rules import refusal, text_biases
+from unilect.api.parameters.support import declare_support, names
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import (
     LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
@@ -29,9 +28,11 @@ from unilect.requests import (
     Part,
     RefusalPart,
     TextPart,
+    TextRequest,
 )
+from unilect.engines.gguf._images import check_image
 from unilect.tools.messages import arguments_text, template_flags, text, tools
-from unilect.upstreams.llamacpp.request import (
+from unilect.wire.llamacpp_request import (
     check_images,
     check_one_constraint,
     check_samplers,
@@ -135,12 +136,12 @@ def completion_body(
     return body
 
 
-def wants_no_alternatives(request: ChatRequest | CompletionRequest) -> bool:
+def wants_no_alternatives(request: TextRequest) -> bool:
     """True where log probabilities are wanted of the answer's own tokens only."""
     return top_logprobs(request) == 0
 
 
-def conversation(request: ChatRequest | CompletionRequest) -> bytes:
+def conversation(request: TextRequest) -> bytes:
     """Encode the content of a prompt in the order of templates; the next turn's encoding begins with it."""
     if isinstance(request, CompletionRequest):
         return msgspec.json.encode(request.prompts[0])

@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import SlotAction
+from unilect.api.backend import SlotAction
 from unilect.config.model import ModelConfig
-from unilect.context import in_hand
-from unilect.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
+from unilect.core.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
 from unilect.http.client import HttpServer
+from unilect.runtime.context import in_hand
 
 MAX_SAVED = 64  # files of one caller, each as large as what its slot has read
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)

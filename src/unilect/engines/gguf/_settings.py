@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from unilect.config.mistakes import Mistakes
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import MODEL as DEMO
 from unilect.engines.gguf._file import GgufHead, check_projector
@@ -15,7 +16,6 @@ from unilect.engines.gguf._lora import Adapters
 from unilect.engines.gguf._memory import needs
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.settings import read_checked
-from unilect.mistakes import Mistakes
 
 
 def child_settings(
@@ -106,7 +106,7 @@ def read_beside(config: ModelConfig) -> tuple[Adapters, str | None, list[str]]:
         with found:
             read_checked(check_projector, Path(config.mmproj))
     if config.chat_template is not None:
-        from unilect import templates  # with Jinja, which takes 30 ms to import
+        from unilect.templates import chat as templates  # with Jinja, which takes 30 ms to import
 
         with found:
             form = templates.read(config.chat_template)

@@ -28,11 +28,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from unilect.context import whose
+from unilect.core.errors import BackendUnavailable, InvalidRequest
+from unilect.core.events import Event, Progress, Usage
 from unilect.engines.process.supervisor import Ticket
-from unilect.errors import BackendUnavailable, InvalidRequest
-from unilect.events import Event, Progress, Usage
 from unilect.http.client import HttpServer
+from unilect.runtime.context import whose
 
 BLOCK_BYTES = 128
 WORTH_A_GAP = 8  # blocks, about 256 tokens: reading them takes as long as an answer loses to a gap

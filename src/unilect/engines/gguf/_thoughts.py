@@ -7,7 +7,14 @@ from typing import Any
 
 from unilect.engines.gguf._turns import prompt_of
 from unilect.http.client import HttpServer
-from unilect.tools.thoughts import Ending, Thoughts, behind, find_open_ending, learn_marks, probes
+from unilect.templates.thoughts import (
+    Ending,
+    Thoughts,
+    behind,
+    find_open_ending,
+    learn_marks,
+    probes,
+)
 
 #: In a body: a schema as llama.cpp's own converter takes it, for a template whose answers are framed.
 FRAMED = "response_format"

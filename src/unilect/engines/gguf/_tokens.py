@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from unilect.core.requests import ChatRequest, Prompt
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._turns import Turns
 from unilect.engines.text_bounds import beyond
 from unilect.http.client import HttpServer
-from unilect.requests import ChatRequest, Prompt
-from unilect.upstreams.llamacpp.frames import Content, Pieces, Rendered, Tokens
+from unilect.wire.llamacpp import Content, Pieces, Rendered, Tokens
 
 
 class _Count(Struct):

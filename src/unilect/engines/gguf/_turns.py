@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from unilect.errors import BackendError, InvalidRequest
+from unilect.core.errors import BackendError, InvalidRequest
 from unilect.families import PLAIN, ToolFormat, of_template
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import REPORTED
-from unilect.tools.takes import Takes, Turn, learn, probes, stands_out
-from unilect.tools.turns import fit
-from unilect.upstreams.llamacpp.frames import Rendered
+from unilect.templates.takes import Takes, Turn, learn, probes, stands_out
+from unilect.templates.turns import fit
+from unilect.wire.llamacpp import Rendered
 
 
 class Turns:

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from unilect import hub
-from unilect.backend import (
+from unilect.api.backend import (
     Backend,
     BackendSpec,
     Batches,
@@ -27,6 +26,17 @@ from unilect.backend import (
 )
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
+from unilect.core.errors import BackendError, InvalidRequest, UnsupportedOperation
+from unilect.core.events import tells
+from unilect.core.ranking import Ranking, RerankRequest
+from unilect.core.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+    TextRequest,
+)
 from unilect.engines import text_bounds as bounds
 from unilect.engines.fetched import when_here
 from unilect.engines.gguf import _request as wire
@@ -68,20 +78,16 @@ from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import context_of, read_checked
-from unilect.errors import BackendError, InvalidRequest, UnsupportedOperation
-from unilect.events import tells
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
-from unilect.ranking import Ranking, RerankRequest
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.tasks import Tasks
+from unilect.hub import download as hub
+from unilect.runtime.tasks import Tasks
 from unilect.tools.forced import call_style, must_call
 from unilect.tools.grammar import calls_grammar
-from unilect.upstreams.llamacpp.frames import with_prompt_tokens
-from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
+from unilect.wire.embeddings import decode_embeddings, embed_each
+from unilect.wire.llamacpp import with_prompt_tokens
 
 log = logging.getLogger("unilect")
-_EMBEDDINGS_AT_ONCE = 8
 _Value = TypeVar("_Value")
 
 
@@ -168,7 +174,7 @@ class GgufEngine(Backend):
             self._learn(await read_loaded(server, self._template), said.get("template_fault", ""))
         self._is_known = True
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def generate(self, request: TextRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
         bounds.check_request(request, self._longest)
         supervisor = self._supervisors[self._generator]
@@ -216,7 +222,7 @@ class GgufEngine(Backend):
         async def supervise(text: Prompt) -> Embeddings:
             return await self._supervisors[self._embedder].call(text, lambda: one(text))
 
-        return await embed_each(request.inputs, supervise, _EMBEDDINGS_AT_ONCE)
+        return await embed_each(request.inputs, supervise, at_once=8)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """Score the documents of a request; see `Backend`."""
@@ -245,7 +251,7 @@ class GgufEngine(Backend):
         bounds.check_request(request, self._longest)
         return await self._call(request, lambda server: render(server, request, self._turns))
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
         bounds.check_request(request, self._longest)
 
@@ -299,7 +305,7 @@ class GgufEngine(Backend):
         """Something that llama.cpp answers from its queue, between two steps."""
         await self._slots.hear(await self._servers[self._generator].connect())
 
-    async def compile(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+    async def compile(self, request: TextRequest) -> dict[str, Any]:
         """The body of a request for llama.cpp, with its constraints; see `Backend`."""
         lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
@@ -314,9 +320,7 @@ class GgufEngine(Backend):
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
 
-    async def _prompt_ids(
-        self, server: HttpServer, request: ChatRequest | CompletionRequest
-    ) -> list[int]:
+    async def _prompt_ids(self, server: HttpServer, request: TextRequest) -> list[int]:
         """The ids of a request's prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
             prompt = await render(server, request, self._turns)
@@ -333,9 +337,7 @@ class GgufEngine(Backend):
             asked = asked.prompts[0]
         return await prompt_ids(server, asked, special)
 
-    async def _generate(
-        self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
-    ) -> Batches:
+    async def _generate(self, request: TextRequest, body: dict[str, Any]) -> Batches:
         """Start the generation of a body in the child; returns its batches from the first event on."""
         server = await self._servers[self._generator].connect()
         batches = await self._start_stream(server, request, body)
@@ -346,7 +348,7 @@ class GgufEngine(Backend):
         return batches
 
     async def _start_stream(
-        self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
+        self, server: HttpServer, request: TextRequest, body: dict[str, Any]
     ) -> Batches:
         if isinstance(request, CompletionRequest) and request.fills_in:
             ids = await self._ids(server, request, special=True)

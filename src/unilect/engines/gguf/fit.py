@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from unilect.backend import Capabilities
+from unilect.api.backend import Capabilities
 from unilect.config.model import ModelConfig
+from unilect.core.errors import ConfigError
 from unilect.engines.gguf._file import read_model
 from unilect.engines.gguf._memory import complaint, needs
 from unilect.engines.process.memory import free_bytes, total_bytes
 from unilect.engines.settings import read_checked
-from unilect.errors import ConfigError
 
 _GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dri")
 

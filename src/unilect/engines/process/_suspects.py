@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from unilect.errors import RequestKilledEngine
+from unilect.core.errors import RequestKilledEngine
 
 REMEMBERED_S = 600.0
 KEPT_WHOLE = 4  # of those that left: their digest is made when it is needed, if ever

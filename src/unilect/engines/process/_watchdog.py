@@ -10,8 +10,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from unilect.errors import UnilectError
-from unilect.tasks import apart
+from unilect.core.errors import UnilectError
+from unilect.runtime.tasks import apart
 
 PAUSE_S = 2.0
 

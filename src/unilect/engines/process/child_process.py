@@ -30,13 +30,13 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from unilect.child_environment import child_environment
+from unilect.core.errors import BackendUnavailable
 from unilect.engines.process._last_words import LastWords
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.reservations import RESERVATIONS
-from unilect.errors import BackendUnavailable
-from unilect.socket_folders import make_folder
-from unilect.tasks import apart, shared
+from unilect.runtime.child_environment import child_environment
+from unilect.runtime.socket_folders import make_folder
+from unilect.runtime.tasks import apart, shared
 
 log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from unilect.child_limits import field_of
+from unilect.runtime.child_limits import field_of
 
 MIB = 2**20
 

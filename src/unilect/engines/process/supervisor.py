@@ -9,10 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
-from unilect.engines.process._suspects import Suspects, Ticket
-from unilect.engines.process._watchdog import Watchdog
-from unilect.engines.process.child_process import ChildProcess
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
@@ -20,6 +17,9 @@ from unilect.errors import (
     MemoryExhausted,
     UnilectError,
 )
+from unilect.engines.process._suspects import Suspects, Ticket
+from unilect.engines.process._watchdog import Watchdog
+from unilect.engines.process.child_process import ChildProcess
 
 __all__ = ["Supervisor", "Ticket"]
 

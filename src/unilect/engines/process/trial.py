@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from unilect.child_limits import limit_growth
 from unilect.engines.process._last_words import LastWords
+from unilect.runtime.child_limits import limit_growth
 
 TIME_S = 2  # of the processor
 MEMORY_BYTES = 512 * 1024 * 1024  # beside what the child has

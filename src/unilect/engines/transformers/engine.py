@@ -18,42 +18,50 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from unilect import frames, hub, templates
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
+from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
-from unilect.context import whose
-from unilect.engines import text_bounds as bounds
-from unilect.engines.fetched import when_here
-from unilect.engines.process.child_process import ChildProcess, python_command
-from unilect.engines.process.memory import resident_bytes
-from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
-from unilect.engines.transformers._parameters import with_template
-from unilect.engines.transformers._request import bound_by
-from unilect.engines.transformers._settings import child_settings, merges
-from unilect.engines.transformers.folder import check_folder, own_template, read_folder
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
     ConfigError,
     UnilectError,
 )
-from unilect.extras import install
-from unilect.ranking import Ranking, RerankRequest, sigmoid
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.upstreams.llamacpp.frames import with_prompt_tokens
+from unilect.core.ranking import Ranking, RerankRequest, sigmoid
+from unilect.core.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+    TextRequest,
+)
+from unilect.engines import text_bounds as bounds
+from unilect.engines.fetched import when_here
+from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.engines.process.memory import resident_bytes
+from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
+from unilect.engines.transformers.model.folder import check_folder, own_template, read_folder
+from unilect.engines.transformers.settings import child_settings, merges
+from unilect.engines.transformers.words.parameters import with_template
+from unilect.engines.transformers.words.request import bound_by
+from unilect.hub import download as hub
+from unilect.runtime.context import whose
+from unilect.runtime.extras import install
+from unilect.templates import chat as templates
+from unilect.wire import frames
+from unilect.wire.llamacpp import with_prompt_tokens
 
 log = logging.getLogger("unilect")
-_CHILD = "unilect.engines.transformers._child"
-_WHY_NOT = dict.fromkeys(
-    ("chat completions", "completions", "embeddings"), "it is a reranker, for /v1/rerank"
-)
+_CHILD = "unilect.engines.transformers.child"
+_OF_OTHERS = ("chat completions", "completions", "embeddings")
+_WHY_NOT = dict.fromkeys(_OF_OTHERS, "it is a reranker, for /v1/rerank")
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
-Asked: TypeAlias = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
+Asked: TypeAlias = TextRequest | EmbeddingRequest | RerankRequest
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
 _ENVIRONMENT = {
@@ -306,24 +314,24 @@ class HfEngine(Backend):
         self.capabilities = can.without_chat(fault) if fault else can
         self._is_known = True
 
-    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Backend`."""
         return self._with_prompt(request) if request.tokenize else self._answer(request)
 
-    async def _with_prompt(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def _with_prompt(self, request: TextRequest) -> Batches:
         ids = await self._prompt_ids(request)
         async with aclosing(with_prompt_tokens(self._answer(request), ids)) as batches:
             async for batch in batches:
                 yield batch
 
-    async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def _answer(self, request: TextRequest) -> Batches:
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
         await self.compile(request)
         async with aclosing(self._replies(operation, request)) as replies:
             async for reply in replies:
                 yield frames.events_of(reply)
 
-    async def compile(self, request: ChatRequest | CompletionRequest) -> None:
+    async def compile(self, request: TextRequest) -> None:
         """Compile the constraints of a request; see `Backend`."""
         grammar, param = bound_by(request, self._template)
         if grammar is not None and self._checker is not None:
@@ -398,7 +406,7 @@ class HfEngine(Backend):
         body = msgspec.structs.replace(request, raw_fields={})
         return msgspec.msgpack.decode(await self._value("render", body), type=str)
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
         bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
@@ -439,7 +447,7 @@ class HfEngine(Backend):
         bounds.check_tokenize(text, self._context)
         return msgspec.msgpack.decode(await self._value(kind, (text, special)), type=list[int])
 
-    async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
+    async def _prompt_ids(self, request: TextRequest) -> list[int]:
         """The ids of a prompt, without what the tokenizer puts before it."""
         bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):

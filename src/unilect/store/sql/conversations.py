@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
 from unilect.store.records import Item
 from unilect.store.sql.connection import Connection
 from unilect.store.sql.scope import ROW_BYTES, Scope, size_of

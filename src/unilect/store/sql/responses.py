@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
 from unilect.store.ids import home_of
 from unilect.store.records import RUNNING, Item, StoredResponse
 from unilect.store.sql import conversations

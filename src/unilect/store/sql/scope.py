@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unilect.errors import InvalidRequest
+from unilect.core.errors import InvalidRequest
 from unilect.store.records import Item
 
 #: Bytes of a row beside its text, so that a bound of bytes bounds the number of items too.

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from unilect import templates
-from unilect.errors import BackendError, InvalidRequest
+from unilect.core.errors import BackendError, InvalidRequest
+from unilect.core.requests import ImagePart, Message
 from unilect.http.error_bodies import decode_body
-from unilect.requests import ImagePart, Message
+from unilect.templates import chat as templates
 
 _PLACEHOLDER = "$$<image>$$"  # where an image stands in the prompt
 

@@ -15,7 +15,8 @@ import math
 
 from msgspec import UNSET, Struct, UnsetType
 
-from unilect.errors import (
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
@@ -29,7 +30,7 @@ from unilect.errors import (
     RateLimited,
     UnilectError,
 )
-from unilect.events import (
+from unilect.core.events import (
     Count,
     Event,
     Finish,
@@ -40,8 +41,7 @@ from unilect.events import (
     Usage,
 )
 from unilect.http.error_bodies import clean, decode_body, for_log
-from unilect.parameters.rules import refusal
-from unilect.upstreams.openai.embeddings import vector
+from unilect.wire.embeddings import vector
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _HALF = "\ufffd"

@@ -1,7 +1,7 @@
 """Prompts, inputs and images in a FastChat worker's format."""
 
-from unilect.errors import InvalidRequest
-from unilect.requests import ImagePart, Message, Prompt
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import ImagePart, Message, Prompt
 
 
 def text_of(prompt: Prompt, param: str) -> str:

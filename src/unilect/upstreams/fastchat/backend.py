@@ -14,9 +14,11 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities
+from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities
+from unilect.api.parameters.rules import refusal
+from unilect.api.parameters.support import declare_support, names
 from unilect.config.model import ModelConfig
-from unilect.errors import (
+from unilect.core.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
@@ -25,15 +27,19 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.events import Usage
+from unilect.core.events import Usage
+from unilect.core.requests import (
+    ChatRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+    TextRequest,
+)
 from unilect.families import name_of, of_name, of_template
 from unilect.http.body import ProtocolError
 from unilect.http.client import MAX_LIST_BYTES, HttpServer
 from unilect.http.error_bodies import NoSuchPath, decode_body, too_long
-from unilect.parameters.rules import refusal
-from unilect.parameters.support import declare_support, names
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.templates import ChatTemplate, find
+from unilect.templates.chat import ChatTemplate, find
 from unilect.upstreams.fastchat import _frames as wire
 from unilect.upstreams.fastchat._conversation import ChatPrompt, Conv, chat_prompt, decode
 from unilect.upstreams.fastchat._input import check_images, text_of
@@ -182,7 +188,7 @@ class FastChatUpstream(Backend):
         )
         self._model = name
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Backend`. If the worker disconnects before any output, another one is tried once."""
         for attempt in (1, 2):
             begun, worker = False, None
@@ -224,7 +230,7 @@ class FastChatUpstream(Backend):
         """Unsupported: FastChat's workers only count tokens."""
         raise UnsupportedOperation("FastChat's workers cannot detokenize. Choose another model.")
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of prompt tokens; see `Backend`."""
         worker = await self._worker(self._model)
         if isinstance(request, str | list):
@@ -242,7 +248,7 @@ class FastChatUpstream(Backend):
         self._workers.clear()
         await asyncio.gather(*(worker.server.aclose() for worker in workers))
 
-    async def _answer(self, worker: _Worker, request: ChatRequest | CompletionRequest) -> Batches:
+    async def _answer(self, worker: _Worker, request: TextRequest) -> Batches:
         prompt = self._prompt(worker, request)
         limit = await self._limit(worker, prompt.text, request.token_limit)
         params = self._params(request, prompt, limit)
@@ -262,7 +268,7 @@ class FastChatUpstream(Backend):
         )
         yield [*events, usage]
 
-    def _prompt(self, worker: _Worker, request: ChatRequest | CompletionRequest) -> ChatPrompt:
+    def _prompt(self, worker: _Worker, request: TextRequest) -> ChatPrompt:
         """The prompt, with the stop sequences of the worker's template, which apply to raw prompts too, as with FastChat."""
         if isinstance(request, ChatRequest):
             check_images(request.messages)
@@ -274,9 +280,7 @@ class FastChatUpstream(Backend):
         text = text_of(request.prompts[0], "prompt")
         return ChatPrompt(text, worker.conv.stop, worker.conv.stop_token_ids or [])
 
-    def _params(
-        self, request: ChatRequest | CompletionRequest, prompt: ChatPrompt, limit: int
-    ) -> dict[str, Any]:
+    def _params(self, request: TextRequest, prompt: ChatPrompt, limit: int) -> dict[str, Any]:
         """The body for a worker; `echo` is true by default there."""
         params: dict[str, Any] = {
             "model": self._model,

@@ -19,8 +19,16 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description, NativeFacts
-from unilect.errors import (
+from unilect.api.backend import (
+    Backend,
+    BackendSpec,
+    Batches,
+    Capabilities,
+    Description,
+    NativeFacts,
+)
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import (
     BackendError,
     BackendUnavailable,
     ConfigError,
@@ -30,17 +38,25 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
+from unilect.core.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+    TextRequest,
+)
 from unilect.families import name_of, of_template
 from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import decode_body, too_long, unknown_token
-from unilect.parameters.rules import refusal
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.tasks import apart, shared
-from unilect.templates import ChatTemplate, find, names
-from unilect.tools.takes import ALL, Takes, stands_out, takes
-from unilect.tools.turns import fit
-from unilect.upstreams.llamacpp import request as wire
-from unilect.upstreams.llamacpp.frames import (
+from unilect.runtime.tasks import apart, shared
+from unilect.templates.chat import ChatTemplate, find, names
+from unilect.templates.takes import ALL, Takes, stands_out, takes
+from unilect.templates.turns import fit
+from unilect.upstreams.openai.backend import stream
+from unilect.wire import llamacpp_request as wire
+from unilect.wire.embeddings import decode_embeddings, embed_each
+from unilect.wire.llamacpp import (
     Busy,
     Content,
     FrameDecoder,
@@ -51,9 +67,7 @@ from unilect.upstreams.llamacpp.frames import (
     raise_for,
     with_prompt_tokens,
 )
-from unilect.upstreams.llamacpp.request import OF_2023, OF_2025, Generation
-from unilect.upstreams.openai.backend import stream
-from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
+from unilect.wire.llamacpp_request import OF_2023, OF_2025, Generation
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -122,7 +136,7 @@ class LlamaCppUpstream(Backend):
             await shared(self._learning)
             self._learned = True
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    async def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Backend`."""
         try:
             prompt, images = await self._prompt(request)
@@ -198,9 +212,9 @@ class LlamaCppUpstream(Backend):
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
             raise unknown_token("prompt") from error
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of prompt tokens, without images; see `Backend`."""
-        if isinstance(request, ChatRequest | CompletionRequest):
+        if isinstance(request, TextRequest):
             return await self._count((await self._prompt(request))[0])
         return await self._count(request)
 
@@ -272,7 +286,7 @@ class LlamaCppUpstream(Backend):
             return False
         return True
 
-    async def _prompt(self, request: ChatRequest | CompletionRequest) -> tuple[Prompt, list[str]]:
+    async def _prompt(self, request: TextRequest) -> tuple[Prompt, list[str]]:
         """The rendered prompt, and its images as base64."""
         if isinstance(request, CompletionRequest):
             return request.prompts[0], []
@@ -286,7 +300,7 @@ class LlamaCppUpstream(Backend):
         return (await self._post("/apply-template", body, Rendered)).prompt, images
 
     async def _body(
-        self, request: ChatRequest | CompletionRequest, prompt: Prompt, images: list[str]
+        self, request: TextRequest, prompt: Prompt, images: list[str]
     ) -> tuple[str, bytes]:
         """The path and the body of the request."""
         stop: tuple[str, ...] = ()

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from unilect.context import in_hand
-from unilect.errors import ContextLengthExceeded, InvalidRequest
+from unilect.api.parameters.rules import limit_tokens
+from unilect.core.errors import ContextLengthExceeded, InvalidRequest
+from unilect.core.requests import ChatRequest, GenerationRequest
 from unilect.http.client import EVENTS, HttpServer, Response
-from unilect.parameters.rules import limit_tokens
-from unilect.requests import ChatRequest, GenerationRequest
-from unilect.tools.takes import ALL, LEAST, LITTLE, stands_out
-from unilect.tools.turns import fit
+from unilect.runtime.context import in_hand
+from unilect.templates.takes import ALL, LEAST, LITTLE, stands_out
+from unilect.templates.turns import fit
 
 #: Makes the body of a request, with other messages than its own where there are some.
 BodyOf: TypeAlias = Callable[[GenerationRequest, list[Any] | None], bytes]

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.context import ANONYMOUS, whose
+from unilect.runtime.context import ANONYMOUS, whose
 
 FIELD = "cache_salt"
 _SINCE = (0, 11)

@@ -13,11 +13,17 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Capabilities, Description, Support
-from unilect.errors import InvalidRequest
-from unilect.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS
-from unilect.parameters.rules import is_neutral, refusal
-from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest, Request
+from unilect.api.backend import Capabilities, Description, Support
+from unilect.api.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS
+from unilect.api.parameters.rules import is_neutral, refusal
+from unilect.core.errors import InvalidRequest
+from unilect.core.requests import (
+    LLAMACPP_PARAMETERS,
+    ChatRequest,
+    CompletionRequest,
+    Request,
+    TextRequest,
+)
 
 
 class ServerKind(Struct, frozen=True):
@@ -364,7 +370,7 @@ def more_fields(kind: ServerKind, request: Request) -> dict[str, Any]:
 _NULL = msgspec.Raw(b"null")
 
 
-def check(kind: ServerKind, request: ChatRequest | CompletionRequest) -> None:
+def check(kind: ServerKind, request: TextRequest) -> None:
     """
     Refuse parameters that a server of this kind would drop, or that would crash it.
 

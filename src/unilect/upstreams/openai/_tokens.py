@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.errors import UnsupportedOperation
+from unilect.core.errors import UnsupportedOperation
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import NoSuchPath, decode_body
 from unilect.upstreams.openai._servers import ServerKind

@@ -18,39 +18,40 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
-from unilect.errors import (
+from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities, Description
+from unilect.api.parameters.rules import collect_fields
+from unilect.core.errors import (
     BackendError,
     InvalidRequest,
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.events import Event
-from unilect.http.base_url import check_base, root_of
-from unilect.http.client import HttpServer, Response, server_at
-from unilect.http.error_bodies import NoSuchPath
-from unilect.http.sse import FrameReader
-from unilect.parameters.rules import collect_fields
-from unilect.ranking import Ranking, RerankRequest
-from unilect.requests import (
+from unilect.core.events import Event
+from unilect.core.ranking import Ranking, RerankRequest
+from unilect.core.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     Embeddings,
     GenerationRequest,
     Prompt,
+    TextRequest,
 )
-from unilect.tasks import apart, shared
-from unilect.upstreams.openai import rerank as ranking
+from unilect.http.base_url import check_base, root_of
+from unilect.http.client import HttpServer, Response, server_at
+from unilect.http.error_bodies import NoSuchPath
+from unilect.http.sse import FrameReader
+from unilect.runtime.tasks import apart, shared
 from unilect.upstreams.openai._again import BodyOf, Forms, PatientServer, in_form
-from unilect.upstreams.openai._detect import choose, learn, model_cards
 from unilect.upstreams.openai._salt import Salts
 from unilect.upstreams.openai._servers import UNKNOWN, check, more_fields, wire_fields
 from unilect.upstreams.openai._tokens import Tokens
-from unilect.upstreams.openai._whole import decode_whole
-from unilect.upstreams.openai.chunks import ChunkDecoder
-from unilect.upstreams.openai.embeddings import decode_embeddings
+from unilect.upstreams.openai.detect import choose, learn, model_cards
 from unilect.upstreams.openai.tei import TextEmbeddings
+from unilect.wire import rerank as ranking
+from unilect.wire.chunks import ChunkDecoder
+from unilect.wire.embeddings import decode_embeddings
+from unilect.wire.whole import decode_whole
 
 log = logging.getLogger("unilect")
 GATHER_S = 0.005
@@ -166,7 +167,7 @@ class OpenAIUpstream(Backend):
             self._whole_answers = "whole" if detected.kind.stops_whole else "stream"
         return math.inf
 
-    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Backend`."""
         check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
@@ -207,7 +208,7 @@ class OpenAIUpstream(Backend):
 
     async def _rank(self, request: RerankRequest) -> Ranking:
         """Ask the server for its ranking; the scores are as it gives them."""
-        body = ranking.wire_body(request, self._theirs, self.kind)
+        body = ranking.wire_body(request, self._theirs, self.kind.name)
         answer = await self._post("/rerank", body, "reranking")
         return ranking.decode_ranking(answer, len(request.documents))
 
@@ -252,7 +253,7 @@ class OpenAIUpstream(Backend):
         """The text of token ids; see `Backend`."""
         return await self._tokens.text(tokens)
 
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+    async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
         if isinstance(request, ChatRequest):
             turns = in_form(request, self._forms.first)
@@ -294,7 +295,7 @@ class OpenAIUpstream(Backend):
         return msgspec.json.encode(fields if messages is None else fields | {"messages": messages})
 
 
-def _choices(request: ChatRequest | CompletionRequest) -> int:
+def _choices(request: TextRequest) -> int:
     prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
     return prompts * (request.n or 1)
 

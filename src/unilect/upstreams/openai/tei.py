@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Capabilities, Description, Support
-from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest, UnilectError
+from unilect.api.backend import Capabilities, Description, Support
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import BackendError, ContextLengthExceeded, InvalidRequest, UnilectError
+from unilect.core.ranking import Ranking, RerankRequest
+from unilect.core.requests import EmbeddingRequest, Embeddings
 from unilect.http.client import HttpServer
-from unilect.parameters.rules import refusal
-from unilect.ranking import Ranking, RerankRequest
-from unilect.requests import EmbeddingRequest, Embeddings
 
 _KINDS = frozenset({"embedding", "reranker", "classifier"})
 #: Fields of `/embed`, by TEI's names.

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities
-from unilect.errors import ConfigError
-from unilect.events import Event, Finish, TextDelta, Usage
-from unilect.requests import ChatRequest, CompletionRequest
+from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities
+from unilect.core.errors import ConfigError
+from unilect.core.events import Event, Finish, TextDelta, Usage
+from unilect.core.requests import ChatRequest, CompletionRequest
 
 
 class Options(Struct, frozen=True):

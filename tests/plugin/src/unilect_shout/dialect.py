@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from unilect.errors import UnilectError
-from unilect.events import Answer, Event, TextDelta
-from unilect.requests import ChatRequest, Message, Request
+from unilect.core.errors import UnilectError
+from unilect.core.events import Answer, Event, TextDelta
+from unilect.core.requests import ChatRequest, Message, Request
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route
 from unilect.web.site import Site

@@ -1,0 +1,1 @@
+"""The books of requests: the account, the ledger, metrics, traces, failures."""

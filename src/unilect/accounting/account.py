@@ -1,0 +1,187 @@
+"""
+The account of one request: what is decided before it is answered, and what is kept of it afterwards.
+
+A server without limits and without a ledger measures its requests only, and an account is a `Meter`. With them, an account holds what
+stands for the request in each: it is opened before a backend is leased, sees every batch, and is closed before the last
+frame is sent, so that a client that has a whole answer finds it in the ledger.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from types import CoroutineType, TracebackType
+from typing import Any, Protocol, Self, TypeAlias, cast
+
+from msgspec import Struct
+
+from unilect.accounting.metrics import Meter, Metrics
+from unilect.core.errors import InternalError, UnilectError
+from unilect.core.events import Event, Usage
+from unilect.core.requests import Request
+from unilect.runtime.context import Context
+
+
+class Entry(Protocol):
+    """The record of one request in one book, such as its row of the ledger, or what is reserved of its key's budget."""
+
+    def note_usage(self, usage: Usage) -> None:
+        """
+        The answer has used so much so far. It is called for each batch, and must cost next to nothing.
+
+        Raises:
+            UnilectError: It must end here.
+        """
+
+    def close(self, usage: Usage, status: int) -> Awaitable[None] | None:
+        """
+        The request has ended, with an HTTP status (499: its client has left). It is called once, before the last frame is sent.
+
+        Returns:
+            What the answer has to wait for, which may raise the same; None where all is done.
+
+        Raises:
+            UnilectError: What has to be kept cannot be, and the answer must not be called whole.
+        """
+
+
+#: What a book opens for a request: an entry, or none where it keeps nothing of it; at once, or where it has to wait for something, later.
+Opened: TypeAlias = Entry | Coroutine[Any, Any, Entry | None] | None
+
+
+async def wait_for_entry(found: Opened) -> Entry | None:
+    """The entry that a book has opened, once it has; errors as `Book.open`."""
+    return cast("Entry | None", await found if isinstance(found, CoroutineType) else found)
+
+
+class Book(Protocol):
+    """A recorder of requests that may also refuse them: the limits, the ledger."""
+
+    def applies(self, context: Context) -> bool:
+        """Return True if the book may keep something of a request. It must cost next to nothing."""
+
+    def open(self, context: Context, request: Request) -> Opened:
+        """
+        A request comes; `context` tells of whom, and for which model.
+
+        Raises:
+            UnilectError: It must not be answered; what is awaited may raise the same.
+        """
+
+
+class Account(Struct, eq=False):
+    """
+    A meter, and the entries of a request in each book; these are asked in their order, and closed in the opposite one.
+    """
+
+    _meter: Meter
+    _books: tuple[Book, ...]
+    _context: Context
+    _request: Request
+    _entries: list[Entry] = []
+
+    @property
+    def usage(self) -> Usage:
+        """As `Meter.usage`."""
+        return self._meter.usage
+
+    @property
+    def first_token_s(self) -> float | None:
+        """As `Meter.first_token_s`."""
+        return self._meter.first_token_s
+
+    def see(self, batch: list[Event]) -> None:
+        """
+        Take note of a batch.
+
+        Raises:
+            UnilectError: The answer must end here.
+        """
+        self._meter.see(batch)
+        usage = self._meter.usage
+        for entry in self._entries:
+            entry.note_usage(usage)
+
+    async def __aenter__(self) -> Self:
+        """
+        Raises:
+            UnilectError: A book does not let the request through.
+        """
+        try:
+            context, request, entries = self._context, self._request, self._entries
+            for book in self._books:
+                entry = book.open(context, request)
+                if isinstance(entry, CoroutineType):  # of `Coroutine` it takes longer to ask
+                    entry = await entry
+                    context.plan = context.at = None  # what was looked up may have changed since
+                if entry is not None:
+                    entries.append(entry)  # type: ignore[arg-type]  # to `cast` is a call
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """
+        Raises:
+            UnilectError: What must be kept cannot be; only where the answer was whole.
+        """
+        meter, entries = self._meter, self._entries
+        status = InternalError.status  # of a flaw of ours
+        try:
+            told = 200 if error is None else meter.status(error)
+            # as `_close`, which is a frame more for whatever wakes an answer that waits for its row
+            try:
+                usage = meter.usage
+                while entries:
+                    if (closing := entries.pop().close(usage, told)) is not None:
+                        await closing
+            except BaseException as failure:
+                await self._close(error or failure)
+                raise
+            status = told
+        except UnilectError as failure:
+            status = meter.status(error or failure)
+            if error is None:
+                raise
+        except asyncio.CancelledError as left:
+            status = meter.status(error or left)
+            raise
+        finally:
+            meter.finish(status)
+
+    async def _close(self, error: BaseException | None) -> None:
+        """Close all entries, also those after one that fails."""
+        entries, usage, status = self._entries, self._meter.usage, self._meter.status(error)
+        try:
+            while entries:
+                if (closing := entries.pop().close(usage, status)) is not None:
+                    await closing
+        except BaseException as failure:
+            await self._close(error or failure)
+            raise
+
+
+class Accounts:
+    """
+    Opens the accounts of a server.
+
+    Attributes:
+        metrics: Where everything is counted.
+        books: What keeps something of each request.
+    """
+
+    def __init__(self, metrics: Metrics, books: tuple[Book, ...] = ()) -> None:
+        self.metrics = metrics
+        self.books: tuple[Book, ...] = books
+        if metrics.keys is not None:
+            self.books = (metrics.keys, *books)
+
+    def open(self, context: Context, model: str, request: Request) -> Meter | Account:
+        """The account of a request for a model, to be entered."""
+        meter = self.metrics.start(model, context.endpoint)
+        context.asked(model, meter)
+        for book in self.books:
+            if book.applies(context):
+                return Account(meter, self.books, context, request)
+        return meter

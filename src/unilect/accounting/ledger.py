@@ -1,0 +1,410 @@
+"""
+The ledger's side of a request: a row when it ends, and a slot of the journal while it runs.
+
+1. The row is committed before the last frame is sent. A client that has left is not waited for, nor does it wait: its row is committed soon.
+2. Where the ledger is required and cannot be written, requests are refused at once, and answers that end are told as failed. Their rows
+   are kept, with that status, and written when they can be.
+3. What a killed server has left in its journal becomes rows: before this server takes requests, and every `LOOK_S` for the others of
+   the same store.
+"""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from unilect.accounting.metrics import CLIENT_LEFT
+from unilect.accounting.writer import Writer
+from unilect.auth.known_keys import KnownKeys
+from unilect.config.limits import BUDGETS
+from unilect.config.model import Price
+from unilect.core.errors import LedgerUnavailable, StoreUnavailable
+from unilect.core.events import Usage
+from unilect.core.requests import Call, Request
+from unilect.limits.claims import cost as cost_of
+from unilect.runtime.context import Context, Measured
+from unilect.runtime.redact import redacted
+from unilect.runtime.tasks import Tasks
+from unilect.store.database import ABSENT
+from unilect.store.journal import AbandonedJournal, Journal, RequestInfo, Slot, find_abandoned
+from unilect.store.ledger import Ledger
+from unilect.store.records import LedgerRow
+
+log = logging.getLogger("unilect")
+LOOK_S = 60.0  # between two looks for journals of dead servers
+_AGAIN_S = 1.0  # between two attempts to make a journal
+_FLUSH_S = 5.0
+_FREE = (0.0, 0.0, 0.0)
+_APART = 16  # tokens between two times that the journal is told more than how many there are
+Rule: TypeAlias = Literal["required", "best_effort", "off"]
+
+
+class State(Enum):
+    """Of a `LedgerBook`."""
+
+    UNUSED = "nothing is recorded, and nothing was opened"
+    OPEN = "requests are recorded"
+    CLOSED = "the server has stopped"
+
+
+def has_budget(context: Context) -> bool:
+    """Return True if the key of a request has a budget."""
+    return not BUDGETS.isdisjoint(context.limits)
+
+
+class LedgerBook:
+    """
+    Records requests.
+
+    Args:
+        ledger: Where.
+        journals: What the paths of the journals begin with; None where there are to be none.
+        rule: Whether a request has to be recorded; None to go by its key.
+        known: The keys of the store, if it has any.
+        price: What a model costs now, for what dead servers of older versions have left.
+        clock: Seconds since 1970.
+
+    Attributes:
+        ledger: As given.
+        has_budget: Tells of a request whether something of it counts against a budget.
+        state: What it does.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journals: Callable[[], Path | None] = lambda: None,
+        rule: Rule | None = None,
+        known: KnownKeys | None = None,
+        price: Callable[[str], Price | None] = lambda model: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.ledger = ledger
+        self._price = price
+        self.has_budget = has_budget
+        self.state = State.UNUSED
+        self.clock = clock
+        self._journals, self._rule, self._known = journals, rule, known
+        self._tasks = Tasks()
+        self.writer = Writer(ledger.write, ledger.probe, self._tasks, self._has_more)
+        self._opening = asyncio.Lock()
+        self._journal: Journal | None = None
+        self._held: list[AbandonedJournal] = []  # whose rows are not written yet
+        self._try_at = 0.0
+        self._misses = False  # the journal, as the log has it
+        self._is_required = rule == "required"
+        self._instance = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    @property
+    def ready(self) -> bool:
+        """False where requests are refused, since the ledger cannot be written."""
+        return self.writer.writable or not self._is_required
+
+    @property
+    def kept(self) -> bool:
+        """True if requests are recorded, or requests with a budget may have been, also before this server was started."""
+        if self.state is State.OPEN or self._rule_for(None) != "off":
+            return True
+        return self._rule is None and self.ledger.mark() is not ABSENT
+
+    async def start(self) -> None:
+        """Make rows of what dead servers of this store have left; what cannot be written now is tried again."""
+        if self._rule != "off":
+            found = self._dead()
+            if found or self._rule_for(None) != "off":
+                await self._open(found)
+
+    def applies(self, context: Context) -> bool:
+        """Return True if a request is recorded."""
+        return self._rule_for(context) != "off"
+
+    def open(
+        self, context: Context, request: Request
+    ) -> "Recorded | Coroutine[Any, Any, Recorded | None] | None":
+        """
+        Record a request; see `Book`.
+
+        Returns:
+            None where none are recorded, and of a call that makes no answer.
+
+        Raises:
+            LedgerUnavailable: It has to be recorded, and cannot be.
+        """
+        if type(request) is Call:
+            return None
+        rule = self._rule_for(context)
+        if rule == "off" or self.state is State.CLOSED:
+            return None
+        required = rule == "required"
+        if self.state is State.UNUSED:
+            return self._first(context, request, required)
+        return self._record(context, request, required)
+
+    async def _first(self, context: Context, request: Request, required: bool) -> "Recorded | None":
+        """As `_record`, once the ledger is open."""
+        await self._open()
+        if self.state is State.CLOSED:
+            return None
+        return self._record(context, request, required)
+
+    def _record(self, context: Context, request: Request, required: bool) -> "Recorded":
+        """Make the record of a request; errors as `open`."""
+        if required:
+            self._is_required = True
+            self.writer.check()
+        price, at = context.price, self.clock()
+        context.at = at
+        about = RequestInfo(
+            # rows of one server are neighbours in the index of ids: a transaction writes a page of it, and not one for each row
+            f"{self._instance}{next(self._numbers):010x}.{context.request_id or 'apart'}",
+            at,
+            context.caller,
+            context.owner,
+            context.model,
+            context.dialect,
+            context.endpoint,
+            _FREE if price is None else (price.prompt, price.cached, price.completion),
+        )
+        streams = bool(getattr(request, "stream", False))
+        slot = self._slot(about, required)
+        return Recorded(self, context, about, slot, required, streams, context.meter)
+
+    async def recover(self) -> None:
+        """
+        Make rows now of what dead servers of this store have left, and wait for them, for a bounded time.
+
+        Raises:
+            LedgerUnavailable: Some cannot be written now; it is tried again.
+        """
+        if self.state is State.UNUSED:
+            await self._open()
+        elif self.state is State.OPEN:
+            self._recover(self._dead())
+            await self.writer.settle()
+        if self._held:
+            self.writer.check()
+
+    async def aclose(self) -> None:
+        """Write what waits, and close the journal. Idempotent."""
+        if self.state is State.OPEN:
+            await self.writer.settle(_FLUSH_S)
+        self.state = State.CLOSED
+        await self._tasks.aclose()
+        for one in self._held:
+            one.close()  # for the next server
+        if self._journal is not None:
+            self._journal.close()
+
+    def _rule_for(self, context: Context | None) -> Rule:
+        if self._rule is not None:
+            return self._rule
+        if context is not None:
+            if context.has_budget is None:  # the limits will say so, and are not asked twice
+                context.has_budget = self.has_budget(context)
+            if context.has_budget:
+                return "required"
+        try:
+            if self._known is None or not self._known.has_keys:
+                return "off"
+        except StoreUnavailable:  # whoever is let in now has a key of the configuration
+            return "best_effort"
+        return "best_effort"
+
+    async def _open(self, found: list[AbandonedJournal] | None = None) -> None:
+        """Open the database, and make rows of what dead servers have left, once."""
+        async with self._opening:
+            if self.state is State.UNUSED:
+                self.writer.probe()
+                await self.writer.settle()
+                self._recover(self._dead() if found is None else found)
+                await self.writer.settle()
+                self.state = State.OPEN
+                self._tasks.start("the look for dead servers' journals", self._look_on())
+
+    def _slot(self, about: RequestInfo, required: bool) -> Slot | None:
+        """
+        A slot of the journal; None where there is no journal.
+
+        Raises:
+            LedgerUnavailable: One is required, and cannot be had.
+        """
+        try:
+            if self._journal is None:
+                stem, now = self._journals(), time.monotonic()
+                if stem is None or (now < self._try_at and not required):
+                    return None
+                self._try_at = now + _AGAIN_S
+                self._journal = Journal(stem, self._instance)
+            slot = self._journal.take(about)
+            self._misses = False
+            return slot
+        except StoreUnavailable as error:
+            if required:
+                raise LedgerUnavailable(
+                    "The request cannot be recorded in the ledger now; try again later.",
+                    reason=error.reason,
+                    retry_after_s=5,
+                ) from error
+            if not self._misses:
+                self._misses = True
+                log.warning("%s If this server dies, the ledger misses what runs.", error.reason)
+            return None
+
+    def _has_more(self) -> bool:
+        """Return True if several requests run, or wait for their rows."""
+        return self._journal is not None and self._journal.used > 1
+
+    def _dead(self) -> list[AbandonedJournal]:
+        """The journals of dead servers that hold requests; those that hold none are removed."""
+        stem, found = self._journals(), []
+        for one in [] if stem is None else find_abandoned(stem):
+            if one.rows:
+                found.append(one)
+            else:
+                one.discard()
+        return found
+
+    def _recover(self, found: list[AbandonedJournal]) -> None:
+        """Have the rows written that dead servers have left."""
+        for one in found:
+            log.warning("ledger: a server has died with %d requests: %s", len(one.rows), one.path)
+            left = [len(one.rows)]
+            self._held.append(one)
+
+            def note_written(one: AbandonedJournal = one, left: list[int] = left) -> None:
+                left[0] -= 1
+                if left[0] == 0:
+                    self._held.remove(one)
+                    one.discard()
+
+            for row in one.rows:
+                price = self._price(row.model)
+                if (known := one.prices.get(row.id)) is not None:
+                    price = Price(prompt=known[0], cached=known[1], completion=known[2])
+                cost = cost_of(price, Usage(row.prompt, row.completion, row.cached))
+                self.writer.put(structs.replace(row, cost=cost), note_written, bounded=False)
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.writer.writable:
+                self._recover(self._dead())
+
+
+class Recorded(Struct, eq=False):
+    """One request, as an `Entry`."""
+
+    _book: LedgerBook
+    _context: Context
+    _about: RequestInfo
+    _slot: Slot | None
+    _required: bool
+    _streams: bool
+    _meter: Measured | None
+    _source: str = ""
+    _next: int = -1  # tokens of the answer up to which their number is enough
+    _prompt: int = -1
+
+    def note_usage(self, usage: Usage) -> None:
+        """Note in the journal what was used so far."""
+        if (
+            usage.completion_tokens > self._next
+            or usage.prompt_tokens != self._prompt
+            or self._context.source is not self._source
+        ):
+            self._note(usage)
+        elif self._streams and self._slot is not None and self._book.state is not State.CLOSED:
+            self._slot.set_completion(usage.completion_tokens)
+
+    def close(self, usage: Usage, status: int) -> Awaitable[None] | None:
+        """
+        Have the row written; it is waited for unless the client has left.
+
+        Raises:
+            LedgerUnavailable: It has to be there, and is not.
+        """
+        book, context = self._book, self._context
+        if book.state is State.CLOSED:
+            return None  # what stands in the journal is for the next server
+        done = _nothing if self._slot is None else self._slot.free
+        begun = status >= CLIENT_LEFT and context.leased_at is not None
+        if not (status == 200 or usage.prompt_tokens or usage.completion_tokens or begun):
+            done()
+            return None
+        writer, required = book.writer, self._required
+        try:
+            item = writer.put(self._row(usage, status), done, required)
+        except LedgerUnavailable:
+            if required:
+                raise
+            return None
+        return None if status == CLIENT_LEFT else writer.end_of(item)
+
+    def _note(self, usage: Usage) -> None:
+        """Write all of it to the journal."""
+        slot, source = self._slot, self._context.source
+        if slot is None or self._book.state is State.CLOSED:
+            self._next, self._prompt, self._source = sys.maxsize, usage.prompt_tokens, source
+            return
+        if source is not self._source:
+            self._source = source
+            slot.set_backend(_redact(source))
+        self._prompt = usage.prompt_tokens
+        if not self._streams:
+            self._next = sys.maxsize
+            return  # nothing is delivered before the end, and so nothing is charged where the server dies
+        self._next = usage.completion_tokens + _APART - 1
+        first_s = None if self._meter is None else self._meter.first_token_s
+        slot.set_counts(
+            usage.prompt_tokens,
+            usage.cached_tokens or 0,
+            usage.completion_tokens,
+            -1.0 if first_s is None else first_s * 1000,
+            (time.perf_counter() - self._context.started) * 1000,
+        )
+
+    def _row(self, usage: Usage, status: int) -> LedgerRow:
+        if status == CLIENT_LEFT and (ended := self._context.ended) is not None:
+            status = ended.status  # it was ended by us, and its client is told why
+        about, meter, context = self._about, self._meter, self._context
+        first_s = None if meter is None else meter.first_token_s
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        cached = usage.cached_tokens or 0
+        return LedgerRow(
+            id=about.id,
+            at=about.at,
+            key=about.key,
+            owner=about.owner,
+            model=about.model,
+            dialect=about.dialect,
+            endpoint=about.endpoint,
+            backend=_redact(context.source),
+            prompt=prompt,
+            cached=cached,
+            completion=completion,
+            first_token_ms=None if first_s is None else first_s * 1000,
+            duration_ms=(time.perf_counter() - context.started) * 1000,
+            status=status,
+            finish="" if meter is None else meter.finish_reason,
+            cost=cost_of(context.price, usage),
+        )
+
+
+@lru_cache(256)
+def _redact(source: str) -> str:
+    """Redact the source of an answer, and cut it to 200 characters."""
+    return redacted(source)[:200]
+
+
+def _nothing() -> None:
+    """No slot is to be freed."""

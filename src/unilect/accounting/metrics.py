@@ -1,0 +1,307 @@
+"""
+Metrics for Prometheus: GET /metrics.
+
+Labels are the model's name and the endpoint, both from closed lists, so that no client can make them grow.
+A request adds to plain numbers, since all requests are answered in one thread; prometheus-client's own counters take a lock for
+each of the dozen additions that a request makes. Its classes come into play when somebody reads.
+"""
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from unilect.accounting.key_counts import KeyCounts
+from unilect.core.errors import InternalError, UnilectError
+from unilect.core.events import Event, Finish, Progress, Tally, Usage, tells
+
+CLIENT_LEFT = 499  # nginx's status for a client that closed its request
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+#: What is measured of each request, and what is at a time: name -> what it is.
+_HISTOGRAMS = {
+    "time_to_first_token": "Time to first token, from the request.",
+    "time_per_output_token": "Time per output token, the mean of each answer; of a non-streaming answer its duration by its tokens.",
+    "request_duration": "From the request to the end of its answer.",
+}
+_GAUGES = {
+    "running": "Requests between their first and their last token.",
+    "waiting": "Requests that are queued or wait for their first token.",
+}
+_LATE = 0.2  # of the last answer, in the mean of those before
+_LAST = frozenset({Finish, Usage})  # of a batch, where a choice or the answer ends in it
+_TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class Metrics(Collector):
+    """
+    The counters of one server.
+
+    Args:
+        per_key: Count requests and tokens for each API key, too.
+
+    Attributes:
+        registry: All that is exposed; what knows of more registers a collector.
+        refused: How many requests were refused before a backend was asked, by the error's code.
+        keys: The counters of the keys; None where keys are not told apart.
+        queues: Tells for each model how many requests wait for its backends, and the seconds until all have had their turn, where
+            that is known.
+    """
+
+    def __init__(self, *, per_key: bool = False) -> None:
+        self.queues: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
+        self._series: dict[tuple[str, str], _Series] = {}
+        self.refused = Counter[str]()
+        self.keys = KeyCounts() if per_key else None
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        if self.keys is not None:
+            self.registry.register(self.keys)
+
+    def start(self, model: str, endpoint: str) -> "Meter":
+        """Begin to measure one request."""
+        series = self._series.get((model, endpoint))
+        if series is None:
+            series = self._series[model, endpoint] = _Series(model, endpoint)
+        return Meter(series)
+
+    def refuse(self, caller: str, code: str) -> None:
+        """Count a request that is refused before a backend is asked, by the code of its error."""
+        self.refused[code] += 1
+        if self.keys is not None:
+            self.keys.refuse(caller, code)
+
+    def tokens_per_s(self, model: str) -> float | None:
+        """Return how fast a model's answers came of late, one of them at a time; None before the first."""
+        times = [
+            one.token_s for key, one in self._series.items() if key[0] == model and one.token_s
+        ]
+        return 1 / min(times) if times else None
+
+    def forget(self, model: str) -> None:
+        """Tell nothing of a model any more: names come and go, and nobody bounds how many."""
+        self._series = {key: one for key, one in self._series.items() if key[0] != model}
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics as they are now, for `registry`."""
+        all = self._series.values()
+        requests = CounterMetricFamily(
+            "unilect_requests",
+            "Requests answered, by HTTP status; 499: the client disconnected.",
+            labels=("model", "endpoint", "status"),
+        )
+        for series in all:
+            for status, count in series.statuses.items():
+                requests.add_metric([*series.labels, str(status)], count)
+        yield requests
+        refused = CounterMetricFamily(
+            "unilect_refused_requests",
+            "Requests refused before a backend was asked, by the code of the error (docs/errors.md).",
+            labels=("reason",),
+        )
+        for reason, count in self.refused.items():
+            refused.add_metric([reason], count)
+        yield refused
+        yield self._tokens()
+        for name, help in _HISTOGRAMS.items():
+            yield _histograms(name, help, [(one.labels, getattr(one, name)) for one in all])
+        for name, help in _GAUGES.items():
+            yield _gauges(name, help, [(one.labels[0], getattr(one, name)) for one in all])
+        yield from self._queues()
+
+    def _queues(self) -> Iterator[Metric]:
+        told = self.queues()
+        names = ("unilect_queue_length", "unilect_queue_wait_seconds")
+        helps = (
+            "Requests that wait for a place at a backend.",
+            "Seconds until all that wait have a place, as the last answers tell.",
+        )
+        for at, (name, help) in enumerate(zip(names, helps, strict=True)):
+            family = GaugeMetricFamily(name, help, labels=("model",))
+            for model, figures in told.items():
+                if (value := figures[at]) is not None:
+                    family.add_metric([model], value)
+            yield family
+
+    def _tokens(self) -> Metric:
+        counts = Counter[tuple[str, str]]()
+        for series in self._series.values():
+            for kind in ("prompt", "cached", "completion"):
+                counts[series.labels[0], kind] += getattr(series, kind)
+        family = CounterMetricFamily(
+            "unilect_tokens",
+            "Tokens, by kind: prompt, cached, completion.",
+            labels=("model", "kind"),
+        )
+        for labels, count in counts.items():
+            family.add_metric(labels, count)
+        return family
+
+
+class _Histogram:
+    """The number of values up to each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class _Series:
+    """All numbers of one model and endpoint."""
+
+    def __init__(self, model: str, endpoint: str) -> None:
+        self.labels = (model, endpoint)
+        self.statuses = Counter[int]()
+        self.prompt = self.cached = self.completion = 0
+        self.running = self.waiting = 0
+        self.time_to_first_token = _Histogram(_SECONDS)
+        self.time_per_output_token = _Histogram(_TOKEN_SECONDS)
+        self.request_duration = _Histogram(_SECONDS)
+        self.token_s = 0.0  # of late; 0 before the first answer
+
+    def took(self, token_s: float) -> None:
+        """Note the time per token of an answer."""
+        self.time_per_output_token.observe(token_s)
+        self.token_s += (token_s - self.token_s) * (_LATE if self.token_s else 1.0)
+
+
+def _histograms(name: str, help: str, rows: list[tuple[tuple[str, str], _Histogram]]) -> Metric:
+    family = HistogramMetricFamily(f"unilect_{name}_seconds", help, labels=("model", "endpoint"))
+    for labels, histogram in rows:
+        buckets, total = [], 0
+        names = [*map(repr, map(float, histogram.bounds)), "+Inf"]
+        for bound, count in zip(names, histogram.counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric(labels, buckets, histogram.sum)
+    return family
+
+
+def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
+    """One gauge for each model, whatever the endpoints."""
+    family = GaugeMetricFamily(f"unilect_requests_{name}", help, labels=("model",))
+    values = Counter[str]()
+    for model, value in rows:
+        values[model] += value
+    for model, value in values.items():
+        family.add_metric([model], value)
+    return family
+
+
+class Meter(Tally):
+    """
+    Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
+
+    Attributes:
+        finish_reason: Why the last choice that has ended did; empty before that.
+    """
+
+    __slots__ = ("_first", "_last", "_series", "_start", "finish_reason")
+
+    def __init__(self, series: _Series) -> None:
+        super().__init__()
+        self._series = series
+        self._start = time.perf_counter()
+        self._first: float | None = None
+        self._last: float | None = None  # the first again, where the answer came all at once
+        self.finish_reason = ""
+        series.waiting += 1
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the request to its first token; None before that."""
+        return None if self._first is None else self._first - self._start
+
+    def see(self, batch: list[Event]) -> None:
+        """Take note of a batch."""
+        if self._first is None and tells(batch):
+            self._begin(is_whole=type(batch[-1]) is Usage)
+        self.add(batch)
+        if type(batch[-1]) in _LAST:
+            for event in batch:
+                if type(event) is Finish:
+                    self.finish_reason = event.reason
+
+    def hold(self, prompt: int, completion: int) -> None:
+        """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""
+        read = self.read
+        if prompt:
+            self.read = Progress(read.processed + prompt, read.total + prompt, read.cached)
+        self.made += completion
+
+    def _begin(self, *, is_whole: bool) -> None:
+        """The answer begins, and ends with the same batch where it is whole."""
+        series = self._series
+        self._first = time.perf_counter()
+        if is_whole:
+            self._last = self._first
+        series.waiting -= 1
+        series.running += 1
+        series.time_to_first_token.observe(self._first - self._start)
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.finish(200 if error is None else self.status(error))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.finish(200 if error is None else self.status(error))
+
+    @staticmethod
+    def status(error: BaseException | None) -> int:
+        """The HTTP status of a request that ended so; 499 where its client has left."""
+        if error is None:
+            return 200
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            return CLIENT_LEFT
+        return error.status if isinstance(error, UnilectError) else InternalError.status
+
+    def finish(self, status: int) -> float:
+        """
+        Count the request.
+
+        Returns:
+            Seconds since it began.
+        """
+        series, usage, now = self._series, self.usage, time.perf_counter()
+        if self._first is None:
+            series.waiting -= 1
+        else:
+            series.running -= 1
+            if self._last is not None and usage.completion_tokens:
+                series.took((self._last - self._start) / usage.completion_tokens)
+            elif usage.completion_tokens > 1:
+                series.took((now - self._first) / (usage.completion_tokens - 1))
+        series.prompt += usage.prompt_tokens
+        series.completion += usage.completion_tokens
+        series.cached += usage.cached_tokens or 0
+        series.statuses[status] += 1
+        series.request_duration.observe(now - self._start)
+        return now - self._start

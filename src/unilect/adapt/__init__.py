@@ -1,0 +1,1 @@
+"""A request made fit for a backend: a plan, and the stages that make up for what the backend lacks."""

@@ -1,0 +1,270 @@
+"""
+Enforcement of schemas and grammars for answers of engines: a keyword that the engine does not enforce during generation is refused by name,
+or enforced by validating the finished answer and retrying.
+
+No answer is reported as finished before it was validated. What was streamed cannot be taken back: a stream whose keywords the engine enforces ends
+with an error if validation fails, and one with another keyword is held back until an answer is valid.
+"""
+
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from unilect.adapt.held import Held
+from unilect.api.backend import Batches, Capabilities, Generates
+from unilect.api.parameters.rules import Unsupported
+from unilect.constraints import keywords
+from unilect.constraints.checker import Checker
+from unilect.constraints.schema import Use, find_unenforced, shorten_path
+from unilect.core.errors import ConstraintViolated, UnsupportedParameter
+from unilect.core.events import Choice, Event, Finish, Fold, Progress, Usage
+from unilect.core.requests import ANY_SEED, ChatRequest, TextRequest, ToolChoice
+
+ATTEMPTS = 3
+_WARMER = 0.7  # when asked again: the likeliest answer would come again
+_LLGUIDANCE = "%llguidance"
+TextRequest: TypeAlias = TextRequest
+
+
+class Bond(Struct, frozen=True):
+    """
+    A constraint of an answer.
+
+    Attributes:
+        param: The parameter with the constraint.
+        schema: A JSON Schema, for the text or for a tool's arguments.
+        grammar: A grammar for the text.
+        tool: The tool of the arguments.
+    """
+
+    param: str
+    schema: dict[str, Any] | None = None
+    grammar: str | None = None
+    tool: str | None = None
+
+
+def bonds(request: TextRequest) -> list[Bond]:
+    """
+    The constraints of the answer to a request that can be validated at its end.
+
+    The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
+    """
+    if isinstance(request, ChatRequest) and request.tools and _must_call(request):
+        tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
+        return [
+            Bond("tools", schema=tool.parameters, tool=tool.name)
+            for tool in tools
+            if tool.strict and tool.parameters
+        ]
+    if request.answer_schema is not None:
+        return [Bond("response_format", schema=request.answer_schema)]
+    if request.grammar is not None and request.grammar.lstrip().startswith(_LLGUIDANCE):
+        return [Bond("grammar", grammar=request.grammar)]
+    return []
+
+
+class Enforced:
+    """
+    A backend whose answers are validated against their constraints; see `Backend`.
+
+    Args:
+        backend: An engine.
+        checker: Compiles constraints, and validates answers.
+        unsupported: The option for keywords that cannot be enforced.
+        report: Called with the ignored keywords.
+    """
+
+    def __init__(
+        self,
+        backend: Generates,
+        checker: Checker,
+        unsupported: Unsupported,
+        report: Callable[[str], None],
+    ) -> None:
+        self._backend = backend
+        self._checker = checker
+        self._unsupported = unsupported
+        self._report = report
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities of the backend."""
+        return self._backend.capabilities
+
+    async def generate(self, request: TextRequest) -> Batches:
+        """
+        Answer a request; see `Backend`.
+
+        Raises:
+            UnsupportedParameter: A keyword that nothing can enforce.
+            ConstraintViolated: The answer has ended and does not satisfy its schema or grammar.
+        """
+        wanted = bonds(request)
+        retried, lenient = await self._check(wanted)
+        batches = (
+            self._stream(request, wanted, lenient)
+            if request.stream and (lenient or not retried)
+            else self._whole(request, wanted, lenient)
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
+
+    async def _check(self, wanted: list[Bond]) -> tuple[bool, bool]:
+        """
+        Check that the constraints can be enforced, and report the keywords that cannot.
+
+        Returns:
+            True if a keyword is enforced by retries alone, and True if a keyword is not enforced at all and was reported.
+
+        Raises:
+            InvalidRequest: A schema or a grammar is invalid.
+            UnsupportedParameter: A schema has a keyword that nothing can enforce.
+        """
+        retried = lenient = False
+        for bond in wanted:
+            if bond.schema is None:
+                await self._checker.llguidance(bond.grammar or "", bond.param)
+                continue
+            uses = await self._checker.schema(bond.schema, bond.param)
+            missing = find_unenforced(uses, self.capabilities.schema_keywords or ())
+            never = [use for use in missing if not keywords.can_be_validated(use)]
+            if never and self._unsupported == "refuse":
+                raise keyword_error(bond.param, never[0])
+            for use in never:
+                self._report(f"{bond.param}.{use.keyword}")
+            retried = retried or len(missing) > len(never)
+            lenient = lenient or bool(never)
+        return retried, lenient
+
+    async def _stream(self, request: TextRequest, wanted: list[Bond], lenient: bool) -> Batches:
+        """The answer as it comes; its end not before it holds."""
+        folding = Fold()
+        async with aclosing(self._backend.generate(request)) as batches:
+            async for batch in batches:
+                folding.add(batch)
+                if not lenient and any(_ends(event) for event in batch):
+                    why = await self._find_violation(request, wanted, folding.answer().choices)
+                    if why is not None:
+                        raise violation_error(why, 1)
+                yield batch
+
+    async def _whole(self, request: TextRequest, wanted: list[Bond], lenient: bool) -> Batches:
+        """The first whole answer that holds."""
+        used: list[Usage] = []
+        why: str | None = None
+        for attempt in range(ATTEMPTS):
+            folding, events, held = Fold(), list[Event](), Held()
+            asked = request if attempt == 0 else again(request, attempt)
+            async with aclosing(self._backend.generate(asked)) as batches:
+                async for batch in batches:
+                    held.see(batch)
+                    folding.add(batch)
+                    events += batch
+            answer = folding.answer()
+            used.append(answer.usage)
+            why = await self._find_violation(request, wanted, answer.choices)
+            if why is None or lenient:
+                held.release()
+                yield [
+                    sum_usage(used) if isinstance(event, Usage) else event
+                    for event in events
+                    if not isinstance(event, Progress)
+                ]
+                return
+        raise violation_error(why or "", ATTEMPTS)
+
+    async def _find_violation(
+        self, request: TextRequest, wanted: list[Bond], choices: list[Choice]
+    ) -> str | None:
+        """Return the first violation of a constraint in a finished answer, as a text; None if there is none."""
+        for choice in choices:
+            for bond in wanted:
+                for text in _texts(choice, bond):
+                    if bond.schema is not None:
+                        why = await self._checker.validate(bond.schema, text)
+                    else:
+                        why = await self._checker.matches(bond.grammar or "", text)
+                    if why is not None and not _may_be_cut(request, bond, text):
+                        return f"`{bond.param}`: {why}"
+        return None
+
+
+def _must_call(request: ChatRequest) -> bool:
+    return request.tool_choice == "required" or isinstance(request.tool_choice, ToolChoice)
+
+
+def _may_be_called(request: ChatRequest, tool: Any) -> bool:
+    choice = request.tool_choice
+    return not isinstance(choice, ToolChoice) or choice.function.name == tool.function.name
+
+
+def _ends(event: Event) -> bool:
+    return isinstance(event, Finish) and event.reason in ("stop", "tool_calls", "function_call")
+
+
+def _texts(choice: Choice, bond: Bond) -> list[str]:
+    """The texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
+    if bond.tool is not None:
+        ended = choice.finish_reason in ("stop", "tool_calls", "function_call")
+        calls = [call.arguments for call in choice.tool_calls if call.name == bond.tool]
+        return calls if ended else []
+    return [choice.text or ""] if choice.finish_reason == "stop" else []
+
+
+def _may_be_cut(request: TextRequest, bond: Bond, text: str) -> bool:
+    """Return True if a stop word may have cut an answer. An answer for a schema that is complete JSON was not cut."""
+    if not request.stop_words or bond.schema is None:
+        return bool(request.stop_words)
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return True
+    return False
+
+
+def again(request: TextRequest, attempt: int) -> TextRequest:
+    """The request with other dice."""
+    changes: dict[str, Any] = {}
+    if request.seed not in (None, ANY_SEED):
+        changes["seed"] = (request.seed + 1009 * attempt + 2**63) % 2**64 - 2**63
+    if request.temperature is not None and request.temperature < _WARMER:
+        changes["temperature"] = _WARMER
+    if request.do_sample is False:
+        changes["do_sample"] = None
+    return request.changed(**changes)
+
+
+def sum_usage(used: list[Usage]) -> Usage:
+    """Add up the usage of all attempts."""
+    if len(used) == 1:
+        return used[0]
+    cached = [usage.cached_tokens for usage in used if usage.cached_tokens is not None]
+    return replace(
+        used[-1],
+        prompt_tokens=sum(usage.prompt_tokens for usage in used),
+        completion_tokens=sum(usage.completion_tokens for usage in used),
+        cached_tokens=sum(cached) if cached else None,
+        reasoning_tokens=sum(usage.reasoning_tokens or 0 for usage in used),
+    )
+
+
+def keyword_error(param: str, use: Use) -> UnsupportedParameter:
+    """The error for a keyword that nothing can enforce."""
+    use = Use(use.keyword, shorten_path(use.path))
+    return UnsupportedParameter(
+        f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: neither the model's engine nor the validator supports it. Remove it.",
+        param=param,
+    )
+
+
+def violation_error(why: str, attempts: int) -> ConstraintViolated:
+    """The error for so many answers, of which none is as it must be."""
+    which = "The answer" if attempts == 1 else f"None of {attempts} answers"
+    does = "does not satisfy" if attempts == 1 else "satisfies"
+    told = f"{which} of the model {does} what the request asks for."
+    return ConstraintViolated(f"{told} {why.rstrip('.')}. Try again, or ask for less.", logged=told)

@@ -1,0 +1,39 @@
+"""
+Answers that are held back before one is told: they are counted as they are made, also where none is told in the end, as the client
+leaves, or as none of them is valid.
+"""
+
+from unilect.core.events import Event, Tally
+from unilect.runtime.context import Measured, in_hand
+
+
+class Held:
+    """One answer, or several that are made at once."""
+
+    def __init__(self) -> None:
+        self._meter = in_hand().meter
+        self._tally = Tally()
+        self._prompt = self._completion = 0
+
+    def see(self, batch: list[Event]) -> None:
+        """Count a batch that is not told."""
+        self._tally.add(batch)
+        usage = self._tally.usage
+        self._count(usage.prompt_tokens, usage.completion_tokens)
+
+    def release(self) -> None:
+        """It is told after all, and counted then."""
+        self._count(0, 0)
+
+    def _count(self, prompt: int, completion: int) -> None:
+        if self._meter is not None:
+            self._meter.hold(prompt - self._prompt, completion - self._completion)
+        self._prompt, self._completion = prompt, completion
+
+
+def forget(answer: list[Event], meter: Measured | None) -> None:
+    """Keep and count nothing of an answer, if there is one: it has failed before its end, and nobody has a part of it."""
+    if answer:
+        answer.clear()
+        if meter is not None:
+            meter.hold(0, -meter.usage.completion_tokens)

@@ -1,0 +1,373 @@
+"""
+Attempts: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
+
+1. The model's backends come first, each once; then those of its fallback, as long as its caller's retries are of use
+   (`scheduling/retry_budget.py`).
+2. An invalid request is not retried, nor is a request that crashed an engine: it would crash the others, too.
+3. A request that was in an engine when it died of another one is sent to the same engine once more, which knows the suspects and lets
+   them run one at a time, and again as long as its answer gets further. Where the engine was ended from outside, it is sent to another
+   backend, if one has room at once, and to the engine again where that one refuses it.
+4. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can (`_resume.py`).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import Generic, TypeAlias, TypeVar
+
+from unilect.answers.resume import Continuation
+from unilect.answers.seam import refuses
+from unilect.api.backend import Capabilities
+from unilect.core.errors import (
+    AnswerTooLong,
+    BackendUnavailable,
+    CheckerUnavailable,
+    EngineDied,
+    ModelNotFound,
+    QueueTimeout,
+    RequestKilledEngine,
+    UnilectError,
+)
+from unilect.core.requests import Request
+from unilect.models.registry import Model
+from unilect.runtime.context import Attempt, in_hand
+from unilect.scheduling.asked import Asked
+from unilect.scheduling.breaker import is_failure
+from unilect.scheduling.pool import Member
+from unilect.scheduling.retry_budget import Retries
+
+FittedT = TypeVar("FittedT")
+#: Makes a request fit for a backend of a model that can do so much; raises an error for what it asks of it in vain.
+Fit: TypeAlias = Callable[[Model, Capabilities], FittedT]
+_ELSEWHERE = frozenset({429, 502, 503, 504})
+_NOBODY: Set[Member] = frozenset()
+_NO_DEATHS: Mapping[Member, tuple[int, int]] = MappingProxyType({})
+_MOST_DEATHS = 4  # of the engines of a backend for one request, however far its answer came each time  # fmt: skip
+#: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
+_OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
+
+
+class Lease(Generic[FittedT]):
+    """
+    A started backend in use, as a context manager: it records how the request ended, and releases the backend. An error after which
+    another backend is tried ends with the block.
+
+    Attributes:
+        model: The model of the backend.
+        member: The backend, as its pool has it.
+        backend: The backend, ready, behind its queues, if it has any; `member.backend` is for calls without work for the model.
+        fitted: The request as it is for this backend.
+    """
+
+    __slots__ = ("_attempts", "backend", "fitted", "member", "model")
+
+    def __init__(
+        self, attempts: "Attempts[FittedT]", model: Model, member: Member, fitted: FittedT
+    ) -> None:
+        self._attempts = attempts
+        self.model, self.member, self.fitted = model, member, fitted
+        self.backend = member.enter()
+
+    def __enter__(self) -> "Lease[FittedT]":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        """True if another backend is to be tried after the error."""
+        self.member.release()
+        if error is None or isinstance(error, UnilectError):
+            return self._attempts.end(self.model, self.member, error)
+        return False  # a client that leaves says nothing of the backend
+
+
+class Attempts(Generic[FittedT]):
+    """
+    The attempts of one request: a lease of one backend after the other, until one has answered. As a context manager it keeps the
+    model running in the block.
+
+    Args:
+        model: The requested model.
+        fit: As `Fit`.
+        request: The request; None for a call about the model, such as to count tokens.
+        other: Finds a model by its name, for the fallback; None where that may not answer.
+        check_native: Raises an error where something is made up for a backend; those that need nothing are preferred.
+        continuation: What the client has of the answer; by default nothing until it has all.
+
+    Attributes:
+        continuation: As given.
+        tried: The backends that the request was sent to, or that cannot do what it asks for.
+        asked: What they were asked, as their pool has it.
+    """
+
+    __slots__ = (
+        "_again", "_answered", "_context", "_deaths", "_failure", "_fit", "_home", "_judges", "_leases", "_model", "_other",
+        "_requested", "_retries", "_seen", "asked", "continuation", "tried",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        model: Model,
+        fit: Fit[FittedT],
+        request: Request | None = None,
+        *,
+        other: Callable[[str], Model] | None = None,
+        check_native: Fit[object] | None = None,
+        continuation: Continuation | None = None,
+    ) -> None:
+        self.continuation = continuation or Continuation()
+        self.tried: set[Member] = set()
+        self.asked = Asked(request, self.tried)
+        self._model = self._requested = model
+        self._other, self._fit = other, fit
+        self._judges: tuple[Fit[object], ...] = (fit,) if check_native is None else (check_native, fit)  # fmt: skip
+        self._seen: tuple[str, ...] = (model.name,)
+        self._failure: UnilectError | None = None
+        self._again: Member | None = None
+        self._home: Member | None = None  # whose engine was ended from outside and comes back
+        self._deaths = _NO_DEATHS
+        self._leases = 0
+        self._answered = False
+        self._context = in_hand()
+        # where there is nobody else to ask, no retry is counted
+        self._retries = self._make_retries() if model.pool.spares else None
+
+    def __enter__(self) -> "Attempts[FittedT]":
+        """
+        Raises:
+            UnilectError: The model takes no requests now, and has no fallback.
+        """
+        if self._model.successor is not None:
+            self._model = self._model.latest
+        self._model.arrive()
+        self.asked.falls_back = bool(self._model.fallback and self._fallback())
+        if self._model.draining:
+            self._leave_drained()
+        return self
+
+    def _leave_drained(self) -> None:
+        """Go on to a model that takes requests; raises as `__enter__`."""
+        told = "The model takes no requests now: an operator has it drained. Try again later."
+        try:
+            self._go_on(BackendUnavailable(told, retry_after_s=5))
+        except UnilectError:
+            self._model.left()
+            raise
+
+    def _make_retries(self) -> Retries:
+        """The retries of the request."""
+        return self._requested.pool.retries.request(self._context.caller)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._retries is not None:
+            self._retries.settle(None)
+        del self._judges, self._fit  # they belong to what holds this: no work for the garbage collector  # fmt: skip
+        self._model.left()
+
+    def __aiter__(self) -> "Attempts[FittedT]":
+        return self
+
+    async def __anext__(self) -> Lease[FittedT]:
+        """The next backend, started, until one has answered; if none is left, the error of the last."""
+        last: UnilectError | None = None
+        while not self._answered:
+            model = self._model
+            self._context.check_deadline()
+            if model.stopping is not None:
+                await asyncio.shield(model.stopping)
+            self.tried |= self._unable(model)
+            if model.closed:  # a request that was in it would start it again
+                self._go_on(
+                    BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
+                )
+            elif (member := self._again or model.pool.choose(self.asked)) is None:
+                self._go_on(self._none_left(model, last))
+                last = None
+            else:
+                self._again = None
+                self.tried.add(member)
+                member.outstanding += 1  # already while it is started
+                try:
+                    error = await self._start(model, member)
+                    last = error or last
+                    # its start may have shown that it is unable
+                    if error is None and member not in self._unable(model) and (lease := self._lease(model, member)):  # fmt: skip
+                        return lease
+                finally:
+                    member.release()
+        raise StopAsyncIteration
+
+    async def _start(self, model: Model, member: Member) -> UnilectError | None:
+        """Start a backend; returns why it cannot be started."""
+        try:
+            await model.start_for_request(member)
+        except UnilectError as error:
+            model.record_result(member, error)
+            self.note(model, member.source, error.for_log)
+            return error
+        return None
+
+    def _lease(self, model: Model, member: Member) -> Lease[FittedT] | None:
+        """
+        Lease a started backend; None where another one is to be tried.
+
+        Raises:
+            UnilectError: The request is not fit for it.
+        """
+        can = member.backend.capabilities
+        try:
+            fitted = self._fit(model, can)
+        except UnilectError as error:  # about the request: it says nothing of the backend
+            if self._goes_on(member, error):
+                return None
+            raise
+        self.continuation.begin_attempt(can)
+        model.retries += self._leases > 0
+        if model is not self._requested:
+            self._requested.fallbacks[model.name] += 1
+        self._leases += 1
+        return Lease(self, model, member, fitted)
+
+    def end(self, model: Model, member: Member, error: UnilectError | None) -> bool:
+        """Record how a lease ended; returns True if another backend is to be tried."""
+        if error is None or error is not self.continuation.lost:  # that was another backend's
+            self.asked.begun = self.continuation.begun
+            if error is not None:
+                self.note(model, member.source, error.for_log)
+            model.record_result(member, error, self.asked)
+        return self._goes_on(member, error)
+
+    def _none_left(self, model: Model, last: UnilectError | None) -> UnilectError:
+        """The error where no backend is left to be tried; the troubles of those that were not tried are noted."""
+        for one in model.pool.members:
+            if one not in self.tried and one.trouble is not None:
+                self.note(model, one.source, one.trouble.reason)
+        return model.pool.none_left(last)
+
+    def _unable(self, model: Model) -> Set[Member]:
+        """The backends of a model that cannot do what the request asks for; a single one says so itself."""
+        if len(model.pool.members) > 1:
+            for judge in self._judges:
+                if unable := model.pool.unable(partial(judge, model)):
+                    return unable
+        return _NOBODY
+
+    def note(self, model: Model, source: str, reason: str) -> None:
+        """Note a backend that cannot take the request, for an operator who asks why it failed."""
+        self._context.attempts += (Attempt(model.name, source, reason),)
+
+    def _goes_on(self, member: Member, failure: UnilectError | None) -> bool:
+        """Decide what comes after an attempt; returns True if its failure is retried."""
+        self._failure, self._answered = failure, failure is None
+        if self._retries is not None:
+            self._retries.settle(failure is not None and is_failure(failure))
+        if failure is None:
+            return False
+        if self.continuation.turns(failure):
+            self._again, self._failure = member, None
+            return True
+        if self._home is not None and self._is_refusal(failure):
+            return self._goes_home(self._home)
+        if not self.continuation.fails(failure):
+            return False
+        if isinstance(failure, EngineDied) and not failure.blamed and self._comes_back(member, failure):  # fmt: skip
+            return True
+        free = failure.connection_failed or self.continuation.begun  # what goes on is not for nothing  # fmt: skip
+        if is_failure(failure) and not free:
+            self._retries = self._retries or self._make_retries()
+            if not self._retries.take():
+                self.tried |= set(self._model.pool.members)  # nobody else is asked
+                self._other = None
+        return _elsewhere(failure)
+
+    def _is_refusal(self, failure: UnilectError) -> bool:
+        """True where a backend cannot go on with the answer, or finds fault with a request that another one has taken."""
+        if self.continuation.begun:
+            return failure is self.continuation.lost
+        return refuses(failure) and not isinstance(failure, RequestKilledEngine)
+
+    def _goes_home(self, home: Member) -> bool:
+        """Have the backend asked again that had the request when its engine was ended; returns False if it is gone."""
+        self._home = None
+        if home not in self._model.pool.members:
+            return False
+        self.continuation.returns()
+        self._again, self._failure = home, None
+        return True
+
+    def _comes_back(self, member: Member, died: EngineDied) -> bool:
+        """
+        Have a request whose engine died asked again, there or elsewhere; returns False if it is not.
+
+        A backend whose engine has died is asked once more after a first death, and after a further one if the client has got more of the
+        answer since, since a request that kills its engine does so again at the same place.
+        """
+        deaths, had = self._deaths.get(member, (0, -1))
+        has = self.continuation.tokens
+        self._deaths = {**self._deaths, member: (deaths + 1, has)}
+        there = has > had and deaths + 1 < _MOST_DEATHS and member in self._model.pool.members
+        elsewhere = died.from_outside and self._has_room_elsewhere()
+        if there and elsewhere:
+            self.tried.discard(member)  # in case that the other one fails, too
+            self._home = member
+        elif there:
+            self._again = member
+        if there or elsewhere:
+            self._failure = None
+        return there or elsewhere
+
+    def _has_room_elsewhere(self) -> bool:
+        """True if another backend has room at once; of those that cannot go on with the answer none is asked any more."""
+        pool, tried = self._model.pool, set(self.tried)
+        if self.continuation.begun:
+            tried |= {one for one in pool.members if one.backend.capabilities.resumes is None}
+        if has_room := pool.has_room(self.asked, tried):
+            self.tried |= tried
+        return has_room
+
+    def _go_on(self, error: UnilectError) -> None:
+        """
+        Continue with the fallback's backends.
+
+        Raises:
+            UnilectError: There is no fallback: the error, or that of the only backend; or the client has a part of this model's answer,
+                which another model does not go on with: what has interrupted it.
+        """
+        if self.continuation.lost is not None:
+            raise self.continuation.lost from error
+        if (other := self._fallback() if _elsewhere(error) else None) is None:
+            alone = len(self._model.pool.members) == 1
+            raise (
+                self._failure if alone and self._failure is not None else error
+            ) from self._failure
+        self.tried.clear()
+        self._again = self._home = None
+        self._seen += (other.name,)
+        self._model.left()
+        self._model, self._failure = other, None
+        self._model.arrive()
+        self.asked.falls_back = self._fallback() is not None
+
+    def _fallback(self) -> Model | None:
+        """
+        The next model that takes requests and that the caller may use; none where another one may not answer, or where it was taken
+        out meanwhile.
+        """
+        model, seen = self._model, self._seen
+        with suppress(ModelNotFound):
+            while self._other and model.fallback:
+                model = self._other(model.fallback)
+                if model.name in seen:
+                    return None
+                if not model.draining and self._context.may_use(model.name):
+                    return model
+                seen = (*seen, model.name)
+        return None
+
+
+def any_backend(model: Model, can: Capabilities) -> None:
+    """Fit for every backend: a call about the model, such as to count tokens."""
+
+
+def _elsewhere(error: UnilectError) -> bool:
+    return error.status in _ELSEWHERE and not isinstance(error, _OF_THE_REQUEST)

@@ -1,0 +1,367 @@
+"""
+Answers that go on for a while after their client has left, so that the same request, sent again, gets them: `Rejoin` is their owner.
+
+1. An answer is *joined* by the client that reads it, *held* for a window once that has left, and *over* when nobody gets it any more. It
+   has one reader at a time, and who joins reads it from its first byte.
+2. A request owns nothing that outlives it: the task that makes an answer is the owner's from its beginning.
+3. What is kept is bounded, in answers, of each caller, and in bytes. Where a bound is passed an answer ends with its client, as it does
+   where nothing is held.
+4. A held answer stays in the list of requests while it is made: who ends a request (an operator, the end of its key, its budget) ends
+   it too, and a server that stops cancels it.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from functools import partial
+from typing import Any, Self
+
+from msgspec import Struct
+
+from unilect.core.errors import UnilectError
+from unilect.runtime.context import Context, Requests
+from unilect.runtime.tasks import Tasks
+
+_MIB = 1024 * 1024
+
+
+class State(Enum):
+    """Of an `Answer`."""
+
+    JOINED = "a client reads it"
+    HELD = "its client has left, and the same request may take its place"
+    OVER = "no other client gets it"
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """
+    The most that a server keeps of answers.
+
+    Attributes:
+        held: Answers without a client.
+        held_of_caller: Of these, one caller's.
+        joins: The number of times that an answer is joined: each time it is sent from its beginning.
+        answer_bytes: Bytes of one answer and the body of its request.
+        all_bytes: Bytes of all answers, also of those that a client reads.
+    """
+
+    held: int = 128
+    held_of_caller: int = 16
+    joins: int = 8
+    answer_bytes: int = 4 * _MIB
+    all_bytes: int = 128 * _MIB
+
+
+class Answer:
+    """
+    One answer: what was made of it so far, and the place of its reader. Whoever makes it begins, writes and ends it.
+
+    Args:
+        key: What tells its request from others.
+        context: Of its request.
+        size: Bytes that are kept for it from the start.
+        grew: Told of each piece that is kept.
+
+    Attributes:
+        key, context, size: As given; the size grows by what is kept.
+        state: Who gets it.
+        status, headers: Its head, known when there is something to take.
+        joins: How often it was joined.
+        kept: All of it is there, so that another client may read it.
+        listed: Its owner takes it off the list of requests.
+        task: What makes it.
+    """
+
+    task: "asyncio.Task[None]"
+
+    def __init__(
+        self, key: bytes, context: Context, size: int, grew: "Callable[[Answer, int], None]"
+    ) -> None:
+        self.key, self.context, self.size = key, context, size
+        self.state = State.JOINED
+        self.status, self.headers = 0, dict[str, str]()
+        self.joins = 0
+        self.kept, self.listed = True, False
+        self.timer: asyncio.TimerHandle | None = None
+        self._grew = grew
+        self._pieces: list[bytes] = []
+        self._taken = self._unread = 0  # pieces that the reader has, and bytes that it has not
+        self._is_whole = self._is_broken = False
+        self._error: BaseException | None = None
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+
+    @property
+    def unread(self) -> int:
+        """Bytes that its reader has not taken; 0 while it has none."""
+        return self._unread
+
+    @property
+    def failed(self) -> bool:
+        """True if it ended before it was complete, also where its last piece says so."""
+        return self._is_broken or self._error is not None
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Its head is known."""
+        self.status, self.headers = status, dict(headers)
+
+    def write(self, data: bytes) -> None:
+        """Add a piece."""
+        self._pieces.append(data)
+        if self.state is State.JOINED:
+            self._unread += len(data)
+        self._news.set()
+        if self.kept:
+            self._grew(self, len(data))
+
+    def end(self, data: bytes = b"") -> None:
+        """Add the last piece."""
+        self._is_whole = True
+        self.write(data)
+
+    def mark_broken(self) -> None:
+        """Its last piece will tell its reader of an error; no other client gets that."""
+        self._is_broken = True
+
+    def fail(self, error: BaseException) -> None:
+        """It ended before it was whole; nothing where it has ended already."""
+        if not self._is_whole and self._error is None:
+            self._error = error
+            self._news.set()
+
+    async def drain(self) -> None:
+        """Wait until the reader has all pieces, or there is none any more."""
+        while self._unread:
+            self._room.clear()
+            await self._room.wait()
+
+    async def take(self) -> tuple[bytes, bool]:
+        """
+        Wait for more, for its reader.
+
+        Returns:
+            What has come since the last time, and whether this is the end.
+
+        Raises:
+            BaseException: What it failed with, once all before that was taken.
+        """
+        while self._taken == len(self._pieces):
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+        data = b"".join(self._pieces[self._taken :])
+        if self.kept:
+            self._taken = len(self._pieces)
+        else:
+            self._pieces.clear()
+            self._taken = 0
+        self._unread = 0
+        self._room.set()
+        return data, self._is_whole
+
+    def rewind(self) -> None:
+        """Its next reader begins at its first byte."""
+        self._taken, self._unread = 0, sum(map(len, self._pieces))
+
+    def left(self) -> None:
+        """Its reader is gone: whoever makes it waits for nobody."""
+        self._unread = 0
+        self._room.set()
+
+    def forget(self) -> None:
+        """Keep only what its reader still has to take."""
+        self.kept, self.size = False, 0
+        del self._pieces[: self._taken]
+        self._taken = 0
+
+
+class Rejoin:
+    """
+    The owner of all answers of a server that may outlive their clients.
+
+    Args:
+        window_s: How long an answer is held.
+        requests: Where the requests that are being answered are listed.
+        bounds: What is kept at most.
+
+    Attributes:
+        window_s: As given.
+        counts: How many answers were `joined`, and how many `ended` without anybody having come back.
+    """
+
+    def __init__(self, window_s: float, requests: Requests, bounds: Bounds | None = None) -> None:
+        self.window_s = window_s
+        self.counts = Counter[str](joined=0, ended=0)
+        self._requests, self._bounds = requests, bounds or Bounds()
+        self._held = dict[bytes, deque[Answer]]()  # of the same request the oldest first
+        self._held_of = Counter[str]()
+        self._bytes = 0
+        self._tasks = Tasks()
+        self._is_open = True
+
+    @property
+    def held(self) -> int:
+        """The number of held answers."""
+        return self._held_of.total()
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of all answers, in bytes."""
+        return self._bytes
+
+    def begin(
+        self, key: bytes, context: Context, size: int, make: Callable[[Answer], Awaitable[Any]]
+    ) -> Answer:
+        """
+        Begin an answer, which the caller reads.
+
+        Args:
+            key: What tells its request from others, its caller included.
+            context: Of its request, which from now on ends by ending the answer.
+            size: Bytes that are kept as long as the answer.
+            make: Makes it. It runs in a task of its own, which has nothing in hand.
+        """
+        answer = Answer(key, context, 0, self._grew)
+        answer.task = self._tasks.start("an answer that may be held", _run(answer, make))
+        context.task = answer.task
+        answer.task.add_done_callback(partial(self._end_task, answer))
+        self._grew(answer, size)
+        return answer
+
+    def join(self, key: bytes, models: frozenset[str] | None) -> Answer | None:
+        """
+        Take the place of the client that has left.
+
+        Args:
+            models: The models that the caller may use now; an answer that was begun with other rights is not given out.
+
+        Returns:
+            The answer, whose reader the caller is now; None where none is held for such a request.
+        """
+        waiting = self._held.get(key)
+        if not waiting or waiting[0].context.models != models:
+            return None
+        answer = waiting[0]
+        self._release(answer)
+        answer.state = State.JOINED
+        answer.joins += 1
+        answer.rewind()
+        self.counts["joined"] += 1
+        return answer
+
+    def leave(self, answer: Answer) -> None:
+        """The reader of an answer has left before its end: hold the answer, or end it where it cannot be held."""
+        if answer.state is not State.JOINED:
+            return
+        answer.left()
+        if not self._may_hold(answer):
+            self._drop(answer)
+            return
+        caller = answer.context.caller
+        answer.state = State.HELD
+        self._held.setdefault(answer.key, deque()).append(answer)
+        self._held_of[caller] += 1
+        if not answer.task.done():
+            answer.listed = answer.context.held = True
+        loop = asyncio.get_running_loop()
+        answer.timer = loop.call_later(self.window_s, self._expire, answer)
+
+    def finish(self, answer: Answer) -> None:
+        """The reader of an answer has all of it, or its error."""
+        self._end(answer)
+
+    def shut(self) -> None:
+        """Hold nothing any more: what is held ends, and what is read ends with its client."""
+        self._is_open = False
+        for answer in [one for waiting in self._held.values() for one in waiting]:
+            self._drop(answer)
+
+    async def aclose(self) -> None:
+        """End all answers. Idempotent."""
+        self.shut()
+        await self._tasks.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def _may_hold(self, answer: Answer) -> bool:
+        most = self._bounds
+        return (
+            self._is_open
+            and answer.kept
+            and not answer.failed
+            and answer.context.ended is None
+            and answer.joins < most.joins
+            and self.held < most.held
+            and self._held_of[answer.context.caller] < most.held_of_caller
+        )
+
+    def _release(self, answer: Answer) -> None:
+        """A held answer is held no more."""
+        waiting, caller = self._held[answer.key], answer.context.caller
+        waiting.remove(answer)
+        if not waiting:
+            del self._held[answer.key]
+        self._held_of[caller] -= 1
+        if not self._held_of[caller]:
+            del self._held_of[caller]
+        answer.context.held = False
+        if answer.timer is not None:
+            answer.timer.cancel()
+            answer.timer = None
+
+    def _expire(self, answer: Answer) -> None:
+        """Nobody has come back in time."""
+        answer.timer = None
+        self._drop(answer)
+
+    def _drop(self, answer: Answer) -> None:
+        """End an answer that nobody reads."""
+        self.counts["ended"] += 1
+        self._end(answer)
+        answer.task.cancel()
+
+    def _end(self, answer: Answer) -> None:
+        """An answer is over."""
+        if answer.state is State.HELD:
+            self._release(answer)
+        answer.state = State.OVER
+        if answer.kept:
+            self._forget(answer)
+
+    def _grew(self, answer: Answer, count: int) -> None:
+        """More is kept of an answer: not so where that is too much."""
+        answer.size += count
+        self._bytes += count
+        if answer.size > self._bounds.answer_bytes or self._bytes > self._bounds.all_bytes:
+            if answer.state is State.HELD:
+                self._drop(answer)
+            else:
+                self._forget(answer)
+
+    def _forget(self, answer: Answer) -> None:
+        self._bytes -= answer.size
+        answer.forget()
+
+    def _end_task(self, answer: Answer, task: "asyncio.Task[None]") -> None:
+        """The task of an answer has ended: its answer is whole, or will never be."""
+        if answer.listed:
+            answer.context.held = False
+            self._requests.pop(answer.context.request_id, None)
+        answer.context.task = None  # which holds the context: no work for the garbage collector
+        error = None if task.cancelled() else task.exception()
+        answer.fail(error or answer.context.ended or asyncio.CancelledError())
+        if answer.failed and answer.state is State.HELD:
+            self._end(answer)  # the same request is a new one
+
+
+async def _run(answer: Answer, make: Callable[[Answer], Awaitable[Any]]) -> None:
+    """Make an answer; its errors are its reader's."""
+    try:
+        await make(answer)
+    except UnilectError as error:
+        answer.fail(error)

@@ -1,0 +1,279 @@
+"""
+The service between dialects and backends: adapt, lease, generate, account.
+
+It knows no wire format. Whatever happens to a request (an error, a client that leaves, a cancellation), its lease is released
+and its account is closed, exactly once.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
+
+from unilect.accounting.account import Accounts
+from unilect.adapt import emulation, tools
+from unilect.adapt.enforcement import Enforced, bonds
+from unilect.adapt.held import forget
+from unilect.adapt.images import Images, other_images
+from unilect.adapt.plan import Fitted, adapt, adapt_inputs
+from unilect.answers.attempts import Attempts, Lease
+from unilect.answers.calls import Calls
+from unilect.answers.resume import Continuation
+from unilect.answers.thoughts import ThoughtTokens
+from unilect.api.backend import (
+    Backend,
+    Batches,
+    Capabilities,
+    Generates,
+)
+from unilect.api.parameters.constraints import rename_param
+from unilect.api.parameters.rules import refusal
+from unilect.core.errors import ContextLengthExceeded, UnilectError
+from unilect.core.events import Event, Usage
+from unilect.core.ranking import Ranking, RerankRequest
+from unilect.core.requests import (
+    ChatRequest,
+    EmbeddingRequest,
+    Embeddings,
+    TextRequest,
+)
+from unilect.models.registry import Model, Registry
+from unilect.models.settings import Settings
+from unilect.runtime.context import BATCH, in_hand
+from unilect.scheduling.fair_queue import QueuedBackend
+
+FLEX = "flex"  # the `service_tier` of who can wait
+_Read = TypeVar("_Read", EmbeddingRequest, RerankRequest)
+_Answer = TypeVar("_Answer", Embeddings, Ranking)
+
+
+class Run:
+    """
+    One request on its way.
+
+    Attributes:
+        model: The model that was asked for.
+        answering: The model that answers: the same, or its fallback; final when the first batch has come.
+        left_out: What the client asked for and its dialect has left out; a dialect sets it before the first batch.
+        optional: Parameters that are left out where the backend lacks them, instead of refused: what the dialect calls each, or nothing
+            for one that is not told. A dialect sets it, too.
+        limit_name: What the dialect calls the limit of tokens, where it has another name for it than the request.
+        attempts: How many answers a backend gave before one was valid, where unilect validates it; else 0.
+        streams: The client reads the answer as it comes.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        model: Model,
+        request: TextRequest,
+        accounts: Accounts,
+        images: Images,
+    ) -> None:
+        self.model = self.answering = model
+        self.left_out: tuple[str, ...] = ()
+        self.optional: Mapping[str, str] = {}
+        self.limit_name: str | None = None
+        self.attempts = 0
+        self.streams = bool(request.stream)
+        self._request, self._registry, self._images = request, registry, images
+        self._fitted = Fitted(request)
+        self._not_enforced: list[str] = []
+        self._settings: tuple[Model, Settings] | None = None
+        self._continuation = Continuation(self.streams)
+        self._attempts = Attempts(
+            model,
+            self._fit,
+            request,
+            other=registry.get,
+            check_native=self._check_native,
+            continuation=self._continuation,
+        )
+        self._context = in_hand()
+        if request.service_tier == FLEX:
+            self._context.priority = BATCH
+        self._context.price = model.price
+        self._account = accounts.open(self._context, model.name, request)
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of the answer so far; final after the last batch."""
+        return self._account.usage
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The names of what was left out, and of parameters that were ignored or lowered; final when the first batch has come."""
+        names = [self.optional.get(name, name) for name in self._fitted.ignored]
+        for lowered in (self._fitted.lowered, self._context.lowered):
+            names.append(lowered and (self.limit_name or lowered))
+        names += self._not_enforced
+        return (*self.left_out, *dict.fromkeys(filter(None, names)))
+
+    async def batches(self) -> Batches:
+        """
+        The events of the answer. Iterate once, inside `aclosing`.
+
+        A backend that fails is followed by the next one, which makes what the client has not: of a whole answer, which is one batch, all.
+
+        Raises:
+            UnilectError: Before the first batch or between batches.
+        """
+        whole, thoughts = list[Event](), ThoughtTokens()
+        try:
+            async with self._account as account:
+                with self._attempts as attempts:
+                    if (known := self.model.known_cold) is not None:
+                        self._fit(self.model, known)  # what is refused loads no model
+                    async for lease in attempts:
+                        forget(whole, self._context.meter)
+                        with lease:
+                            answer = self._continuation.rest(self._answer(lease))
+                            try:  # as `aclosing`, at half of its price
+                                async for batch in answer:
+                                    account.see(batch)
+                                    if self.streams:
+                                        self._continuation.see(batch)
+                                        yield thoughts.count(batch)
+                                    else:
+                                        whole += batch
+                            finally:
+                                await answer.aclose()
+            if whole:
+                yield thoughts.count(whole)
+        except UnilectError as error:
+            rename_param(error, self._fitted.names)
+            if isinstance(error, ContextLengthExceeded) and error.param is None:
+                error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
+            raise
+
+    def _answer(self, lease: Lease[Fitted]) -> Batches:
+        """Generate the answer on a leased backend, with all that has to stand in front of it for this request."""
+        self.answering, self._fitted = lease.model, lease.fitted
+        self._context.leased(lease.model.name, lease.member.source)
+        request, can = lease.fitted.request, lease.backend.capabilities
+        if emulation.is_needed(request, can):
+            return self._emulate(lease, request)
+        return lease.backend.generate(request)
+
+    def _emulate(self, lease: Lease[Fitted], request: TextRequest) -> Batches:
+        """The same through what makes up for what the backend lacks."""
+        backend: Generates = lease.backend
+        at_once = emulation.PARTS_AT_ONCE
+        if isinstance(backend, QueuedBackend):
+            # one more waits, so that the place of one that ends goes to the next by the order of the queue
+            backend, at_once = backend.in_parts(), backend.places + 1
+        can, checker = backend.capabilities, self._registry.checker
+        if isinstance(request, ChatRequest) and not can.image_urls and other_images(request):
+            return self._with_images(lease, request)
+        if (made := tools.plan(request, can)) is not None:
+            backend = tools.Prompted(backend, made, checker, self._note)
+        if can.schema_keywords is not None and bonds(request):
+            unsupported = self._settings_of(lease.model).unsupported
+            backend = Enforced(backend, checker, unsupported, self._not_enforced.append)
+        if (can.fans_out or made is not None) and emulation.several(request):
+            return emulation.generate(backend, request, lease.member.backend, at_once, self._registry.room)  # fmt: skip
+        return backend.generate(request)
+
+    async def _with_images(self, lease: Lease[Fitted], request: ChatRequest) -> Batches:
+        """The same for a request whose images are fetched first."""
+        request = await self._images.inline(request)
+        async with aclosing(self._emulate(lease, request)) as batches:
+            async for batch in batches:
+                yield batch
+
+    def _fit(self, model: Model, can: Capabilities) -> Fitted:
+        """Make the request fit for a backend; of an answer that its client has a part of, what is asked for is the rest. Errors as `adapt`."""
+        settings = self._settings_of(model)
+        fitted = adapt(self._request, model, settings, can, self.optional, self._context.allowed)
+        if self.streams and (rest := self._continuation.build_request(fitted.request, can)) is not fitted.request:  # fmt: skip
+            return fitted._replace(request=rest)
+        return fitted
+
+    def _check_native(self, model: Model, can: Capabilities) -> None:
+        """
+        Raises:
+            UnilectError: The backend cannot answer such a request, or not without what unilect makes up for.
+        """
+        if tools.plan(self._fit(model, can).request, can) is not None:
+            raise refusal("tools")
+
+    def _settings_of(self, model: Model) -> Settings:
+        """A model's settings as they were when the request came to it: a reload changes nothing of an answer that goes on."""
+        if self._settings is None or self._settings[0] is not model:
+            self._settings = model, model.settings
+        return self._settings[1]
+
+    def _note(self, attempts: int) -> None:
+        """Take note of how many attempts an answer has taken."""
+        self.attempts = max(self.attempts, attempts)
+
+
+class Service(Calls):
+    """Answers requests."""
+
+    def run(self, request: TextRequest) -> Run:
+        """
+        Take a request in. Nothing is started before the run's batches are asked for.
+
+        Raises:
+            ModelNotFound: No model of that name.
+            BackendUnavailable: The server is stopping.
+        """
+        self._check_ready()
+        model = self.model(request.model)
+        return Run(self.registry, model, request, self.accounts, self.images)
+
+    async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
+        """
+        Embed the inputs of a request.
+
+        Returns:
+            The model that answered, its vectors, and the parameters that were ignored.
+
+        Raises:
+            UnilectError: As the backend.
+        """
+
+        async def ask(backend: Backend | QueuedBackend, fitted: EmbeddingRequest) -> Embeddings:
+            return await backend.embed(fitted)
+
+        return await self._answer_whole(request, ask)
+
+    async def rerank(self, request: RerankRequest) -> tuple[Model, Ranking, tuple[str, ...]]:
+        """
+        Rank the documents of a request.
+
+        Returns:
+            The model that answered, its scores, and the parameters that were ignored.
+
+        Raises:
+            UnsupportedOperation: The model is no reranker.
+            UnilectError: As the backend.
+        """
+
+        async def ask(backend: Backend | QueuedBackend, fitted: RerankRequest) -> Ranking:
+            return await backend.rerank(fitted)
+
+        return await self._answer_whole(request, ask)
+
+    async def _answer_whole(
+        self, request: _Read, ask: Callable[[Backend | QueuedBackend, _Read], Awaitable[_Answer]]
+    ) -> tuple[Model, _Answer, tuple[str, ...]]:
+        """The model that answered a request of which nothing is streamed, what `ask` has it say, and the parameters that were ignored."""
+        self._check_ready()
+        model = self.model(request.model)
+        # no fallback: its vectors and its scores differ
+        context = in_hand()
+        context.price = model.price
+        fit = partial(adapt_inputs, request)
+        async with self.accounts.open(context, model.name, request) as account:
+            with Attempts(model, fit, request) as attempts:
+                if (known := model.known_cold) is not None:
+                    fit(model, known)
+                async for lease in attempts:
+                    context.leased(lease.model.name, lease.member.source)
+                    with lease:
+                        fitted, ignored = lease.fitted
+                        answer = await ask(lease.backend, fitted)
+            account.see([Usage(answer.prompt_tokens, 0)])
+        return model, answer, ignored

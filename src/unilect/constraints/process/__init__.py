@@ -1,0 +1,1 @@
+"""The helper process that compiles constraints, with limits."""

@@ -1,0 +1,85 @@
+"""
+Anthropic's Messages API: POST /v1/messages and /v1/messages/count_tokens, and both without /v1.
+
+Source: https://platform.claude.com/docs/en/api/messages
+"""
+
+import msgspec
+from aiohttp import web
+from msgspec import structs
+
+from unilect.answers.service import Service
+from unilect.core.errors import UnilectError
+from unilect.dialects.messages import _errors
+from unilect.dialects.messages._body import MessagesRequest
+from unilect.dialects.messages._encoder import MessageEncoder
+from unilect.dialects.messages._request import OPTIONAL, DecodedBody, decode, read
+from unilect.runtime.context import in_hand
+from unilect.web.decode import decoded
+from unilect.web.route import Route, both, json_answer
+from unilect.web.site import Site
+from unilect.web.streaming import HEADERS, respond
+
+
+def routes(site: Site) -> list[Route]:
+    """The URLs of this dialect."""
+    service = site.service
+
+    async def create_message(request: web.Request) -> web.StreamResponse:
+        """Answer a conversation, as Anthropic does."""
+        asked = read(await decoded(request, decode))
+        with_request_id(request)
+        try:
+            return await _answer(request, service, asked)
+        except UnilectError as error:
+            raise asked.places.reword(error) from error
+
+    async def count_message_tokens(request: web.Request) -> web.StreamResponse:
+        """Count the tokens that a conversation's prompt has."""
+        asked = read(await decoded(request, decode))
+        with_request_id(request)
+        try:
+            count = await service.count_tokens(asked.request)
+        except UnilectError as error:
+            raise asked.places.reword(error) from error
+        body = msgspec.json.encode({"input_tokens": count})
+        return json_answer(request, body, asked.left_out)
+
+    path, summary = "/messages", "Answer a conversation, as Anthropic does"
+    counting = "Count the tokens of a conversation"
+    found = [
+        *both(path, create_message, summary, MessagesRequest, "messages"),
+        *both(
+            f"{path}/count_tokens",
+            count_message_tokens,
+            counting,
+            MessagesRequest,
+            "messages.count_tokens",
+        ),
+    ]
+    return [structs.replace(route, error=_errors.answer) for route in found]
+
+
+def with_request_id(request: web.Request) -> None:
+    """Have the answer tell its id in the header of Anthropic's clients."""
+    request[HEADERS] = request[HEADERS] | {"request-id": in_hand().request_id}
+
+
+async def _answer(request: web.Request, service: Service, asked: DecodedBody) -> web.StreamResponse:
+    """The answer to what a body asks."""
+    chat = asked.request
+    model = service.model(chat.model)
+    if chat.messages[-1].role == "assistant" and not model.capabilities.continues:
+        asked.check(
+            (await service.inspect_model(model.name)).capabilities
+        )  # a server says it itself
+    run = service.run(chat)
+    run.left_out, run.optional = asked.left_out, OPTIONAL
+    encoder = MessageEncoder(
+        run.model.name,
+        chat.stop_words,
+        run.model.defaults.get("max_tokens") if chat.token_limit is None else chat.token_limit,
+        asked.omits_thoughts,
+        asked.places.reword,
+    )
+    return await respond(request, run, encoder)

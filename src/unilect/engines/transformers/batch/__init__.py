@@ -1,0 +1,1 @@
+"""The batch in the child: rows, prefill, caches, sampling."""

@@ -1,0 +1,1 @@
+"""From requests to prompts, and from tokens to text."""

@@ -1,0 +1,165 @@
+"""
+A replica of a model: a Ray Serve deployment that holds one of our engines, unchanged, and answers calls with frames.
+
+The constructor returns when the model is loaded, so Ray sends nothing to a replica that is not ready, and replaces none before its
+successor is.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from unilect.api import backend
+from unilect.config.fleet import cache_folder
+from unilect.config.model import ModelConfig
+from unilect.config.server import process_environment
+from unilect.core.errors import BackendError, ConfigError, UnilectError, UnsupportedOperation
+from unilect.core.events import Event
+from unilect.fleet import wire
+from unilect.fleet.files import Cache, Pieces, placed
+from unilect.models import sources
+from unilect.runtime.context import IN_HAND, Context
+from unilect.wire import frames
+
+log = logging.getLogger("unilect")
+FAILED = "unilect cannot serve this model: "  # what follows it in Ray's report of a failed start is our reason
+
+
+class StartFailed(Exception):
+    """A replica that cannot start, in words for the operator; Ray reports it with its traceback."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{FAILED}{why}")
+
+
+class Replica:
+    """
+    One engine.
+
+    Args:
+        deployment: A `wire.Deployment`, as msgpack.
+
+    Attributes:
+        node: The id of its node.
+    """
+
+    node = ""
+
+    async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
+        made = wire.read(wire.Deployment, msgspec.Raw(deployment))
+        if made.version != (here := version("unilect")):
+            raise StartFailed(
+                f"this node has unilect {here}, and the gateway {made.version}. Install the same on both."
+            )
+        config = msgspec.json.decode(made.config, type=ModelConfig)
+        try:
+            config = await self._with_files(config, made)
+            spec = sources.spec_of(made.name, config.sources[0], config, made.threads)
+            spec = msgspec.structs.replace(spec, several_callers=made.several_callers)
+            self._backend = sources.backend(spec)
+            await self._backend.start()
+        except (UnilectError, ConfigError) as error:
+            raise StartFailed(str(error)) from error
+
+    async def _with_files(self, config: ModelConfig, made: wire.Deployment) -> ModelConfig:
+        """
+        The settings with the paths of this node; what is not here is fetched first.
+
+        Raises:
+            ConfigError: It cannot be fetched or kept.
+        """
+        if not made.files:
+            return config
+        if (folder := cache_folder(process_environment())) is None:
+            raise ConfigError(
+                "the node has no folder for model files: there is neither HOME nor XDG_CACHE_HOME. Set one of them for `unilect fleet join`."
+            )
+        self._cache = Cache(
+            folder, made.cache_bytes, made.start_timeout_s
+        )  # in use while this lives
+        places = await asyncio.to_thread(self._cache.places, made.files, _from_gateways())
+        return placed(config, places)
+
+    async def answer(self, body: bytes) -> AsyncGenerator[bytes, None]:
+        """The frames that answer a call, several in one piece where they came faster than they were taken."""
+        yield wire.taken_on(self.node)
+        try:
+            call = frames.call_of(body)
+            IN_HAND.set(Context(request_id=call.request_id, caller=call.owner))
+            if (kind := wire.GENERATES.get(call.operation)) is None:
+                yield wire.value(await self._value(call))
+                return
+            made = self._backend.generate(wire.taken(kind, call.body))
+            async with aclosing(_gathered(made)) as batches:
+                async for batch in batches:
+                    yield frames.of_events(batch)
+            yield frames.of_events([], last=True)
+        except UnilectError as error:
+            yield frames.of_error(error)
+        except msgspec.DecodeError as error:
+            yield frames.of_error(BackendError(f"A replica was sent an invalid call: {error}."))
+
+    async def check_health(self) -> None:
+        """Called by Ray: whether the engine is well, or comes back."""
+        await self._backend.check()
+
+    async def _value(self, call: frames.Call) -> Any:
+        if call.operation == wire.FACTS:
+            return self._facts()
+        types = wire.METHODS.get(call.operation)
+        if types is None:
+            raise UnsupportedOperation(f"The model's backend has no `{call.operation}`.")
+        given = wire.taken(types[0], call.body)
+        if call.operation == "count_tokens":
+            (of,) = given
+            given = (of.chat or of.completion or of.prompt,)
+        return await getattr(self._backend, call.operation)(*given)
+
+    def _facts(self) -> wire.Facts:
+        return wire.Facts(
+            self._backend.capabilities,
+            self._backend.describe(),
+            self._backend.native_facts(),
+        )
+
+
+def _from_gateways() -> Pieces:
+    from unilect.fleet.driver.supply import Asked  # Ray is there where a replica is
+
+    return Asked()
+
+
+async def _gathered(batches: backend.Batches) -> backend.Batches:
+    """All events that have come since the last batch was taken: a batch to another machine costs what 20 tokens cost to make."""
+    ready, waiting = asyncio.Event(), list[Event]()
+
+    async def pump() -> None:
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    waiting.extend(batch)
+                    ready.set()
+        finally:
+            ready.set()
+
+    pumping = asyncio.create_task(pump())
+    try:
+        over = False
+        while not over:
+            await ready.wait()
+            ready.clear()
+            over = pumping.done()
+            batch = waiting.copy()
+            waiting.clear()
+            if batch:
+                yield batch
+        await pumping  # its error
+    finally:
+        pumping.cancel()
+        with suppress(asyncio.CancelledError, UnilectError):
+            await pumping

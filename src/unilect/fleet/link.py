@@ -1,0 +1,135 @@
+"""The gateway's side of the process that holds its connection to Ray; the models of one configuration share it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from unilect.config.fleet import FleetConfig, head_of
+from unilect.config.server import process_environment
+from unilect.core.errors import BackendError, BackendTimeout, EngineDied
+from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.fleet import token, wire
+from unilect.fleet.environment import CONNECTION, ray_environment, tls_of
+from unilect.wire import frames
+
+_CHILD = "unilect.fleet.driver.child"
+_START_TIMEOUT_S = 120.0
+_RECONNECT_S = 60.0
+_OBJECT_STORE_BYTES = 100 * 1024 * 1024  # what crosses is small, and does not lie in it
+_LOST = "The connection to the cluster was lost during the answer. Send the request again."
+Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
+
+
+class Link:
+    """
+    One process, and the models that use it.
+
+    Args:
+        fleet: Which cluster; without an address one of this machine alone.
+
+    Attributes:
+        child: The process.
+    """
+
+    def __init__(self, fleet: FleetConfig) -> None:
+        settings = {"address": head_of(fleet), "object_store_bytes": _OBJECT_STORE_BYTES}
+        self.child = ChildProcess(
+            "fleet",
+            python_command(_CHILD),
+            lambda socket_path: (
+                settings | {"socket_path": socket_path, "patience_s": self._patience_s()}
+            ),
+            start_timeout_s=_START_TIMEOUT_S,
+            environment=ray_environment(head_of(fleet).rpartition(":")[0], _token(fleet))
+            | tls_of(process_environment())
+            | CONNECTION,
+        )
+        self._users: set[str] = set()
+
+    def _patience_s(self) -> float:
+        """Return the seconds to wait for a raylet. A wrong address fails at once; one that has served may come back."""
+        return _RECONNECT_S if self.child.starts else 0.0
+
+    async def start(self, model: str) -> int:
+        """
+        Have it run.
+
+        Returns:
+            Which of its lives this is.
+
+        Raises:
+            BackendUnavailable: It cannot be started, or Ray cannot.
+        """
+        self._users.add(model)
+        await self.child.start()
+        return self.child.starts
+
+    async def stop(self, model: str) -> None:
+        """A model stops; the last one stops the process."""
+        self._users.discard(model)
+        if not self._users:
+            await self.child.aclose()
+
+    async def value(self, asked: wire.Asked, *waits_s: float) -> bytes:
+        """
+        The value that a question is answered with, as msgpack; see `replies`.
+
+        Raises:
+            UnilectError: As is answered; or the process is gone.
+        """
+        async with aclosing(self.replies(asked, *waits_s)) as replies:
+            async for reply in replies:
+                if value := bytes(reply.value):
+                    return value
+        raise BackendError("The model's replica sent an empty answer. Send the request again.")
+
+    async def replies(self, asked: wire.Asked, *waits_s: float) -> Replies:
+        """
+        All replies to a question. The first one to a call has nothing in it, and says that a replica has taken the call. Closing the
+        generator tells the replica that nobody waits any longer.
+
+        Args:
+            waits_s: The longest time until the first reply, the second one and so on; the last is also for all that follow.
+
+        Raises:
+            UnilectError: As is answered; or the process is gone.
+        """
+        try:
+            reader, writer = await asyncio.open_unix_connection(self.child.socket_path)
+        except OSError as error:
+            raise EngineDied(_LOST) from error
+        try:
+            writer.write(frames.packed(asked))
+            waits, last = iter(waits_s), False
+            wait_s = waits_s[-1]
+            while not last:
+                async with asyncio.timeout(next(waits, wait_s)):
+                    body = await frames.read(reader)
+                reply = frames.reply_of(body)
+                last = reply.last
+                yield reply
+        except TimeoutError as error:
+            raise BackendTimeout(
+                "Timeout: the model's replica sent nothing for too long. The answer was aborted. Try again, or ask for a shorter one."
+            ) from error
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise EngineDied(_LOST) from error
+        finally:
+            writer.close()
+
+
+def _token(fleet: FleetConfig) -> Path | None:
+    """The file with the cluster's token. A cluster of our own has one that Ray makes for this user."""
+    if fleet.token_file is not None:
+        return token.checked(Path(fleet.token_file))
+    file = token.default_file(process_environment()) if fleet.address else None
+    return token.checked(file) if file is not None and file.exists() else None
+
+
+def link_of(shared: dict[Any, Any], fleet: FleetConfig) -> Link:
+    """The process that the models of one configuration share."""
+    if Link not in shared:
+        shared[Link] = Link(fleet)
+    return shared[Link]  # type: ignore[no-any-return]

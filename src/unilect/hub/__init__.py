@@ -1,0 +1,1 @@
+"""Files of models on Hugging Face's hub."""

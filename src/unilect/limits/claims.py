@@ -1,0 +1,302 @@
+"""
+The limits that hold for a request, and its claims on each: requests, tokens, money.
+
+Money is counted in millionths of the currency, as integers, like in the ledger: both sum up the same.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct, structs
+
+from unilect.config.limits import Limits
+from unilect.config.model import Price
+from unilect.core.events import Usage
+from unilect.core.requests import Request
+from unilect.limits.counters import Claim, State
+from unilect.runtime.context import Rates
+
+MILLION = (
+    10**6
+)  # also the tokens that a price is for, so that a token costs its price in millionths
+#: Without a limit of tokens in a request a minute is claimed a tenth of, at most so many tokens; what the answer has is counted in the end.
+_USUAL_TOKENS = 512
+#: An answer that has to be shorter, as little is left, has so many tokens at least: where more may become free, and where not.
+_WORTH_TOKENS, _LEAST_TOKENS = 256, 16
+_MOST_COST = (
+    10**15
+)  # of a request, as the ledger has it; some thousands of them fit into 64 bits, as Redis counts
+#: A prompt of which only a bound is known is counted exactly where a budget has less than so many times what the request may use.
+LOOSE = 32
+
+
+class Limit:
+    """
+    A limit that holds for a request; it is made once for many.
+
+    Attributes:
+        name: Its name, such as `tokens_per_day`.
+        of: Whose it is, in words: the API key, the owner, the model.
+        subject: Whose it is, as its counter has it.
+        most: The limit; of money in millionths.
+        unit: `requests`, `tokens`, `money` or `parallel`.
+        leaks: It is a rate.
+        counts_requests: It is of requests, whatever they use.
+        is_budget: It is of tokens or money, of a day or a month.
+        period: The counter of the day or the month that was asked for last; see `counter`.
+        same: What every request claims; None where that is not always the same.
+        each: What every request has used in the end; None where that is not always the same.
+    """
+
+    __slots__ = ("counts_requests", "each", "is_budget", "leaks", "most", "name", "of", "period", "same", "subject", "unit")  # fmt: skip
+
+    def __init__(self, name: str, of: str, subject: str, most: int) -> None:
+        self.name, self.of, self.subject, self.most = name, of, subject, most
+        self.unit = name.partition("_")[0]
+        self.leaks = name.endswith("_minute")
+        self.counts_requests = self.unit in ("requests", "parallel")
+        self.is_budget = self.unit in ("tokens", "money") and not self.leaks
+        self.period: Counter | None = None
+        self.same: Claim | None = None
+        self.each = {"requests": 1, "parallel": 0}.get(self.unit)
+        if self.counts_requests and not name.endswith(("_day", "_month")):
+            self.same = Claim(name=f"{subject}/{name}", leaks=self.leaks, most=most, need=1, room=1)
+
+
+class Counter(NamedTuple):
+    """
+    The counter of a limit at a time.
+
+    Attributes:
+        name: Its name.
+        since: When its day or month begins, in seconds since 1970; of a limit of neither, never.
+        until: When it ends.
+        ends_at: The same; None of a limit of neither.
+    """
+
+    name: str
+    since: float = -math.inf
+    until: float = math.inf
+    ends_at: float | None = None
+
+
+class Size(Struct, frozen=True, kw_only=True, gc=False):
+    """
+    The number of tokens that a request may use.
+
+    Attributes:
+        prompt: Those of its prompts, at most, as often as they are read and counted.
+        choices: The number of generated answers, at most; 0 where there is none.
+        limit: The most tokens of each answer that the request asks for; None for as many as fit.
+        room: The most tokens of a prompt and its answer together.
+        knows_room: `room` comes from the model; else it is a guess, and answers must be kept to it.
+        exact: `prompt` was counted.
+    """
+
+    prompt: int
+    choices: int
+    limit: int | None
+    room: int
+    knows_room: bool
+    exact: bool = False
+
+    def tokens(self, allowed: int | None) -> int:
+        """The most tokens of prompts and answers, where each answer has at most `allowed`, or what the request says."""
+        limit = self.limit if allowed is None else allowed
+        if limit is None:
+            whole = self.choices * self.room
+            return max(self.prompt, whole) if self.knows_room else self.prompt + whole
+        most = self.prompt + self.choices * limit
+        if not (self.knows_room and self.choices):
+            return most
+        return min(most, max(self.prompt, self.choices * self.room))
+
+    def answer(self, allowed: int | None) -> int:
+        """The most tokens of the answers alone."""
+        limit = self.limit if allowed is None else allowed
+        return self.choices * (self.room if limit is None else limit)
+
+
+class Measures(Protocol):
+    """Access to the models, for the sizes of requests."""
+
+    def size(self, model: str, request: Request) -> Size:
+        """A bound, from the length of its texts."""
+
+    async def count(self, model: str, request: Request, size: Size) -> Size:
+        """The same with its prompt counted by the model; as given where that cannot be counted."""
+
+    def limits(self, model: str) -> Limits | None:
+        """The limits of all requests to a model together."""
+
+
+def cost(price: Rates | None, usage: Usage) -> int:
+    """Compute the cost of an answer in millionths of the currency, rounded up."""
+    if price is None:
+        return 0
+    cached = usage.cached_tokens or 0
+    fresh = max(usage.prompt_tokens - cached, 0) * price.prompt
+    whole = fresh + cached * price.cached + usage.completion_tokens * price.completion
+    # up, so that no budget is passed by what is too little to be counted; but not for what a float is above a whole number
+    return min(math.ceil(round(whole, 6)), _MOST_COST)
+
+
+def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[Limit]:
+    """The limits of one key, owner or model."""
+    return [
+        Limit(name, of, subject, int(most * MILLION) if name.startswith("money") else int(most))
+        for name, most in given.items()
+        if most is not None
+    ]
+
+
+def period(name: str, now: float) -> tuple[str, float, float] | None:
+    """The day or the month (UTC) that a limit is of, as text, its end and its begin in seconds since 1970; None where it is of neither."""
+    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if name.endswith("_day"):
+        return f"{day:%Y-%m-%d}", (day + timedelta(days=1)).timestamp(), day.timestamp()
+    if name.endswith("_month"):
+        first = day.replace(day=1)
+        end = (first + timedelta(days=32)).replace(day=1)
+        return f"{first:%Y-%m}", end.timestamp(), first.timestamp()
+    return None
+
+
+def counter(limit: Limit, now: float) -> tuple[str, float | None]:
+    """The name of a limit's counter, and when it ends."""
+    known = limit.period
+    if known is not None:
+        name, since, until, ends_at = known
+        if since <= now < until:
+            return name, ends_at
+    found = period(limit.name, now)
+    name = f"{limit.subject}/{limit.name}"
+    known = Counter(name) if found is None else Counter(f"{name}/{found[0]}", found[2], found[1], found[1])  # fmt: skip
+    limit.period = known
+    return known.name, known.ends_at
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """
+    A request as its limits see it.
+
+    Attributes:
+        size: None where no limit is of tokens or money.
+        price: Of the model.
+        allowed: The most tokens of each answer that its limits leave; None where they leave what it asks for.
+        loose: Its prompt may be counted exactly yet.
+    """
+
+    size: Size | None
+    price: Rates | None
+    allowed: int | None
+    loose: bool
+    now: float
+
+    def needs(self, limit: Limit) -> int:
+        """Return the amount that is held of a limit for the request: requests, tokens, or millionths of the currency."""
+        size = self.size
+        if limit.counts_requests or size is None:
+            return 1
+        if limit.unit == "money":
+            price = self.price or Price()
+            prompt = size.prompt * max(price.prompt, price.cached)
+            return math.ceil(prompt + size.answer(self.allowed) * price.completion)
+        whole = size.tokens(self.allowed)
+        if limit.leaks and size.limit is None and size.choices:
+            usual = size.prompt + min(_USUAL_TOKENS, limit.most // 10) * size.choices
+            return min(whole, max(size.prompt, min(usual, limit.most)))
+        return whole
+
+    def least(self, limit: Limit) -> int:
+        """Return the amount that must be left of a limit for the shortest answer that the request may get."""
+        size = self.size
+        if size is None or size.limit is not None or not size.choices:
+            return self.needs(limit)
+        return structs.replace(self, allowed=_LEAST_TOKENS).needs(limit)
+
+    def claims(self, limits: Sequence[Limit]) -> list[Claim]:
+        """Make its claim on each limit."""
+        found: list[Claim] = []
+        for limit in limits:
+            if limit.same is not None:
+                found.append(limit.same)
+                continue
+            need, (name, ends_at) = self.needs(limit), counter(limit, self.now)
+            room = need * LOOSE if self.loose and limit.is_budget else need
+            claim = Claim(name=name, leaks=limit.leaks, most=limit.most, need=need, room=room, ends_at=ends_at)  # fmt: skip
+            found.append(claim)
+        return found
+
+    @property
+    def most_told(self) -> float:
+        """The most tokens that an answer may be counted to have; a piece of it may count for more than it is made of, so only a backend that keeps to no limit passes this."""
+        size = self.size
+        return 2 * size.answer(self.allowed) + 64 if size is not None and size.choices else math.inf
+
+    def never_fits(self, limit: Limit) -> bool:
+        """Return True if the request may use more in a minute than the limit has."""
+        return limit.leaks and self.needs(limit) > limit.most
+
+
+def never_fit(claims: Sequence[Claim], minutes: Sequence[int]) -> bool:
+    """Return True if a claim at one of the places `minutes` may use more in a minute than its limit has; as `Asked.never_fits`."""
+    found = False
+    for at in minutes:
+        claim = claims[at]
+        if claim.need > claim.most:
+            found = True
+    return found
+
+
+def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
+    """
+    The most tokens of each answer that the limits leave now, to a request that does not say how many it wants.
+
+    Returns:
+        None where it is not worth an answer, or nothing has to be changed.
+    """
+    size = asked.size
+    if size is None or size.limit is not None or not size.choices:
+        return None
+    now = least = size.room if asked.allowed is None else asked.allowed
+    worth = _LEAST_TOKENS
+    for limit, state in zip(limits, states, strict=True):
+        left = limit.most - state.used - state.held
+        if limit.unit == "tokens":
+            tokens = (limit.most if limit.leaks else left) - size.prompt
+        elif limit.unit == "money" and asked.price is not None and asked.price.completion > 0:
+            prompt = math.ceil(size.prompt * max(asked.price.prompt, asked.price.cached))  # fmt: skip
+            tokens = int((left - prompt) / (asked.price.completion))
+        else:
+            continue
+        if tokens // size.choices < least:
+            least = tokens // size.choices
+            worth = _WORTH_TOKENS if state.held and not limit.leaks else _LEAST_TOKENS
+    return least if worth <= least < now else None
+
+
+def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
+    """Return True if so much of a budget is used that it has no room for such a request, however few tokens its prompt has."""
+    size = asked.size
+    if size is None or not limit.is_budget:
+        return False
+    answer = size.choices * (_LEAST_TOKENS if size.limit is None else size.limit)
+    if limit.unit == "tokens":
+        return state.used + 1 + answer > limit.most
+    return asked.price is not None and state.used + answer * asked.price.completion > limit.most
+
+
+def count_used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
+    """Return the amount that a request has used of each limit."""
+    found: list[int] = []
+    for limit in limits:
+        if limit.each is not None:
+            found.append(limit.each)
+        elif limit.unit == "tokens":
+            found.append(usage.prompt_tokens + usage.completion_tokens)
+        else:
+            found.append(cost(price, usage))
+    return found

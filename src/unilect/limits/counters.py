@@ -1,0 +1,282 @@
+"""
+Counters of limits: what was used, what running requests may still use, and how full a minute is. Those here are in memory.
+
+1. A request takes from all of its counters or from none, in one step: no other request comes between.
+2. What a request may use at most is held for it from its beginning to its end; then what it has used is counted, and the rest is free
+   again. So used and held together never pass a budget.
+3. A minute is a bucket that leaks: it holds as much as the limit and empties evenly within a minute. Its level is an exact integer, in units
+   of a sixty-millionth, and its clock is monotonic, so that a changed system time changes nothing.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+
+MINUTE_US = 60_000_000
+_LONGEST_US = 2 * MINUTE_US  # until a minute is empty
+#: A budget of a day or a month stays for so long after its end: a clock may be put back, or be another one than that of a Redis server.
+KEPT_S = 2 * 86_400
+
+
+class Claim(Struct, frozen=True, kw_only=True, gc=False):
+    """
+    The amount that a request claims of one counter.
+
+    Attributes:
+        name: The counter's.
+        leaks: It is a minute; else it counts until it ends.
+        most: What it may count, used and held together; what leaks in a minute.
+        need: The amount to hold.
+        room: The amount that must be free for that: as much, or more.
+        ends_at: When it is not needed any more, in seconds since 1970; None for never.
+    """
+
+    name: str
+    leaks: bool = False
+    most: int
+    need: int
+    room: int
+    ends_at: float | None = None
+
+
+class State(NamedTuple):
+    """
+    A counter.
+
+    Attributes:
+        used: What was used; of a minute what it holds.
+        held: What is held for running requests.
+        wait_us: Microseconds until a minute has room for a claim that was refused; 0 where it has it.
+    """
+
+    used: int
+    held: int = 0
+    wait_us: int = 0
+
+
+class Taken(NamedTuple):
+    """
+    The answer to a request's claims.
+
+    Attributes:
+        ok: All are held for it; else none is.
+        states: The counters, in the order of the claims: with what is held now, or as they are.
+    """
+
+    ok: bool
+    states: list[State]
+
+
+class Counters(Protocol):
+    """
+    The counters of a server, or of several. Every method but `aclose` may raise `LimitsUnavailable`.
+
+    Attributes:
+        is_away: Where they are did not answer last.
+    """
+
+    is_away: bool
+
+    async def open(self) -> None:
+        """Make ready; what fails is tried again later. Idempotent."""
+
+    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
+        """Hold what a request claims, each of another counter, if all is free. `request` is the id that it is settled by."""
+
+    async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
+        """
+        A request has ended: count what it has used of each claim, and hold nothing for it any more. It is done in the end, also where it
+        cannot be done now, and never waits for long.
+        """
+
+    async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
+        """Raise counters, by name, to at least the use that a ledger has, each with the time at which it ends, in seconds since 1970."""
+
+    async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
+        """The same of some of the budgets."""
+
+    async def look(self, claims: Sequence[Claim]) -> list[State]:
+        """The counters of claims as they are; nothing is held."""
+
+    async def aclose(self) -> None:
+        """Release what is held. Idempotent."""
+
+
+def fits(claim: Claim, state: State) -> bool:
+    """Return True if a counter, as it is before it is claimed, has room for a claim."""
+    if claim.leaks:
+        return state.wait_us == 0
+    return state.used + state.held + claim.room <= claim.most
+
+
+# A `State`'s own constructor is a function in Python, and several are made for each request.
+_made = tuple.__new__
+
+
+class Budget:
+    """A counter that counts until it ends."""
+
+    __slots__ = ("ends_at", "held", "used")
+
+    def __init__(self, ends_at: float | None) -> None:
+        self.used = self.held = 0
+        self.ends_at = ends_at
+
+    def state(self, claim: Claim, now_us: int) -> State:
+        """The counter as it is, for a claim."""
+        return _made(State, (self.used, self.held, 0))
+
+    def hold(self, claim: Claim, now_us: int) -> State:
+        """Hold a claim that fits; returns the counter as it is then."""
+        self.held += claim.need
+        return _made(State, (self.used, self.held, 0))
+
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+        """Count what was used of a claim, and hold nothing for it any more."""
+        self.held -= claim.need
+        self.used += units
+
+    def is_empty(self, now: float, now_us: int) -> bool:
+        """True if it may be forgotten."""
+        return not self.held and (not self.used or (self.ends_at is not None and self.ends_at + KEPT_S <= now))  # fmt: skip
+
+
+class Minute:
+    """
+    A bucket that leaks `most` a minute.
+
+    Attributes:
+        mark: What is in it, in units of a sixty-millionth, is how far this is above `most * now_us`, of a clock that goes on: so it leaks by itself.
+        most: As given.
+    """
+
+    __slots__ = ("mark", "most")
+
+    def __init__(self, most: int) -> None:
+        self.mark, self.most = 0, most
+
+    def level(self, most: int, now_us: int) -> int:
+        """
+        Return the current level, in sixty-millionths.
+
+        A changed limit is in force at once, and the level at that moment never takes longer than two minutes to leak.
+        """
+        if most != self.most:
+            level = self.level(self.most, now_us)
+            self.mark = min(level, most * _LONGEST_US) + most * now_us
+            self.most = most
+        level = self.mark - most * now_us
+        return level if level > 0 else 0
+
+    def state(self, claim: Claim, now_us: int) -> State:
+        """The counter as it is, for a claim."""
+        level = self.level(claim.most, now_us)
+        over = level - (claim.most - claim.room) * MINUTE_US
+        return _made(State, (-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0))
+
+    def hold(self, claim: Claim, now_us: int) -> State:
+        """Hold a claim that fits; returns the counter as it is then."""
+        level = self.level(claim.most, now_us) + claim.need * MINUTE_US
+        self.mark = claim.most * now_us + level
+        return _made(State, (-(-level // MINUTE_US), 0, 0))
+
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+        """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
+        most, more = claim.most, units - claim.need
+        if more:
+            level = self.level(most, now_us) + more * MINUTE_US
+            self.mark = most * now_us + min(level, most * _LONGEST_US)
+
+    def is_empty(self, now: float, now_us: int) -> bool:
+        """True if it may be forgotten."""
+        return not self.level(self.most, now_us)
+
+
+class MemoryCounters:
+    """
+    Counters of one server, in memory.
+
+    Args:
+        now_us: A monotonic clock, in microseconds.
+        clock: Seconds since 1970, for what is not needed any more.
+
+    Attributes:
+        now_us: As given.
+        is_away: False: memory is always there.
+    """
+
+    is_away = False
+
+    def __init__(
+        self,
+        now_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.now_us, self._clock = now_us, clock
+        self._all: dict[str, Budget | Minute] = {}
+        self._crowded = 1024
+
+    async def open(self) -> None:
+        """See `Counters`."""
+
+    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
+        """See `Counters`."""
+        if len(self._all) >= self._crowded:
+            self._forget()
+        now_us = self.now_us()
+        found = [(self._find(claim), claim) for claim in claims]
+        states = [one.state(claim, now_us) for one, claim in found]
+        ok = all(map(fits, claims, states))
+        if ok:
+            states = [one.hold(claim, now_us) for one, claim in found]
+        return Taken(ok, states)
+
+    async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
+        """See `Counters`."""
+        now_us = self.now_us()
+        for claim, units in zip(claims, used, strict=True):
+            self._find(claim).settle(claim, units, now_us)
+
+    async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
+        """See `Counters`."""
+        for name, (units, ends_at) in used.items():
+            budget = self._all.setdefault(name, Budget(ends_at))
+            if isinstance(budget, Budget):
+                budget.used = max(budget.used, units)
+
+    raise_some = raise_to
+
+    async def look(self, claims: Sequence[Claim]) -> list[State]:
+        """See `Counters`."""
+        now_us, states = self.now_us(), list[State]()
+        for claim in claims:
+            one = self._all.get(claim.name)
+            states.append(State(0) if one is None else one.state(claim, now_us))
+        return states
+
+    def move(self, old: str, new: str, ends_at: float) -> None:
+        """Count what budgets whose names end with `old` have used with those that end with `new`, also where these are not there yet."""
+        for name, one in list(self._all.items()):
+            if name.endswith(old) and isinstance(one, Budget):
+                other = self._all.setdefault(name.removesuffix(old) + new, Budget(ends_at))
+                if isinstance(other, Budget):
+                    other.used += one.used
+                    one.used = 0
+
+    async def aclose(self) -> None:
+        """See `Counters`."""
+
+    def _find(self, claim: Claim) -> Budget | Minute:
+        """The counter of a claim, made where it is not there yet, or was forgotten."""
+        one = self._all.get(claim.name)
+        if one is None:
+            one = self._all[claim.name] = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)  # fmt: skip
+        return one
+
+    def _forget(self) -> None:
+        """Forget what says nothing any more; again where there are twice as many counters as are left."""
+        now, now_us = self._clock(), self.now_us()
+        self._all = {name: one for name, one in self._all.items() if not one.is_empty(now, now_us)}
+        self._crowded = max(1024, 2 * len(self._all))

@@ -1,0 +1,470 @@
+"""
+Limits and budgets of keys, owners and models: what a request may use is held for it before it is answered, and counted after.
+
+1. A budget (tokens or money, of a day or a month) is never passed: what a request may use at most is held, of its prompt a bound, which is
+   counted exactly where little is left; of its answer what it asks for. One that asks for no limit gets the one that is left, and is told so.
+2. A rate (requests or tokens a minute) and `parallel` hold for the same counters; all of a request's limits are taken in one step.
+3. What a client is told to wait is long enough, if nobody else uses the same limit meanwhile.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Protocol
+
+from msgspec import Struct, structs
+
+from unilect.config.limits import Limits as Table
+from unilect.config.server import Config
+from unilect.core.errors import AnswerTooLong, LimitsUnavailable, UnilectError
+from unilect.core.events import Usage
+from unilect.core.requests import Call, Request
+from unilect.limits import claims
+from unilect.limits.claims import Asked, Limit, Measures, never_fit
+from unilect.limits.counters import (  # fmt: skip
+    Claim,
+    Counters,
+    MemoryCounters,
+    State,
+    Taken,
+    fits,
+)
+from unilect.limits.ratelimit import headers, select_limits
+from unilect.limits.recounts import EVERY, Recounts
+from unilect.limits.refusals import refuse, refuse_large
+from unilect.runtime.context import Context, Rates, Requests
+from unilect.store.records import KeyUsage
+
+_TRIES = 8  # others may take what is left between two of them
+_MOST_PLANS = 4096
+_NAMES = frozenset(Table.__struct_fields__)
+
+
+class Ledger(Protocol):
+    """A record of the usage before this server started."""
+
+    async def read_usage(self, since: float, key: str | None = None) -> Sequence[KeyUsage]:
+        """
+        The sums of all requests since a time, in seconds since 1970, of each key, or one, and of each owner and model.
+
+        Raises:
+            UnilectError: It cannot be read now.
+        """
+
+
+class _Plan:
+    """
+    The limits that hold for all requests of a key for a model, and what follows from them.
+
+    Attributes:
+        given: The key's own limits, that it was made of.
+        limits: All of them.
+        places: Where those of tokens in a minute are among all.
+        has_budget: One is a budget.
+        needs_size: One is of tokens or money.
+        shown: What headers tell of.
+    """
+
+    __slots__ = ("given", "has_budget", "limits", "needs_size", "places", "shown")
+
+    def __init__(self, given: Mapping[str, float], limits: Sequence[Limit]) -> None:
+        self.given, self.limits = given, limits
+        self.places = [at for at, one in enumerate(limits) if one.leaks and one.unit == "tokens"]
+        self.has_budget = any(one.is_budget for one in limits)
+        self.needs_size = not all(one.counts_requests for one in limits)
+        self.shown = select_limits(limits)
+
+
+class LimitBook:
+    """
+    The book of limits; see `Book`.
+
+    Args:
+        config: The limits of every key and of owners, and where is counted.
+        measures: Knows the sizes of requests, and the limits of models.
+        ledger: Has what was used before; without one a server begins at 0.
+        clock: Seconds since 1970: days and months are UTC's.
+        counters: What counts, instead of what `config` says.
+        requests: The requests that are being answered.
+
+    Attributes:
+        recover: Brings into the ledger what dead servers have left, as far as that can be done here.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        measures: Measures,
+        ledger: Ledger | None = None,
+        clock: Callable[[], float] = time.time,
+        counters: Counters | None = None,
+        requests: Requests | None = None,
+    ) -> None:
+        url = config.limits.url
+        self._measures, self._ledger, self.clock = measures, ledger, clock
+        self._seeding = asyncio.Lock()
+        self._in_memory = counters is None and url is None
+        self._counters = counters or self._open_counters(url)
+        self._requests: Requests = {} if requests is None else requests
+        self._recounts = Recounts(self.seed, self.has_budget, self._requests)
+        self.recover: Callable[[], Awaitable[None]] | None = None
+        self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
+        self.configure(config)
+
+    def _open_counters(self, url: str | None) -> Counters:
+        """Make the counters of a Redis server's URL, or of memory."""
+        if url is None:
+            return MemoryCounters()
+        from unilect.limits.redis import RedisCounters  # an extra
+
+        return RedisCounters(url, self.seed, self._seed_after_death)
+
+    def configure(self, config: Config) -> None:
+        """Have other limits and prices from now on, for requests that come; what was used stays. Where is counted cannot be changed."""
+        self._defaults = {name: most for name, most in _fields_of(config.limits).items() if name in _NAMES and most is not None}  # fmt: skip
+        self._owners = {
+            name: claims.limits_of(_fields_of(one), "owner", f"owner:{name}")
+            for name, one in config.owners.items()
+        }
+        self._has_models = any(one.limits is not None for one in config.models.values())
+        self._has_own = bool(self._defaults or self._owners or self._has_models)
+        every = [one.limits is not None and any(_fields_of(one.limits).values()) for one in config.models.values()]  # fmt: skip
+        self._limits_all = bool(self._defaults) or (bool(every) and all(every))
+        self._plans = dict[tuple[str, str, str], _Plan]()
+        # budgets that were not counted before have what the ledger says, also of what runs now
+        self._unread = self._ledger is not None
+        if self._requests:
+            self.note_change([EVERY])
+
+    @property
+    def ready(self) -> bool:
+        """False where every request has a limit, and none can be counted now."""
+        return not (self._limits_all and self._counters.is_away)
+
+    def applies(self, context: Context) -> bool:
+        """Return True if a request may have a limit."""
+        return self._has_own or bool(context.limits)
+
+    def has_budget(self, context: Context) -> bool:
+        """Return True if a request counts against a budget, and so must be in a ledger."""
+        if not self.applies(context):
+            return False
+        plan = context.plan = self._plan(context)
+        return plan.has_budget
+
+    def open(
+        self, context: Context, request: Request
+    ) -> "Coroutine[Any, Any, _Entry | None] | None":
+        """
+        Hold what a request may use; see `Book`.
+
+        Raises:
+            QuotaExceeded: A budget is used up.
+            RateLimited: The request comes too early, or too many run.
+            LimitsUnavailable: What is left cannot be read now.
+        """
+        if not (self._has_own or context.limits):
+            return None
+        plan: _Plan = context.plan or self._plan(context)
+        context.has_budget = has_budget = plan.has_budget
+        if not plan.limits:
+            return None
+        if type(request) is Call and not request.counts:
+            return self._check(context, plan)
+        # first: the clock may tell that the ledger has to be read
+        now = self.clock() if context.at is None else context.at
+        if has_budget and (self._unread or context.caller in self._recounts):
+            return self._open_after_recount(context, request, plan, now)
+        return self._reserve(
+            context, request, plan, self._build_demand(context, request, plan, now)
+        )
+
+    async def _open_after_recount(
+        self, context: Context, request: Request, plan: _Plan, now: float
+    ) -> "_Entry":
+        """As `open`, once what was used before is counted."""
+        if self._unread:
+            await self._seed_once()
+        await self._recounts.before(context.caller)
+        return await self._reserve(
+            context, request, plan, self._build_demand(context, request, plan, now)
+        )
+
+    async def _check(self, context: Context, plan: _Plan) -> None:
+        """Refuse what would be refused whatever it asked for, and hold nothing; errors as `open`."""
+        asked = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock())
+        found = await self.look(context)
+        if not all(fits(claim, state) for _, claim, state in found):
+            refuse(asked, plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
+
+    async def _reserve(
+        self, context: Context, request: Request, plan: _Plan, asked: Asked
+    ) -> "_Entry":
+        """Hold what a request may use by a claim of each counter; errors as `open`."""
+        limits = plan.limits
+        claimed = asked.claims(limits)
+        too_large = never_fit(claimed, plan.places)
+        if too_large and asked.loose:
+            states = await self._counters.look(claimed)
+            if any(claims.hopeless(asked, *one) for one in zip(limits, states, strict=True)):
+                asked = structs.replace(asked, loose=False)  # a count may load its model, in vain
+                refuse(asked, limits, asked.claims(limits), states)
+            asked = await self._count_prompt(context.model, request, asked, plan)
+            claimed = asked.claims(limits)
+            too_large = never_fit(claimed, plan.places)
+        request_id = f"{self._id}-{next(self._numbers)}"
+        for _ in range(_TRIES):
+            if too_large:
+                refuse_large(asked, limits)
+            taken = await self._counters.take(request_id, claimed)
+            if taken.ok:
+                self._tell(context, plan, claimed, taken)
+                context.allowed = asked.allowed
+                return _Entry(
+                    asked.most_told, self._counters, request_id, limits, claimed, asked.price
+                )
+            less = await self._again(context, request, asked, plan, claimed, taken)
+            if less is None:
+                break
+            asked, claimed = less, less.claims(limits)
+            too_large = never_fit(claimed, plan.places)
+        self._tell(context, plan, claimed, taken)
+        refuse(asked, limits, claimed, taken.states)
+
+    async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
+        """
+        The limits that hold for a request of a key, an owner or a model, and how their counters are; nothing is held.
+
+        Raises:
+            LimitsUnavailable: What is left cannot be read now.
+        """
+        limits = self._limits(context)
+        if any(limit.is_budget for limit in limits):
+            if self._unread:
+                await self._seed_once()
+            await self._recounts.before(context.caller)
+        claimed = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock()).claims(limits)  # fmt: skip
+        states = await self._counters.look(claimed) if limits else []
+        return list(zip(limits, claimed, states, strict=True))
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The owners that have limits."""
+        return tuple(self._owners)
+
+    async def start(self) -> None:
+        """Make ready; what cannot be done yet is done with the first request. Idempotent."""
+        await self._counters.open()
+        if self._ledger is not None and not self._in_memory:
+            with suppress(LimitsUnavailable):
+                await self.seed()
+
+    def note_change(self, keys: Iterable[str]) -> None:
+        """Some keys of the store have changed: what they have used may not have been counted, and one that was revoked needs no plan."""
+        gone = set(keys)
+        self._plans = {name: plan for name, plan in self._plans.items() if name[0] not in gone}
+        if self._ledger is not None:
+            self._recounts.note_change(gone)
+
+    def correct_periods(self, before: float, now: float) -> None:
+        """
+        The time was corrected. What was counted for days and months that have not come counts now; what else was used since these began
+        the ledger says, which is read before the next request that has a budget.
+        """
+        self._unread = self._ledger is not None
+        if isinstance(self._counters, MemoryCounters):
+            for of in ("_day", "_month"):
+                old, new = claims.period(of, before), claims.period(of, now)
+                if old is not None and new is not None and new[1] < old[1]:
+                    self._counters.move(f"{of}/{old[0]}", f"{of}/{new[0]}", new[1])
+
+    async def aclose(self) -> None:
+        """Release everything. Idempotent."""
+        await self._recounts.aclose()
+        await self._counters.aclose()
+
+    async def seed(self, key: str = EVERY) -> None:
+        """
+        Raise the budgets to what the ledger says; of all, or of one key.
+
+        Raises:
+            LimitsUnavailable: It cannot be read now.
+        """
+        totals: dict[str, tuple[int, float]] = {}
+        now = self.clock()
+        for since, of in ((_day(now), "day"), (_month(now), "month")):
+            for one in await self._ledger_since(since, key or None):
+                subjects = [f"key:{one.key}"]
+                if key == EVERY:
+                    subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
+                    # also of one that is not known yet: the server that has it may be down
+                    subjects += [f"model:{one.model}"] if self._has_models else []
+                for subject in subjects:
+                    for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
+                        if amount:
+                            limit = Limit(f"{unit}_per_{of}", "", subject, 0)
+                            name, ends_at = claims.counter(limit, now)
+                            before = totals.get(name, (0, 0.0))[0]
+                            totals[name] = (before + amount, ends_at or now)
+        if key == EVERY:
+            await self._counters.raise_to(totals)
+            self._unread = False
+        else:
+            await self._counters.raise_some(totals)
+
+    async def _seed_after_death(self) -> None:
+        """Raise the budgets to what a server has used that is dead, before what it has reserved is free; errors as `recover` and `seed`."""
+        if self.recover is not None:
+            await self.recover()
+        await self.seed()
+
+    def _plan(self, context: Context) -> _Plan:
+        """Return the limits of a request. They are cached for each caller, owner and model until the key's limits change."""
+        given = context.limits
+        name = (context.caller, context.owner, context.model if self._has_models else "")
+        plan = self._plans.get(name)
+        if plan is None or (plan.given is not given and plan.given != given):
+            if len(self._plans) >= _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            plan = self._plans[name] = _Plan(given, self._limits(context))
+        return plan
+
+    def _limits(self, context: Context) -> list[Limit]:
+        """The limits that hold for a request."""
+        found: list[Limit] = []
+        given = context.limits
+        if given or self._defaults:
+            own = {name: most for name, most in given.items() if name in _NAMES} if given else {}
+            of_key = {**self._defaults, **own}
+            found += claims.limits_of(of_key, "API key", f"key:{context.caller}")
+        if self._owners and context.owner:
+            found += self._owners.get(context.owner, ())
+        if self._has_models:
+            found += self.of_model(context.model)
+        return found
+
+    def of_model(self, name: str) -> list[Limit]:
+        """The limits of a model, made anew."""
+        table = self._measures.limits(name) if self._has_models else None
+        return (
+            [] if table is None else claims.limits_of(_fields_of(table), "model", f"model:{name}")
+        )
+
+    def _build_demand(self, context: Context, request: Request, plan: _Plan, now: float) -> Asked:
+        """A request as its limits see it, with a bound of its size."""
+        if not plan.needs_size:
+            return Asked(size=None, price=None, allowed=None, loose=False, now=now)
+        size = self._measures.size(context.model, request)
+        return _bound(Asked(size=size, price=context.price, allowed=None, loose=not size.exact, now=now), plan)  # fmt: skip
+
+    async def _count_prompt(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
+        """The same with its prompt counted, where it can be."""
+        if asked.size is None:
+            return asked
+        size = await self._measures.count(model, request, asked.size)
+        return _bound(structs.replace(asked, size=size, allowed=None, loose=False), plan)
+
+    async def _again(
+        self,
+        context: Context,
+        request: Request,
+        asked: Asked,
+        plan: _Plan,
+        claimed: Sequence[Claim],
+        taken: Taken,
+    ) -> Asked | None:
+        """Make the next claim to try after one that does not fit; None where nothing less is worth it."""
+        every = zip(plan.limits, claimed, taken.states, strict=True)
+        states = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
+        short = [limit for limit, _ in states]
+        if any(limit.counts_requests for limit in short):
+            return None
+        if asked.loose and any(claims.hopeless(asked, *one) for one in states):
+            return structs.replace(asked, loose=False)  # a count would cost its model, in vain
+        if asked.loose:
+            return await self._count_prompt(context.model, request, asked, plan)
+        if any(limit.leaks for limit in short):
+            return None
+        allowed = claims.allowance(asked, plan.limits, taken.states)
+        return None if allowed is None else structs.replace(asked, allowed=allowed)
+
+    def _tell(self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: Taken) -> None:
+        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
+
+    async def _seed_once(self) -> None:
+        async with self._seeding:
+            if self._unread:
+                await self.seed()
+
+    async def _ledger_since(self, since: float, key: str | None) -> Sequence[KeyUsage]:
+        if self._ledger is None:
+            return ()
+        try:
+            return await self._ledger.read_usage(since, key)
+        except UnilectError as error:
+            raise LimitsUnavailable(
+                "What this API key has used cannot be read now; try again soon.",
+                reason=f"limits: the ledger cannot be read: {error.for_operator}",
+                retry_after_s=5,
+            ) from error
+
+
+class _Entry(Struct, eq=False):
+    """
+    The amounts that are held for one request.
+
+    Attributes:
+        most: The most tokens that its answer may be counted to have.
+    """
+
+    most: float
+    _counters: Counters
+    request: str
+    limits: Sequence[Limit]
+    claimed: Sequence[Claim]
+    price: Rates | None
+
+    def note_usage(self, usage: Usage) -> None:
+        """See `Entry`."""
+        if usage.completion_tokens > self.most:
+            raise AnswerTooLong(
+                "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
+            )
+
+    def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
+        """See `Entry`."""
+        amounts = claims.count_used(self.limits, usage, self.price)
+        return self._counters.settle(self.request, self.claimed, amounts)
+
+
+def _fields_of(table: Table) -> dict[str, float | None]:
+    return structs.asdict(table)
+
+
+def _bound(asked: Asked, plan: _Plan) -> Asked:
+    """
+    A request whose answer has a bound, where it does not say how long: what its model has room for, where a budget has to be kept and the
+    model does not know that; and the tokens of a minute.
+    """
+    size = asked.size
+    if size is None or size.limit is not None:
+        return asked
+    if plan.has_budget and size.choices and not size.knows_room:
+        asked = structs.replace(asked, allowed=size.room)
+    if not plan.places:
+        return asked
+    minutes = [plan.limits[at] for at in plan.places]
+    allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes))
+    return asked if allowed is None else structs.replace(asked, allowed=allowed)
+
+
+def _day(now: float) -> float:
+    return datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()  # fmt: skip
+
+
+def _month(now: float) -> float:
+    return datetime.fromtimestamp(_day(now), UTC).replace(day=1).timestamp()

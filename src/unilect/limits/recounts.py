@@ -1,0 +1,125 @@
+"""
+Keys whose limits change while a server runs: what such a key has used is read from the ledger, as a new limit was not counted before.
+
+1. It is read before the next request of the key that has a budget.
+2. What ran when the key changed may have been let in without the limit: it is read again once some of that has ended.
+3. It is read once more, at the earliest `SETTLED_S` after the change: other servers see a change within a second, and count like this one from
+   then on. A key that nobody has used until then is only remembered, since it may have no budget.
+4. A reload may change all keys, their owners and the models. All that was used is read for it, not each time that something has ended, but when
+   half of what ran has, and half of the rest: the ledger may be large.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+from unilect.core.errors import LimitsUnavailable
+from unilect.runtime.context import Context, Requests
+from unilect.runtime.tasks import Tasks
+
+#: Stands for all keys, their owners and the models.
+EVERY = ""
+LOOK_S = 0.5
+SETTLED_S = 2.0
+
+
+class _Changed:
+    """
+    A key that has changed.
+
+    Attributes:
+        running: What ran then, and still does, by the ids of the requests.
+        at: When, by a monotonic clock.
+        read: What it had used was read once.
+        has_budget: It is known to have one.
+    """
+
+    __slots__ = ("at", "has_budget", "read", "running")
+
+    def __init__(self, running: dict[str, Context]) -> None:
+        self.running, self.at = running, time.monotonic()
+        self.read = self.has_budget = False
+
+
+class Recounts:
+    """
+    The keys that have changed.
+
+    Args:
+        read: Reads what a key has used.
+        has_budget: Whether a request counts against a budget.
+        requests: The requests that are being answered.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], Awaitable[None]],
+        has_budget: Callable[[Context], bool],
+        requests: Requests,
+    ) -> None:
+        self._read, self._has_budget, self._requests = read, has_budget, requests
+        self._changed: dict[str, _Changed] = {}
+        self._unread = set[str]()  # those that are not looked at any more, as they were not used
+        self._tasks = Tasks()
+        self._follower: asyncio.Task[None] | None = None
+
+    def __contains__(self, key: str) -> bool:
+        """Return True if a key has changed, and may have to be read. It costs next to nothing."""
+        return key in self._changed or key in self._unread
+
+    def note_change(self, keys: Iterable[str]) -> None:
+        """Some keys have changed."""
+        running: dict[str, dict[str, Context]] = {key: {} for key in keys}
+        for id, context in self._requests.items():
+            for key in (context.caller, EVERY):
+                if key in running:
+                    running[key][id] = context
+        self._changed |= {key: _Changed(of_key) for key, of_key in running.items()}
+        self._unread.difference_update(running)
+        if self._follower is None or self._follower.done():
+            self._follower = self._tasks.start("the look at changed keys", self._follow())
+
+    async def before(self, key: str) -> None:
+        """
+        A request of a key comes that has a budget.
+
+        Raises:
+            LimitsUnavailable: What the key has used cannot be read now.
+        """
+        one = self._changed.get(key)
+        if one is not None:
+            one.has_budget = True
+            if not one.read:
+                await self._read(key)
+                one.read = True
+        elif key in self._unread:
+            await self._read(key)
+            self._unread.discard(key)
+
+    async def aclose(self) -> None:
+        """Look no more. Idempotent."""
+        await self._tasks.aclose()
+
+    async def _follow(self) -> None:
+        while self._changed:
+            await asyncio.sleep(LOOK_S)
+            for key, one in list(self._changed.items()):
+                with suppress(LimitsUnavailable):  # it is tried again
+                    await self._look(key, one)
+
+    async def _look(self, key: str, one: _Changed) -> None:
+        """Read again what a key has used, where something has ended that was not counted; at last a look after the last of it has."""
+        is_last = not one.running and time.monotonic() >= one.at + SETTLED_S
+        running = {id: context for id, context in one.running.items() if id in self._requests}
+        ended = len(one.running) - len(running)
+        if not is_last and (not ended or (key == EVERY and ended < len(running))):
+            return
+        one.has_budget = one.has_budget or any(map(self._has_budget, one.running.values()))
+        if one.has_budget:
+            await self._read(key)
+        one.running = running
+        if is_last and self._changed.get(key) is one:
+            del self._changed[key]
+            if not one.has_budget and key != EVERY:
+                self._unread.add(key)

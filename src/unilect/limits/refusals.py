@@ -1,0 +1,65 @@
+"""Errors of a request that a limit refuses: the message about the limit, and when to retry."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from msgspec import structs
+
+from unilect.core.errors import QuotaExceeded, QuotaReserved, RateLimited, RequestTooLarge
+from unilect.limits import claims
+from unilect.limits.claims import Asked, Limit
+from unilect.limits.counters import Claim, State, fits
+
+_SOON_S = 1.0
+
+
+def refuse_large(asked: Asked, limits: Sequence[Limit]) -> NoReturn:
+    """
+    Raises:
+        RequestTooLarge: Always.
+    """
+    limit = next(limit for limit in limits if asked.never_fits(limit))
+    raise RequestTooLarge(
+        f"{limit.name} of this {limit.of} is {limit.most}, and the request may use {asked.needs(limit)} tokens. Shorten the prompt, or "
+        "lower `max_tokens`."
+    )
+
+
+def refuse(
+    asked: Asked, limits: Sequence[Limit], claimed: Sequence[Claim], states: Sequence[State]
+) -> NoReturn:
+    """
+    Tell why a request is not answered now: that a budget is used up before anything that passes by itself. Of a prompt that is not
+    counted nobody knows whether the budget has room for it.
+
+    Raises:
+        RateLimited: Always.
+    """
+    wait_s, why = 0.0, ""
+    reserved: QuotaReserved | None = None
+    for limit, claim, state in zip(limits, claimed, states, strict=True):
+        exact = structs.replace(claim, room=claim.need)
+        if limit.leaks and state.wait_us > wait_s * 1e6:
+            wait_s, why = state.wait_us / 1e6, f"{limit.name} of this {limit.of} is {limit.most}"
+        elif limit.unit == "parallel":
+            if wait_s < _SOON_S and not fits(exact, state):
+                wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
+        elif not (limit.leaks or asked.loose or fits(exact, state)):
+            if state.used + asked.least(limit) > limit.most:
+                raise QuotaExceeded(_describe_shortage(limit, claim, state))
+            reserved = QuotaReserved(_describe_shortage(limit, claim, state), retry_after_s=_SOON_S)
+    if reserved is not None and wait_s <= _SOON_S:
+        raise reserved
+    raise RateLimited(f"{why or 'Too many requests come at once'}. Try again in {max(wait_s, _SOON_S):.3g} s.", retry_after_s=wait_s or _SOON_S)  # fmt: skip
+
+
+def _describe_shortage(limit: Limit, claim: Claim, state: State) -> str:
+    """Make the message about a budget that has no room for a request."""
+    scale = claims.MILLION if limit.unit == "money" else 1
+    ends = datetime.fromtimestamp(claim.ends_at or 0, UTC)
+    held = f", {state.held / scale:.10g} are reserved for running requests" if state.held else ""
+    return (
+        f"{limit.name} of this {limit.of} is {limit.most / scale:.10g}: {state.used / scale:.10g} are used{held}, and the request may use "
+        f"{claim.need / scale:.10g}. It starts again at {ends:%Y-%m-%d %H:%M} UTC."
+    )

@@ -1,0 +1,80 @@
+"""The arguments `[NAME=]SOURCE` of a command line: their names and sources, and names for sources that have none."""
+
+import os
+import re
+from collections.abc import Iterable
+from itertools import chain, count
+
+from unilect.config.model import name_from, wrong_name
+from unilect.core.errors import ConfigError
+from unilect.models.sources import ALL, DEMO, SCHEME, is_known, split
+
+
+def name_source(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
+    """
+    Return name and source of an argument `[NAME=]SOURCE`; a source without a name gets one.
+
+    >>> named("m=http://gpu:8000/v1")
+    ('m', 'http://gpu:8000/v1')
+    >>> named("models/qwen3-4b-q8_0.gguf")
+    ('qwen3-4b-q8_0', 'models/qwen3-4b-q8_0.gguf')
+
+    Raises:
+        ConfigError: The source is nothing that can be served, or no model can have this name.
+    """
+    if _has_name(argument):
+        name, _, source = argument.partition("=")
+        return name, source
+    name = name_from(_own_name(argument))
+    known, numbered = set(taken), (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in known), argument
+
+
+def rename_note(name: str, argument: str) -> str:
+    """
+    Return a sentence about the name that `name_source` has given to a source; empty where it is the source's own, or was given.
+
+    Raises:
+        ConfigError: As `name_source`.
+    """
+    if _has_name(argument) or name == (own := _own_name(argument)):
+        return ""
+    why = ", since another model has that name" if name != name_from(own) else ""
+    return (
+        f"{argument} is served as `{name}`{why}. Write NAME={argument} for a name of your choice."
+    )
+
+
+def _own_name(source: str) -> str:
+    """Return the name that a source brings: of a file without its ending, of a server `default`."""
+    scheme, location = split(source)
+    if scheme == DEMO:
+        return DEMO
+    if "http" in scheme:
+        return "default"
+    return re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1], flags=re.I)
+
+
+def _has_name(argument: str) -> bool:
+    """
+    Return True where what stands before the first `=` is a model's name, and no part of a path or a URL.
+
+    Raises:
+        ConfigError: What follows can be served, and no model can have such a name.
+    """
+    name, equals, source = argument.partition("=")
+    if not equals:
+        return False
+    if name == ALL or ("/" not in name and wrong_name(name) is None):
+        return True
+    scheme, known = SCHEME.match(argument), SCHEME.match(source)
+    if os.path.exists(argument) or (scheme is not None and is_known(scheme.group(1))):
+        return False
+    if not os.path.exists(source) and (known is None or not is_known(known.group(1))):
+        return False
+    if name[:1] in "./~" or wrong_name(name) is not None:
+        raise ConfigError(
+            f"{argument}: invalid model name `{name}`. Give it 1 to 128 letters, digits and . _ : / @ + - before the "
+            f"`=`, such as {name_from(name).strip('-.') or 'model'}={source}."
+        )
+    return True

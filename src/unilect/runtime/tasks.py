@@ -1,0 +1,85 @@
+"""Tasks that belong to no request, though one has caused them: they are shared, outlive it, and know nothing of it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
+
+from unilect.core.errors import BackendUnavailable, UnilectError
+
+log = logging.getLogger("unilect")
+END_TIMEOUT_S = 5.0  # for cancelled background work to clean up
+_Result = TypeVar("_Result")
+
+
+def apart(work: Coroutine[Any, Any, _Result], name: str = "a task") -> "asyncio.Task[_Result]":
+    """A task that may outlive the request that has caused it, and so knows nothing of it."""
+    task = asyncio.get_running_loop().create_task(work, name=name, context=Context())
+    task.add_done_callback(_log_flaw)
+    return task
+
+
+class Tasks:
+    """Background work that ends with its owner, such as a server. What nobody waits for fails into the log, by its name."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, name: str, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin a piece of work."""
+        task = apart(work, name)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def aclose(self) -> None:
+        """Cancel what runs, and wait until it has ended; what does not end in time is told, and left behind. Idempotent."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=END_TIMEOUT_S)
+            self._running -= late  # once, however many wait for the end
+            for task in late:
+                log.error("%s was cancelled, and does not end", task.get_name())
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._running.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), UnilectError):
+            log.error("%s failed: %s", task.get_name(), error.for_log)
+
+
+async def close_each(*parts: Callable[[], Awaitable[object]]) -> None:
+    """
+    Close parts one after the other, each also where one before it has failed.
+
+    Raises:
+        BaseException: The error of the last one that failed, with the errors before it as its context: a traceback begins with the first.
+    """
+    if parts:
+        try:
+            await parts[0]()
+        finally:
+            await close_each(*parts[1:])
+
+
+async def shared(task: "asyncio.Task[_Result]") -> _Result:
+    """
+    The result of a task for one of those who wait for it. Who leaves stops nothing.
+
+    Raises:
+        BackendUnavailable: The task was cancelled: what it worked for was stopped.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        waiting = asyncio.current_task()
+        if not task.cancelled() or (waiting is not None and waiting.cancelling()):
+            raise
+        raise BackendUnavailable("The model was stopped. Try again.", retry_after_s=5) from None
+
+
+def _log_flaw(task: "asyncio.Task[Any]") -> None:
+    """An error of ours is for who waits, if anybody does; anything else nobody may ever ask for."""
+    if not task.cancelled() and not isinstance(error := task.exception(), UnilectError | None):
+        log.error("%s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,500 @@
+"""
+The backends of one model, and the choice among them.
+
+1. A request goes where its conversation was answered before (`scheduling/affinity.py`), unless that backend is clearly more loaded, and
+   else to the one with the fewest outstanding requests; among about equals, to the one that has served fewest.
+2. A backend that is unreachable, or keeps failing, gets no requests (`scheduling/breaker.py`) until a probe succeeds. Probes run
+   in the background: a probe causes no load, and no request is used as a probe.
+3. A failure is attributed to the request if another backend fails on the same request, and to the backend if another one answers it; without
+   that comparison a caller's failures count once. Backends that fail but are reachable are used if no other is
+   left, and no fallback.
+4. A single backend without a fallback gets every request and is not probed: the next
+   request shows that it has recovered, and until then its own error says most.
+5. Backends are added and removed at run time. A removed backend gets no new requests, and is closed after its last running request.
+6. If backends differ in their capabilities, a request goes to those that support what it asks for.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import NamedTuple
+
+from unilect.api.backend import Backend, Capabilities
+from unilect.core.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
+from unilect.runtime.context import in_hand
+from unilect.runtime.redact import Secrets, redacted
+from unilect.runtime.tasks import Tasks, apart, shared
+from unilect.scheduling.abilities import alike, can, together
+from unilect.scheduling.affinity import Affinity, digests
+from unilect.scheduling.asked import Asked
+from unilect.scheduling.breaker import Breaker, is_failure
+from unilect.scheduling.fair_queue import FairQueue, QueuedBackend, QueueSettings
+from unilect.scheduling.retry_budget import RetryBudgets
+
+log = logging.getLogger("unilect")
+FIRST_LOOK_S = 0.25
+MAX_LOOK_S = 5.0
+LOOK_TIMEOUT_S = 5.0
+TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
+_MOST_TOLD = 3  # backends that are out, in the error of a request
+_SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
+_EQUAL_FACTOR = 1.25  # how much more work counts as the same
+_SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
+
+
+class Trouble(NamedTuple):
+    """
+    The failure of a backend, and its times.
+
+    Attributes:
+        reason: A sentence for the operator.
+        since: When it failed first, without an answer since, in seconds since 1970.
+        at: When it failed last.
+    """
+
+    reason: str
+    since: float
+    at: float
+
+
+class Member:
+    """
+    One backend of a model.
+
+    Args:
+        source: Where it comes from.
+        secrets: What is taken out of all that it says of its errors.
+        queue: How requests wait for it.
+
+    Attributes:
+        backend, secrets: As given.
+        source: Where it comes from, without credentials.
+        told_at_s: When it was told last that it fails.
+        outstanding: Requests that are in it now.
+        served: Requests that it has been given.
+        failures: Requests and starts that failed, and not for what was asked.
+        breaker: Whether it is worth asking.
+        queues: Where requests wait for it; none where it takes all that come.
+        leaving: It was taken out of its pool.
+        closing: Closes it, once it has been taken out and nothing runs in it.
+        started: It was started, and not stopped since.
+        trouble: Why it fails, where its last request or start has failed.
+        began_at: When its last start began, in seconds since 1970.
+        next_look_at: The event loop's time of the next look at it, while it is out and looked after; None else.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        source: str = "",
+        secrets: Secrets | None = None,
+        queue: QueueSettings | None = None,
+    ) -> None:
+        self.backend = backend
+        self.source = redacted(source)
+        self.secrets = secrets or Secrets()
+        self.told_at_s = -math.inf
+        self.outstanding = 0
+        self.served = 0
+        self.failures = 0
+        self.breaker = Breaker()
+        self.leaving = False
+        self.closing: asyncio.Task[None] | None = None
+        self.started = False
+        self.trouble: Trouble | None = None
+        self.next_look_at: float | None = None
+        self.began_at = 0.0
+        self._starting: asyncio.Task[None] | None = None
+        self._settings = queue or QueueSettings()
+        self.queues: tuple[FairQueue, ...] = ()
+        self._queued: QueuedBackend | None = None
+        self._can: Capabilities | None = None  # what it could do when it was entered last
+        self._entered: Backend | QueuedBackend | None = None
+
+    @property
+    def is_coming_back(self) -> bool:
+        """True while an engine of it has died and does not serve again yet."""
+        return any(one.comes_back and not one.processes for one in self.backend.children)
+
+    @property
+    def begun(self) -> bool:
+        """True once a start has begun since the last stop. Something of it may run, even if that start has failed."""
+        return self._starting is not None
+
+    @property
+    def works(self) -> bool:
+        """True if a request may be answered, as far as is known: its last start has not failed, and it is not out."""
+        if self.breaker.open:
+            return False
+        engines = self.backend.children
+        runs = any(one.processes for one in engines) if engines else self.started
+        return self.trouble is None or runs
+
+    @property
+    def loads(self) -> bool:
+        """True while it starts."""
+        return self._starting is not None and not self._starting.done()
+
+    @property
+    def has_room(self) -> bool:
+        """True while a request would not wait in the queue."""
+        return not self.queues or self.queues[0].has_room
+
+    async def start(self) -> None:
+        """Start the backend: a first start goes on, whoever waits for it leaves, and is known to be over. Errors as the backend."""
+        if self.started:
+            return await self.backend.start()
+        if self._starting is None or self._starting.done():
+            self._starting, self.began_at = apart(self._start()), time.time()
+        await shared(self._starting)
+
+    async def _start(self) -> None:
+        await self.backend.start()
+        self.started, self.trouble = True, None
+
+    async def aclose(self) -> None:
+        """Stop the backend, also one that is being started."""
+        starting, self._starting, self.started = self._starting, None, False
+        if starting is not None:
+            starting.cancel()
+            await asyncio.wait({starting})
+        await self.backend.aclose()
+
+    def enter(self) -> Backend | QueuedBackend:
+        """Take in a request until its `release`; returns the started backend, behind its queues, if it has places."""
+        self.outstanding += 1
+        self.served += 1
+        if self._entered is not None and self._can is self.backend.capabilities:
+            return self._entered
+        self._can = self.backend.capabilities
+        self._entered = self._behind_queues(self._can)
+        return self._entered
+
+    def _behind_queues(self, can: Capabilities) -> Backend | QueuedBackend:
+        """The backend behind queues with as many places as it has now, if it has any."""
+        most = self._settings.max_in_flight
+        places = most or can.max_in_flight or can.slots
+        if places is None:
+            return self.backend
+        if self._queued is None:
+            # slots are for answers: vectors are made beside them
+            beside = most is None and can.max_in_flight is None
+            self.queues = tuple(FairQueue(places, self._settings) for _ in range(1 + beside))
+            self._queued = QueuedBackend(self.backend, *self.queues)
+        for queue in self.queues:
+            queue.places = places
+        return self._queued
+
+    def release(self, requests: int = 1) -> None:
+        """Requests have left it; it is closed with the last one, where it is leaving."""
+        self.outstanding -= requests
+        if self.leaving and not self.outstanding:
+            self.closing = apart(self.aclose())
+
+
+class Pool:
+    """
+    The backends of one model.
+
+    Args:
+        name: The model's name, for logs and errors.
+        members: Its backends, not yet started.
+        has_fallback: Another model answers when none of them can.
+
+    Attributes:
+        members: Those that are in it now.
+        has_fallback: As given, until `falls_back`.
+        retries: How many failures are tried again.
+        callers: Who has sent requests, the first two.
+    """
+
+    def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
+        self.members = tuple(members)
+        self._name = name
+        self.has_fallback = has_fallback
+        self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
+        self.callers: set[str] = set()
+        self.retries = RetryBudgets()
+        self._affinity: Affinity[Member] = Affinity()
+        self._looks: dict[Member, asyncio.Task[None]] = {}
+        self._work = Tasks()
+        self._leaving: list[Member] = []
+
+    @property
+    def queues(self) -> list[FairQueue]:
+        """The queues of all backends, also of those that leave."""
+        return [queue for one in (*self.members, *self._leaving) for queue in one.queues]
+
+    @property
+    def spares(self) -> bool:
+        """True if another backend, or a fallback, may answer instead of the first."""
+        return self.has_fallback or len(self.members) != 1
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The merged capabilities of the backends, of which each request gets one that fits it; empty without a backend."""
+        members = self.members
+        if len(members) == 1:
+            return members[0].backend.capabilities
+        every = [member.backend.capabilities for member in members]
+        return every[0] if every and alike(every) else together(every)
+
+    def add(self, member: Member) -> None:
+        """Take a backend in; the first request that it gets starts it, where nothing has."""
+        # it shall have its share from now on, and not all until it has caught up
+        member.served = min((one.served for one in self.members), default=0)
+        self.members += (member,)
+        self._look_after_all()
+
+    def falls_back(self, has_fallback: bool) -> None:
+        """Another model answers from now on when none of the backends can, or does no more."""
+        self.has_fallback = has_fallback
+        self._look_after_all()
+
+    def remove(self, member: Member) -> None:
+        """Send a backend no more requests, and close it once those that it has have ended."""
+        self.members = tuple(one for one in self.members if one is not member)
+        if (look := self._looks.pop(member, None)) is not None:
+            look.cancel()
+        self._leaving = [one for one in self._leaving if not (one.closing and one.closing.done())]
+        self._leaving.append(member)
+        member.leaving = True
+        member.release(0)
+
+    def unable(self, judge: Callable[[Capabilities], object]) -> set[Member]:
+        """
+        The backends that cannot do what a request asks for. None, where all can do the same, or nobody can: any of them says why.
+
+        Args:
+            judge: Raises an error of ours for what the request asks of such a backend in vain.
+        """
+        if alike([member.backend.capabilities for member in self.members]):
+            return set()
+        able = {one for one in self.members if can(one.backend.capabilities, judge)}
+        return {*self.members} - able if able else set()
+
+    async def start(self, tell: bool = True) -> list[UnilectError]:
+        """
+        Start every backend.
+
+        Args:
+            tell: The log says why one could not be started; false where the caller does.
+
+        Returns:
+            Why some could not be started; they are looked after.
+        """
+        members, errors = self.members, list[UnilectError]()
+        starts = (member.start() for member in members)
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        for member, result in zip(members, results, strict=True):
+            if isinstance(result, UnilectError):
+                if not tell:
+                    member.told_at_s = self._now_s()
+                self.record_result(member, result)
+                if not member.leaving:
+                    errors.append(result)
+            elif isinstance(result, BaseException):
+                raise result
+        return errors
+
+    def meets(self, caller: str) -> None:
+        """A request of a caller has come: whether there are several decides for whom failures count."""
+        if caller and len(self.callers) < 2:
+            self.callers.add(caller)
+
+    def choose(self, asked: Asked) -> Member | None:
+        """The backend for a request; None where there is none that was not tried and is worth asking."""
+        if len(self.members) == 1 and not asked.falls_back:
+            return None if self.members[0] in asked.tried else self.members[0]
+        free = self._free(asked, asked.tried)
+        if not free or len(self.members) == 1:
+            return free[0] if free else None
+        beginnings = digests(asked.request)
+        known = self._affinity.find(beginnings)
+        least = min(member.outstanding for member in free)
+        idlest = [one for one in free if one.outstanding <= _EQUAL_FACTOR * least]
+        member = min(idlest, key=lambda one: one.served)
+        if known in free and known.outstanding <= _SLACK + _SLACK_FACTOR * least:
+            member = known
+        self._affinity.note(beginnings, member)
+        return member
+
+    def _free(self, asked: Asked, tried: Collection[Member]) -> list[Member]:
+        """The backends that are worth asking; where none is, and nobody else answers, those that fail but can be reached."""
+        now_s = asyncio.get_running_loop().time()
+        rest = [member for member in self.members if member not in tried]
+        free = [member for member in rest if member.breaker.allows(now_s)]
+        if free or asked.falls_back:
+            # an engine that died comes back by itself, which may take as long as its model takes to load
+            return [member for member in free if not member.is_coming_back] or free
+        return [
+            member
+            for member in rest
+            if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
+        ]
+
+    def has_room(self, asked: Asked, tried: Collection[Member]) -> bool:
+        """True if a backend that was not tried, and is worth asking, would take a request at once."""
+        free = self._free(asked, tried)
+        return any(one.has_room and not one.is_coming_back for one in free)
+
+    def none_left(self, last: UnilectError | None = None) -> UnilectError:
+        """
+        The error for a request that no backend can take now.
+
+        Args:
+            last: Why the last one that was tried could not; of a single backend this is the error.
+        """
+        if len(self.members) == 1 and last is not None:
+            return last
+        now_s = asyncio.get_running_loop().time()
+        out = [f"{one.source}: {one.trouble.reason}" for one in self.members if one.trouble]
+        told = None if last is not None else "; ".join(out[:_MOST_TOLD]) or None
+        rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
+        return BackendUnavailable(
+            f"No backend of the model `{self._name}` (it has {len(self.members)}) can take the request now. Try again, or ask "
+            "the operator.",
+            retry_after_s=max(1.0, rest_s),
+            reason=told if last is None else last.for_operator,
+            logged=None if last is None else last.for_log,
+        )
+
+    def record_result(
+        self, member: Member, error: UnilectError | None, asked: Asked | None = None
+    ) -> None:
+        """
+        Take note of how a request ended, or an attempt to start the backend.
+
+        Args:
+            asked: The request; None for an attempt to start the backend.
+        """
+        if member not in self.members:
+            return
+        was_out = member.breaker.open
+        if error is None:
+            if self._suspects and asked is not None and len(asked.tried) > 1:
+                self._blame_others(asked)
+            member.breaker.close()
+            if member.trouble is not None:
+                member.trouble = None
+            if was_out:
+                log.warning("%s: %s is back", self._name, member.source)
+            return
+        error.reword(member.secrets.removed_from)
+        member.failures += is_failure(error)
+        if self._is_to_blame(member, error, asked):
+            # a digest costs a pass over the request, and what is no failure counts for nobody
+            whose = self._whose(asked) if error.status >= 502 else None
+            member.breaker.record_result(error, self._now_s(), whose)
+        self._tell(member, error, was_out, asked is None or is_failure(error))
+
+    def _tell(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
+        """Tell the log once that a backend is out, or fails; and look after one that is out."""
+        about = in_hand().request_id
+        # what a server says of a request it may repeat; of a request that is refused its client is told
+        words = error.for_log if about else error.for_operator
+        words = words if fails else f"{type(error).__name__}, {error.status}"
+        words = words.removeprefix(f"{self._name}: ")
+        if fails or member.breaker.open:
+            now = time.time()
+            member.trouble = Trouble(words, member.trouble.since if member.trouble else now, now)
+        told = words + (f" ({about})" if about else "")
+        if member.breaker.open and not was_out:
+            log.warning("%s: %s is out: %s", self._name, member.source, told)
+        elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:
+            log.warning("%s: %s fails: %s", self._name, member.source, told)
+        else:
+            log.debug("%s: %s: %s", self._name, member.source, told)
+        if fails:
+            member.told_at_s = max(member.told_at_s, self._now_s())
+        self._look_after(member)
+
+    def _look_after_all(self) -> None:
+        """Look after what is out already, since others can be asked now."""
+        for member in self.members:
+            self._look_after(member)
+
+    def _look_after(self, member: Member) -> None:
+        """Look at a backend from time to time that is out, and that others can be asked instead of."""
+        if member.breaker.open and self.spares and member not in self._looks:
+            self._looks[member] = self._work.start("a look", self._look(member))
+
+    def look_at_all(self) -> None:
+        """Look at the servers that are out, also where nobody else can be asked: nothing may be sent here before one is well again."""
+        for member in self.members:
+            if not (member.works or member in self._looks or member.backend.children):
+                self._looks[member] = self._work.start("a look", self._look(member))
+
+    def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
+        """
+        Return True if a failure is the backend's, as far as is known.
+
+        It is not where another backend has failed on the same request too, and not yet where another one may still answer it.
+        """
+        if asked is None or not is_failure(error) or isinstance(error, BackendUnreachable):
+            return True
+        if asked.request is None:
+            return False  # a text that cannot be counted
+        if isinstance(error, BackendTimeout) or asked.begun or len(self.members) == 1:
+            return True
+        digest = asked.digest
+        failed = self._suspects.setdefault(digest, {})
+        failed[member] = error.alone()
+        self._suspects.move_to_end(digest)
+        if len(self._suspects) > _SUSPECTS:
+            self._suspects.popitem(last=False)
+        return len(failed) == 1 and not self._free(asked, asked.tried)
+
+    def _blame_others(self, asked: Asked) -> None:
+        """A request was answered here: where it has failed before, that was no fault of its own."""
+        digest = asked.digest
+        for member, error in self._suspects.pop(digest, {}).items():
+            was_out = member.breaker.open
+            member.breaker.record_result(error, self._now_s(), digest)
+            self._tell(member, error, was_out)
+
+    def _whose(self, asked: Asked | None) -> Hashable:
+        """To whom failures are counted once: to the caller, where there are several, else to the request."""
+        if asked is None or asked.request is None:
+            return None
+        caller = in_hand().caller
+        return caller if caller and len(self.callers) > 1 else asked.digest
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def aclose(self) -> None:
+        """Stop all backends. What is known of them is forgotten: nobody would find out that one is well again."""
+        self._looks.clear()
+        await self._work.aclose()
+        for member in self.members:
+            member.breaker.close()
+            member.trouble = member.next_look_at = None
+        for queue in self.queues:
+            queue.dismiss()
+        await asyncio.gather(*(member.aclose() for member in (*self.members, *self._leaving)))
+
+    async def _look(self, member: Member) -> None:
+        """Look after a backend until it is well again."""
+        pause_s = FIRST_LOOK_S
+        while not member.works:
+            member.next_look_at = self._now_s() + pause_s
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, MAX_LOOK_S)
+            try:
+                # it has a deadline of its own: a model may take long to load
+                await member.start()
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    await member.backend.check()
+            except (UnilectError, TimeoutError):
+                continue
+            except Exception:
+                log.exception("%s: the probe of %s failed", self._name, member.source)
+                continue  # the last look would leave it out for good
+            self.record_result(member, None)
+        member.next_look_at = None
+        self._looks.pop(member, None)

@@ -1,0 +1,1 @@
+"""Decoders of what servers and children send, shared by engines and upstreams."""

@@ -1,0 +1,83 @@
+"""
+OpenAI's non-streaming answers: a body in, events out.
+
+A non-streaming answer is converted into one equivalent chunk, which is decoded like any other. So normalization is in one
+place, and streaming and non-streaming answers cannot differ. One without anything unusual is decoded as the chunk that it is.
+
+Source: https://platform.openai.com/docs/api-reference/chat/object
+"""
+
+from typing import Any
+
+import msgspec
+
+from unilect.core.errors import BackendError
+from unilect.core.events import Event
+from unilect.http.sse import FrameReader
+from unilect.wire.chunks import DONE, ChunkDecoder
+from unilect.wire.normalize import plain_json
+
+
+def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
+    """
+    The events of a non-streaming answer.
+
+    Args:
+        choices: The number of requested choices.
+
+    Raises:
+        UnilectError: The body is an error, in spite of its status, or not an answer.
+    """
+    decoder = ChunkDecoder(True, choices)
+    events: list[Event] = []
+    if decoder.decode_whole(body, events):
+        return events + decoder.end()
+    if body.lstrip().startswith(b"data:"):  # some servers know nothing but streams
+        reader = FrameReader()
+        decoder.decode(reader.feed(body) + reader.end(), events)
+        return events + decoder.end()
+    try:
+        answer = plain_json(body)
+    except BackendError as error:
+        raise BackendError(
+            "The model's server sent an answer that is not JSON. Try again, or ask its operator."
+        ) from error
+    decoder.decode([msgspec.json.encode(_chunk(answer)), DONE], events)
+    if not isinstance(answer, dict) or answer.get("choices") is None:  # and no error either
+        raise BackendError(
+            "The model's server sent an answer without choices. Try again, or ask its operator."
+        )
+    return events + decoder.end()
+
+
+def _chunk(answer: Any) -> Any:
+    """The chunk that is equivalent to an answer; any other value is unchanged, and the decoder refuses it."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
+        return answer
+    choices = [_with_delta(choice, number) for number, choice in enumerate(answer["choices"])]
+    return _drop_nulls(answer) | {"choices": choices}
+
+
+def _with_delta(choice: Any, number: int) -> Any:
+    """A choice with its message as a delta. Choices and calls without an index are numbered in order."""
+    if not isinstance(choice, dict):
+        return choice
+    choice = {"index": number} | _drop_nulls(choice)
+    message = choice.pop("message", None)
+    if isinstance(message, dict):
+        message = _drop_nulls(message)
+        if message.get("content") == "":  # in a stream it would not have come at all
+            del message["content"]
+        if isinstance(calls := message.get("tool_calls"), list):
+            message["tool_calls"] = [
+                {"index": n} | call if isinstance(call, dict) else call
+                for n, call in enumerate(calls)
+            ]
+    if message is not None:
+        choice["delta"] = message
+    return choice
+
+
+def _drop_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are not null: servers send a `null` for many fields that they do not use."""
+    return {name: value for name, value in fields.items() if value is not None}
