@@ -29,10 +29,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import gateway
 import processes
 import report
-
-import gateway
 
 PROMPT = gateway.MESSAGES[1]["content"]
 SYSTEM = gateway.MESSAGES[0]["content"]

@@ -28,10 +28,10 @@ from operator import truediv
 from pathlib import Path
 from statistics import median
 
+import gateway
 import processes
 import report
 
-import gateway
 from unilect.auth.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.records import Key

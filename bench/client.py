@@ -19,10 +19,10 @@ from contextlib import ExitStack, aclosing
 from statistics import median
 
 import aiohttp
+import gateway
 import report
 import uvloop
 
-import gateway
 from unilect.http.client import HttpServer
 
 AT_ONCE = 16

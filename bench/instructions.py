@@ -23,10 +23,10 @@ from pathlib import Path
 
 import aiohttp
 import books
+import gateway
 import processes
 import report
 
-import gateway
 from unilect.auth.secret import new_secret
 
 CLIENTS, WARM_UP = 32, 320

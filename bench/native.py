@@ -19,12 +19,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+import gateway
 import mock_openai
 import processes
 import report
 import uvloop
-
-import gateway
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -18,10 +18,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import gateway
 import processes
 import report
-
-import gateway
 
 MOCK = {"CHUNKS": "200", "DELAY_S": "0.02"}
 NAMES = ("unilect, reuse", "unilect, reuse (before)", "bare aiohttp, reuse")

@@ -15,7 +15,7 @@ from support.backends.engine import SOURCES, THOROUGH
 from support.servers.postgresql import POSTGRESQL, PostgreSQL, postgresql
 from support.servers.redis_server import RedisServer, redis_server
 from support.servers.serving import KEY, Server, serve
-from unilect.runtime.context import IN_HAND
+from unilect.runtime.context import CURRENT_REQUEST
 
 #: How many modules the account of a whole run names.
 LONGEST = 25
@@ -93,7 +93,7 @@ def same_numbers() -> None:
 @pytest.fixture(autouse=True)
 def nothing_in_hand() -> None:
     """A test that answers a request in its own task leaves none to those after it."""
-    IN_HAND.set(None)
+    CURRENT_REQUEST.set(None)
 
 
 @pytest.fixture(autouse=True)

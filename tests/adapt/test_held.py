@@ -3,13 +3,13 @@
 from unilect.accounting.metrics import Metrics
 from unilect.adapt.held import Held
 from unilect.core.events import Finish, Progress, TextDelta, Usage
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 
 
 def test_answers_that_are_held() -> None:
     """Held answers count as they are made, as their backend says in the end; one that is told counts as it is told, beside those before."""
     meter = Metrics().start("m", "chat")
-    IN_HAND.set(Context(meter=meter))
+    CURRENT_REQUEST.set(Context(meter=meter))
     first = Held()
     first.see([Progress(1, 10)])
     first.see([Progress(10, 10), TextDelta("a"), TextDelta("b")])
@@ -32,7 +32,7 @@ def test_answers_that_are_held() -> None:
 
 def test_nobody_measures() -> None:
     """Where nothing measures a request nothing is counted."""
-    IN_HAND.set(None)
+    CURRENT_REQUEST.set(None)
     held = Held()
     held.see([TextDelta("a"), Usage(1, 1)])
     held.release()

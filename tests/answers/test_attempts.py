@@ -18,7 +18,7 @@ from unilect.core.errors import (
 )
 from unilect.core.events import TextDelta
 from unilect.models.registry import Model
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.pool import Member
 
 
@@ -238,7 +238,7 @@ async def test_a_fallback_that_is_drained(ends: bool) -> None:
 @pytest.mark.parametrize("may_use", [{"first"}, {"first", "third"}, None])
 async def test_a_fallback_that_the_key_may_not_use(may_use: set[str] | None) -> None:
     """A fallback that the caller's key may not use is left out: the next one that it may use answers, else the error is that of the model."""
-    IN_HAND.set(Context(models=None if may_use is None else frozenset(may_use)))
+    CURRENT_REQUEST.set(Context(models=None if may_use is None else frozenset(may_use)))
     first, second, third = Scripted(BackendUnavailable("It is gone.")), Scripted(), Scripted()
     models = {
         "first": model_of(first, name="first", fallback="second"),
@@ -262,7 +262,7 @@ async def test_a_fallback_that_the_key_may_not_use(may_use: set[str] | None) -> 
 @pytest.mark.parametrize("other", [None, "second"])
 async def test_a_backend_that_is_out_and_no_fallback_for_the_request(other: str | None) -> None:
     """The only backend of a model is asked, though it cannot be reached, by a request that the model's fallback may not answer."""
-    IN_HAND.set(Context(models=frozenset({"first"})))
+    CURRENT_REQUEST.set(Context(models=frozenset({"first"})))
     only, models = Scripted(), {"second": model_of(Scripted(), name="second")}
     model = model_of(only, name="first", fallback="second")
     model.record_result(model.pool.members[0], BackendUnreachable("It is gone."))

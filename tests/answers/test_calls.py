@@ -12,7 +12,7 @@ from unilect.core.errors import RateLimited, UnilectError
 from unilect.core.requests import ChatRequest, Message
 from unilect.limits.limiter import LimitBook
 from unilect.models.registry import Model, Registry
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.testing.echo import Echo
 
 CHAT = ChatRequest(messages=[Message("user", "Hi")])
@@ -22,7 +22,7 @@ def limited(**limits: int) -> Service:
     """A service of `m` with limits of each caller, one of whom has sent the request in hand."""
     registry = Registry([Model("m", Echo())])
     book = LimitBook(Config(limits=LimitsConfig(**limits)), Measures(registry))
-    IN_HAND.set(Context(caller="one"))
+    CURRENT_REQUEST.set(Context(caller="one"))
     return Service(registry, Accounts(Metrics(), (book,)))
 
 

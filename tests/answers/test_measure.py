@@ -30,7 +30,7 @@ from unilect.families import FAMILIES
 from unilect.limits.claims import Size
 from unilect.models import sources
 from unilect.models.registry import Model, Registry
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo, Options
 
@@ -101,7 +101,7 @@ def test_rooms() -> None:
     short = Model("m", [Member(Echo(Options(context=100)))], fallback="other")
     size = Measures(Registry([short, long])).size("m", chat())
     assert (9000, True) == (size.room, size.knows_room)
-    IN_HAND.set(Context(models=frozenset({"m"})))
+    CURRENT_REQUEST.set(Context(models=frozenset({"m"})))
     assert 100 == Measures(Registry([short, long])).size("m", chat()).room
     unknown = measures(Echo()).size("m", chat())
     assert (16_384, False) == (unknown.room, unknown.knows_room)

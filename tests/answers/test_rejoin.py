@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from unilect.answers.rejoin import Answer, Bounds, Rejoin, State
 from unilect.core.errors import BackendError, RequestCancelled
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 
 SOON_S = 0.01
 LATE_S = 600.0
@@ -346,7 +346,7 @@ async def test_who_makes_it_waits_for_the_reader() -> None:
     server, steps = Server(), list[str]()
 
     async def make(answer: Answer) -> None:
-        IN_HAND.set(answer.context)
+        CURRENT_REQUEST.set(answer.context)
         for step in ("first", "second", "third"):
             answer.write(step.encode())
             await answer.drain()

@@ -29,7 +29,7 @@ from unilect.core.events import (
     fold,
 )
 from unilect.core.requests import ChatRequest, CompletionRequest, FunctionDefinition, Message, Tool
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 
 LOST = BackendError("It broke.")
 TEXT = Capabilities(passes_unknown=True, continues=True, resumes="text")
@@ -292,7 +292,7 @@ async def test_what_the_second_server_says_of_its_part() -> None:
     context = Context(request_id="r")
     context.meter = Metrics().start("m", "chat")
     context.meter.see([Progress(57, 57)])
-    IN_HAND.set(context)
+    CURRENT_REQUEST.set(context)
     end = Finish("stop", extra=Extra(native={"tokens_evaluated": 9}))
     used = Usage(61, 2, cached_tokens=60)
 

@@ -40,7 +40,7 @@ from unilect.core.requests import EmbeddingRequest
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.http.client import HttpServer
 from unilect.models.registry import Model, Registry
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.breaker import FAILURES
 from unilect.scheduling.pool import Member
 from unilect.testing.echo import Echo
@@ -281,7 +281,7 @@ async def test_optional_parameters(demo: GgufEngine) -> None:
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 async def test_a_limit_that_a_server_has_no_room_for(name: str) -> None:
     """A limit that an upstream refuses, since its prompt leaves less room, is lowered to that, and named as the client named it."""
-    IN_HAND.set(Context())
+    CURRENT_REQUEST.set(Context())
     async with scripted(small(4096, 1000)) as server:
         service = service_of(OpenAIUpstream(HttpServer(server.url), "theirs"))
         run = service.run(chat(**{name: 4000}))
@@ -539,7 +539,7 @@ async def test_names_of_other_models() -> None:
     models = [Model("first", Echo(), aliases=["al"]), Model("mine", Echo())]
     service = Service(Registry(models), Accounts(Metrics()))
     lenient = Service(service.registry, Accounts(Metrics()), unknown_model="default")
-    IN_HAND.set(Context(models=frozenset({"mine"})))
+    CURRENT_REQUEST.set(Context(models=frozenset({"mine"})))
     told = []
     for one, name in ((service, "nosuch"), (service, "al"), (service, None), (lenient, "nosuch")):
         with pytest.raises((ModelNotFound, PermissionDenied)) as raised:

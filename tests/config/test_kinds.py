@@ -122,7 +122,10 @@ def test_the_table_is_true(kind: str) -> None:
     """A backend reads the options that are for its kind, and no others."""
     rooms = "engines" if kind in ENGINES else "upstreams"
     folder = Path(unilect.__file__).parent / rooms / {"hf": "transformers"}.get(kind, kind)
-    files = [folder / f"{name}.py" for name in ("engine", "backend", "_settings", "settings", "_memory", "model/folder")]
+    files = [
+        folder / f"{name}.py"
+        for name in ("engine", "backend", "_settings", "settings", "_memory", "model/folder")
+    ]
     code = "".join(file.read_text() for file in files if file.exists())
     for call, reads in READ_BY.items():
         code = code.replace(call, reads)

@@ -6,23 +6,23 @@ from contextlib import suppress
 import pytest
 
 from unilect.core.errors import BackendUnavailable, UnilectError
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.runtime.tasks import Tasks, apart, close_each, shared
 
 
 async def caller() -> Context | None:
     """Whose request this is."""
-    return IN_HAND.get()
+    return CURRENT_REQUEST.get()
 
 
 async def test_work_that_outlives_a_request() -> None:
     """What a request has caused, and does not belong to it, knows nothing of it; a task of its own does."""
     mine = Context(request_id="req-1", caller="me")
-    token = IN_HAND.set(mine)
+    token = CURRENT_REQUEST.set(mine)
     try:
         assert [mine, None] == [await asyncio.create_task(caller()), await apart(caller())]
     finally:
-        IN_HAND.reset(token)
+        CURRENT_REQUEST.reset(token)
 
 
 async def test_ends_that_fail() -> None:

@@ -26,7 +26,7 @@ from unilect.core.errors import (
 from unilect.core.events import Finish, Progress, Tally, TextDelta, Usage
 from unilect.core.ranking import RerankRequest
 from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from unilect.runtime.context import BATCH, IN_HAND, Context
+from unilect.runtime.context import BATCH, CURRENT_REQUEST, Context
 from unilect.scheduling.fair_queue import FairQueue, Parts, QueuedBackend, QueueSettings, cost_of
 from unilect.testing.echo import Echo
 
@@ -150,7 +150,7 @@ async def test_batch_requests_go_last() -> None:
         exchange.close()
 
     async def ask(priority: int, text: str) -> None:
-        IN_HAND.set(Context(priority=priority))
+        CURRENT_REQUEST.set(Context(priority=priority))
         await answer(backend.generate(chat(text)))
 
     async with scripted(script) as server:
@@ -197,7 +197,7 @@ class Client:
     async def _ask(self, priority: int) -> Any:
         context = Context(caller=self.caller, priority=priority)
         self.contexts.append(context)
-        IN_HAND.set(context)
+        CURRENT_REQUEST.set(context)
         return await self.enter()
 
     @property

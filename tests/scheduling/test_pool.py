@@ -44,7 +44,7 @@ from unilect.core.events import Finish, TextDelta, Usage, fold
 from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.dialects.openai import chat as openai_chat
 from unilect.models.registry import Model, Registry
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.runtime.redact import Secrets
 from unilect.scheduling import pool
 from unilect.scheduling.asked import Asked
@@ -223,11 +223,11 @@ async def test_one_callers_failures_count_once(monkeypatch: pytest.MonkeyPatch) 
     async with farm(poisoned, fallback=GOOD) as site:
         (member,) = site.members
         for number in range(50):
-            IN_HAND.set(Context(request_id="req", caller="key-a" if number else "key-b"))
+            CURRENT_REQUEST.set(Context(request_id="req", caller="key-a" if number else "key-b"))
             assert "Hello" == await site.says(f"poison {number}")
         assert not member.breaker.open
         for number in range(5):
-            IN_HAND.set(Context(request_id="req", caller=f"key-{number}"))
+            CURRENT_REQUEST.set(Context(request_id="req", caller=f"key-{number}"))
             await site.says(f"poison {number}")
         assert member.breaker.open
 
@@ -237,7 +237,7 @@ async def test_a_backend_that_fails_where_another_answers_is_out(
 ) -> None:
     """A backend on which requests fail that another one answers gets no more of them, though they are all one caller's."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
-    IN_HAND.set(Context(request_id="req", caller="key-a"))
+    CURRENT_REQUEST.set(Context(request_id="req", caller="key-a"))
     async with farm(says(answer(b"no", "500 Oops")), GOOD) as site:
         for number in range(30):
             assert "Hello" == await site.says(f"{number}")
@@ -280,7 +280,7 @@ async def test_connections_that_end_before_an_answer(monkeypatch: pytest.MonkeyP
 async def test_failures_of_one_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is one caller, or nobody has a key, failures of one prompt count once, and those of five prompts close a backend."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
-    IN_HAND.set(Context(request_id="req", caller="anonymous"))
+    CURRENT_REQUEST.set(Context(request_id="req", caller="anonymous"))
     async with farm(poisoned, fallback=GOOD) as site:
         (member,) = site.members
         for _ in range(50):
@@ -296,7 +296,7 @@ async def test_why_a_backend_is_out_is_told_once(
 ) -> None:
     """The log says once why a backend cannot be reached or fails, with the request's id and without credentials."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
-    IN_HAND.set(Context(request_id="req_7"))
+    CURRENT_REQUEST.set(Context(request_id="req_7"))
     key = "sk-very-secret-key"
     told = msgspec.json.encode({"error": {"message": f"out of memory for {key}\n\x1b[31m"}})
     async with farm(says(answer(told, "500 Oops")), GOOD) as site:
@@ -948,10 +948,10 @@ async def test_no_backend_after_the_deadline() -> None:
     """A request whose deadline has passed is sent to no backend, nor to a further one after a failure."""
     late = asyncio.get_running_loop().time()
     async with farm(GOOD) as site:
-        IN_HAND.set(Context(deadline=late))
+        CURRENT_REQUEST.set(Context(deadline=late))
         with pytest.raises(BackendTimeout, match="deadline"):
             await site.says()
-        IN_HAND.set(Context(deadline=late + 3600))
+        CURRENT_REQUEST.set(Context(deadline=late + 3600))
         assert "Hello" == await site.says()
         assert [1] == site.asked
 

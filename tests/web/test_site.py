@@ -8,7 +8,7 @@ from unilect.accounting.metrics import Metrics
 from unilect.answers.service import Service
 from unilect.core.events import Fold
 from unilect.models.registry import Model, Registry
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.testing.echo import Echo
 from unilect.web.site import Site
 
@@ -19,7 +19,7 @@ async def test_background_work_of_a_dialect() -> None:
     answered, said = asyncio.Event(), Fold()
 
     async def batch() -> None:
-        IN_HAND.set(Context(endpoint="batches", priority=-1))
+        CURRENT_REQUEST.set(Context(endpoint="batches", priority=-1))
         async for events in site.service.run(chat("Hello", model="m")).batches():
             said.add(events)
         answered.set()

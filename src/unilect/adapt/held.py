@@ -4,14 +4,14 @@ leaves, or as none of them is valid.
 """
 
 from unilect.core.events import Event, Tally
-from unilect.runtime.context import Measured, in_hand
+from unilect.runtime.context import Measured, current_request
 
 
 class Held:
     """One answer, or several that are made at once."""
 
     def __init__(self) -> None:
-        self._meter = in_hand().meter
+        self._meter = current_request().meter
         self._tally = Tally()
         self._prompt = self._completion = 0
 

@@ -32,7 +32,7 @@ from unilect.core.errors import (
 )
 from unilect.core.requests import Request
 from unilect.models.registry import Model
-from unilect.runtime.context import Attempt, in_hand
+from unilect.runtime.context import Attempt, current_request
 from unilect.scheduling.asked import Asked
 from unilect.scheduling.breaker import is_failure
 from unilect.scheduling.pool import Member
@@ -128,7 +128,7 @@ class Attempts(Generic[FittedT]):
         self._deaths = _NO_DEATHS
         self._leases = 0
         self._answered = False
-        self._context = in_hand()
+        self._context = current_request()
         # where there is nobody else to ask, no retry is counted
         self._retries = self._make_retries() if model.pool.spares else None
 

@@ -26,7 +26,7 @@ from unilect.core.errors import (
 )
 from unilect.core.requests import Call, ChatRequest
 from unilect.models.registry import Model, Registry
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 
 _Value = TypeVar("_Value")
 
@@ -141,7 +141,7 @@ class Calls:
 
     def find_model(self, name: str | None) -> Model:
         """The model of a name, or the default one for none. Raises as `model`, whatever this listener takes."""
-        found, context = self.registry.get(name), in_hand()
+        found, context = self.registry.get(name), current_request()
         if not context.may_use(found.name):
             asked = "the default model" if name is None else f"`{name[:100]}`"
             allowed = listed(sorted(context.models or ()))
@@ -152,7 +152,7 @@ class Calls:
     @property
     def models(self) -> list[Model]:
         """The models that the caller may use."""
-        context = in_hand()
+        context = current_request()
         return [one for one in self.registry.models.values() if context.may_use(one.name)]
 
     async def call(
@@ -174,7 +174,7 @@ class Calls:
             UnilectError: No such model, or no backend of it can be started; the caller's limits; and whatever `ask` raises.
         """
         self._check_ready()
-        model, context = self.model(name), in_hand()
+        model, context = self.model(name), current_request()
         context.price = model.price
         account = self.accounts.open(context, model.name, Call(counts=counts))
         return await self._ask(account, model, ask)
@@ -187,7 +187,7 @@ class Calls:
         Raises:
             UnilectError: No such model, or its server cannot be asked.
         """
-        model, context = self.model(name), in_hand()
+        model, context = self.model(name), current_request()
         if not model.required:
             self._check_ready()
             meter = self.accounts.metrics.start(model.name, context.endpoint)
@@ -202,7 +202,7 @@ class Calls:
         ask: Callable[[Model, Backend], Awaitable[_Value]],
     ) -> _Value:
         """Ask a started backend of a model; errors as `call`."""
-        context = in_hand()
+        context = current_request()
         async with account:
             with Attempts(model, any_backend) as attempts:
                 async for lease in attempts:

@@ -27,7 +27,7 @@ from unilect.core.requests import (
 )
 from unilect.limits.claims import Size
 from unilect.models.registry import Model, Registry
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.tools.forced import must_call
 
 _TEMPLATE_TOKENS, _MESSAGE_TOKENS, _PAIR_TOKENS = 128, 16, 8
@@ -100,7 +100,9 @@ class Measures:
             while model is not None and model not in chain:
                 chain.append(model)
                 model = self._registry.get(model.fallback) if model.fallback else None
-        return [model for model in chain if model is chain[0] or in_hand().may_use(model.name)]
+        return [
+            model for model in chain if model is chain[0] or current_request().may_use(model.name)
+        ]
 
     async def _count(self, model: Model, request: Request) -> int | None:
         """

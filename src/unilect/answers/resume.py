@@ -36,7 +36,7 @@ from unilect.core.events import (
     tells,
 )
 from unilect.core.requests import ANY_SEED, TextRequest
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 
 log = logging.getLogger("unilect")
 _RECENT = 128  # batches that are kept as they are; of older ones only what they say
@@ -212,7 +212,7 @@ class Continuation:
         """Return the part of the backend's answer that the client does not have."""
         if self.lost is None:
             return batches
-        about, why = in_hand().request_id, self.lost.for_log
+        about, why = current_request().request_id, self.lost.for_log
         log.info("an answer that was interrupted goes on (%s): %s", about, why)
         if self._seam is not None:
             return filter_continuation(batches, self._seam, self.lost)

@@ -26,7 +26,7 @@ from unilect.api.parameters.support import names
 from unilect.core.errors import UnilectError
 from unilect.core.events import Event, Finish, Opaque, Progress, TextDelta, ToolCallDelta, Usage
 from unilect.core.requests import ANY_SEED, CompletionRequest, Message, TextRequest
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 
 _LONGEST_WORD = 64
 #: What would be another answer if its beginning were a part of the prompt, or cannot be told of a beginning.
@@ -208,7 +208,7 @@ class Join:
         seam = self._seam
         given = seam.tokens - seam.again
         made = told.completion_tokens or self._tokens
-        meter = in_hand().meter
+        meter = current_request().meter
         known = 0 if meter is None else meter.usage.prompt_tokens
         # a text is not always read as the tokens that it was made of
         prompt = known or max(0, told.prompt_tokens - given)

@@ -39,7 +39,7 @@ from unilect.core.requests import (
 )
 from unilect.models.registry import Model, Registry
 from unilect.models.settings import Settings
-from unilect.runtime.context import BATCH, in_hand
+from unilect.runtime.context import BATCH, current_request
 from unilect.scheduling.fair_queue import QueuedBackend
 
 FLEX = "flex"  # the `service_tier` of who can wait
@@ -89,7 +89,7 @@ class Run:
             check_native=self._check_native,
             continuation=self._continuation,
         )
-        self._context = in_hand()
+        self._context = current_request()
         if request.service_tier == FLEX:
             self._context.priority = BATCH
         self._context.price = model.price
@@ -263,7 +263,7 @@ class Service(Calls):
         self._check_ready()
         model = self.model(request.model)
         # no fallback: its vectors and its scores differ
-        context = in_hand()
+        context = current_request()
         context.price = model.price
         fit = partial(adapt_inputs, request)
         async with self.accounts.open(context, model.name, request) as account:

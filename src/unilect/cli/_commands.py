@@ -22,7 +22,7 @@ from unilect.config.server import Config
 from unilect.core.errors import ConfigError
 from unilect.models import sources
 from unilect.models.registry import Registry
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.runtime.logs import escaped, json_line, log_to_stderr, sink_of
 from unilect.runtime.redact import redacted
 
@@ -292,7 +292,7 @@ def _rename(settings: Config, names: Sequence[str]) -> Config:
 
 
 def _log_to_stderr(settings: Config) -> None:
-    log_to_stderr(settings.log_level, settings.log_format, lambda: in_hand().request_id)
+    log_to_stderr(settings.log_level, settings.log_format, lambda: current_request().request_id)
     for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

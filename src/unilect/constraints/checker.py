@@ -20,7 +20,7 @@ from unilect.constraints.process import helper
 from unilect.constraints.process.lane import Lane
 from unilect.constraints.schema import Use
 from unilect.core.errors import InvalidRequest
-from unilect.runtime.context import whose
+from unilect.runtime.context import cache_owner
 from unilect.runtime.tasks import apart
 
 MAX_SCHEMA_BYTES = 256 * 1024
@@ -116,7 +116,7 @@ class Checker:
     async def _judge(self, job: str, arguments: dict[str, Any]) -> str | None:
         """The verdict on a finished answer; urgent, because the answer has already been generated."""
         try:
-            said = await self._do(job, arguments, whose(), urgent=True)
+            said = await self._do(job, arguments, cache_owner(), urgent=True)
         except ConstraintError as error:
             return str(error)
         return None if said is None else str(said)
@@ -128,14 +128,14 @@ class Checker:
         Raises:
             InvalidRequest: The constraint is refused.
         """
-        digest = hashlib.sha256(msgspec.json.encode([whose(), job, arguments])).digest()
+        digest = hashlib.sha256(msgspec.json.encode([cache_owner(), job, arguments])).digest()
         if digest in self._results:
             self._results.move_to_end(digest)
             result = self._results[digest]
         else:
             if digest not in self._running:
                 self._running[digest] = task = apart(
-                    self._work_out(digest, job, arguments, whose())
+                    self._work_out(digest, job, arguments, cache_owner())
                 )
                 task.add_done_callback(lambda _: self._running.pop(digest, None))
             result = await asyncio.shield(self._running[digest])

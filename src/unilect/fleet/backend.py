@@ -39,7 +39,7 @@ from unilect.core.requests import (
 from unilect.fleet import wire
 from unilect.fleet.files import Digests, absolute, named_by
 from unilect.fleet.link import Link, link_of
-from unilect.runtime.context import in_hand, whose
+from unilect.runtime.context import cache_owner, current_request
 from unilect.runtime.extras import install
 from unilect.runtime.tasks import apart, shared
 from unilect.wire import frames
@@ -264,9 +264,9 @@ class RayBackend(Backend):
         return config.start_timeout_s + config.queue_timeout_s + _TOLD_WITHIN_S
 
     def _asked(self, operation: str, given: Any, session: str = "") -> wire.Asked:
-        owner = "" if self._config.share_cache else whose()
+        owner = "" if self._config.share_cache else cache_owner()
         call = frames.Call(
-            operation, wire.given(given), owner=owner, request_id=in_hand().request_id
+            operation, wire.given(given), owner=owner, request_id=current_request().request_id
         )
         return wire.Asked("call", self._deployment.name, session, frames.raw(call))
 
@@ -277,7 +277,7 @@ def _session(request: TextRequest) -> str:
 
     So they come to the same replica, which has the conversation in its cache, through whichever gateway.
     """
-    hashed = hashlib.sha256(whose().encode())
+    hashed = hashlib.sha256(cache_owner().encode())
     if isinstance(request, ChatRequest):
         for message in request.messages:
             hashed.update(msgspec.msgpack.encode((message.role, message.content)))

@@ -49,7 +49,7 @@ from unilect.http.error_bodies import (
     too_many,
 )
 from unilect.http.reasons import of_answer
-from unilect.runtime.context import IN_HAND
+from unilect.runtime.context import CURRENT_REQUEST
 from unilect.runtime.redact import redacted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -224,7 +224,7 @@ class HttpServer:
     def _request(self, method: str, path: str, body: bytes) -> bytes:
         if self._query:
             path += ("&" if "?" in path else "?") + self._query
-        context = IN_HAND.get()
+        context = CURRENT_REQUEST.get()
         return b"%s %s HTTP/1.1\r\n%s%sContent-Length: %d\r\n\r\n%s" % (
             method.encode(),
             (self._path + path).encode(),

@@ -20,7 +20,7 @@ from unilect.config.model import Price
 from unilect.constraints.checker import Checker
 from unilect.core.errors import BackendUnavailable, ModelNotFound, UnilectError
 from unilect.models.settings import Settings, State, name_idle
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.runtime.tasks import apart
 from unilect.scheduling.asked import Asked
 from unilect.scheduling.fair_queue import Queue
@@ -254,13 +254,13 @@ class Model:
         """The settings for requests of the current caller. A request that has begun keeps them, whatever changes meanwhile."""
         defaults: Mapping[str, Any] = self.defaults
         if self.own_defaults:
-            defaults = {**defaults, **self.own_defaults.get(in_hand().caller, {})}
+            defaults = {**defaults, **self.own_defaults.get(current_request().caller, {})}
         return Settings(self.prepare, defaults, self.unsupported)
 
     def arrive(self) -> None:
         """A request has come: the backends are kept running until it has `left`."""
         self._in_use += 1
-        if (caller := in_hand().caller) not in self.pool.callers:
+        if (caller := current_request().caller) not in self.pool.callers:
             self.pool.meets(caller)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -457,7 +457,7 @@ class Registry:
             return next(iter(self.models.values()))
         model = self._by_name.get(name or "")
         if model is None:
-            names = ", ".join(islice(filter(in_hand().may_use, self.models), 20)) or "none"
+            names = ", ".join(islice(filter(current_request().may_use, self.models), 20)) or "none"
             raise ModelNotFound(
                 f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
                 param="model",

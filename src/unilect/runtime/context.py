@@ -1,5 +1,5 @@
 """
-The request in hand, for what lies too deep to be given it: who asks, whose failure it is, which request a line of the log is about,
+The current request, for what lies too deep to be given it: who asks, whose failure it is, which request a line of the log is about,
 and what the request's own line tells in the end.
 
 The guard makes a context for each request; whatever runs for that request, in its task or in one that it has started, finds it.
@@ -213,10 +213,10 @@ class Context(Struct, eq=False, kw_only=True):
 
 def ended_by(error: BaseException | None) -> BaseException | None:
     """
-    Return the reason why the request in hand ended: for a cancellation that `Context.end` has caused its reason, and the task may go on then; else
+    Return the reason why the current request ended: for a cancellation that `Context.end` has caused its reason, and the task may go on then; else
     the error itself, such as where the client has left, or the server cancels it.
     """
-    context = in_hand()
+    context = current_request()
     if context.ended is None or not isinstance(error, asyncio.CancelledError):
         return error
     return error if context.task is None or context.task.uncancel() else context.ended
@@ -224,18 +224,18 @@ def ended_by(error: BaseException | None) -> BaseException | None:
 
 #: The requests of a server that are being answered, by their ids, the oldest first.
 Requests = dict[str, Context]
-IN_HAND: ContextVar[Context | None] = ContextVar("in_hand", default=None)
+CURRENT_REQUEST: ContextVar[Context | None] = ContextVar("current_request", default=None)
 
 
-def in_hand() -> Context:
-    """The context of the request that this task answers; one that nobody reads outside of a request."""
-    return IN_HAND.get() or Context()
+def current_request() -> Context:
+    """Return the context of the request that this task answers; outside of a request an empty one."""
+    return CURRENT_REQUEST.get() or Context()
 
 
 #: The caller's name where no key is required.
 ANONYMOUS = "anonymous"
 
 
-def whose() -> str:
-    """The caller of the request in hand, as caches tell callers apart; all who need no key are one."""
-    return in_hand().caller or ANONYMOUS
+def cache_owner() -> str:
+    """Return the caller of the current request, as caches tell callers apart; all who need no key are one."""
+    return current_request().caller or ANONYMOUS

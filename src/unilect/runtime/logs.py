@@ -261,7 +261,7 @@ class SinkHandler(logging.Handler):
     Hands log records to a sink.
 
     Args:
-        about: The id of the request in hand, for records as JSON; empty where there is none.
+        about: The id of the current request, for records as JSON; empty where there is none.
     """
 
     def __init__(self, sink: LogSink, about: Callable[[], str] = str) -> None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from unilect.core.requests import ChatRequest, CompletionRequest, Request
-from unilect.runtime.context import whose
+from unilect.runtime.context import cache_owner
 
 MAX_KNOWN = 16_384
 BLOCK_CHARS = 256
@@ -65,7 +65,7 @@ def digests(request: Request | None) -> list[int]:
 
 def _of_turns(request: ChatRequest) -> list[int]:
     found: list[int] = []
-    last = hash((whose(), msgspec.json.encode(request.tools) if request.tools else b""))
+    last = hash((cache_owner(), msgspec.json.encode(request.tools) if request.tools else b""))
     for message in request.messages:
         content = message.content
         text = content if isinstance(content, str) else msgspec.json.encode(content)
@@ -76,7 +76,7 @@ def _of_turns(request: ChatRequest) -> list[int]:
 
 def _of_blocks(prompt: str | list[int]) -> list[int]:
     found: list[int] = []
-    last = hash(whose())
+    last = hash(cache_owner())
     for number in range(
         min(len(prompt) // BLOCK_CHARS, MAX_BLOCKS)
     ):  # whole ones: the last part grows

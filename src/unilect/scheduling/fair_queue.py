@@ -35,7 +35,7 @@ from unilect.core.requests import (
     Embeddings,
     TextRequest,
 )
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.scheduling.fair_order import Order, Ticket
 
 #: A token of an answer takes a step of its own, and those of a prompt are read together.
@@ -175,7 +175,7 @@ class FairQueue:
         return self._order.position(ticket, max(1, round(self._mean)))
 
     def enter_at_once(self) -> _Waiting | None:
-        """A place for the request in hand, as `enter` gives it; None where it has to wait, or to be refused."""
+        """A place for the current request, as `enter` gives it; None where it has to wait, or to be refused."""
         if not self.has_room:
             return None
         ticket = self._ticket()
@@ -184,11 +184,11 @@ class FairQueue:
         return ticket
 
     def _ticket(self) -> _Waiting:
-        context, now_s = in_hand(), time.monotonic()
+        context, now_s = current_request(), time.monotonic()
         return _Waiting(context.caller, now_s, context.priority < 0, queue=self, used=Tally(), began_s=now_s)  # fmt: skip
 
     async def enter_part(self, parts: Parts) -> _Waiting:
-        """A place for a part of the request in hand, as `enter` gives it; the first is admitted for all."""
+        """A place for a part of the current request, as `enter` gives it; the first is admitted for all."""
         async with parts.turn:
             ticket = await self.enter(parts)
             parts.begun, parts.aged = True, ticket.aged
@@ -196,7 +196,7 @@ class FairQueue:
 
     async def enter(self, parts: Parts | None = None) -> _Waiting:
         """
-        A place for the request in hand, once it is its turn; to be given back by `leave`.
+        A place for the current request, once it is its turn; to be given back by `leave`.
 
         Args:
             parts: The request, where this is a part of it.
@@ -242,7 +242,7 @@ class FairQueue:
 
     async def _turn(self, ticket: _Waiting, turn: asyncio.Future[None]) -> None:
         """Wait for a turn; raises as `enter`."""
-        context, loop = in_hand(), asyncio.get_running_loop()
+        context, loop = current_request(), asyncio.get_running_loop()
         timer = loop.call_later(self._settings.timeout_s, self._expire, ticket)
         context.queued = ticket
         try:

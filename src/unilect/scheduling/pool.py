@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from unilect.api.backend import Backend, Capabilities
 from unilect.core.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.runtime.redact import Secrets, redacted
 from unilect.runtime.tasks import Tasks, apart, shared
 from unilect.scheduling.abilities import alike, can, together
@@ -393,7 +393,7 @@ class Pool:
 
     def _tell(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
-        about = in_hand().request_id
+        about = current_request().request_id
         # what a server says of a request it may repeat; of a request that is refused its client is told
         words = error.for_log if about else error.for_operator
         words = words if fails else f"{type(error).__name__}, {error.status}"
@@ -460,7 +460,7 @@ class Pool:
         """To whom failures are counted once: to the caller, where there are several, else to the request."""
         if asked is None or asked.request is None:
             return None
-        caller = in_hand().caller
+        caller = current_request().caller
         return caller if caller and len(self.callers) > 1 else asked.digest
 
     @staticmethod

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from unilect.accounting import usage
 from unilect.core.errors import ConfigError, InvalidRequest, RateLimited, UnsupportedOperation
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 
@@ -31,7 +31,7 @@ def routes(site: Site) -> list[Route]:
         ledger = site.ledger
         if ledger is None or not ledger.kept:
             raise UnsupportedOperation(NONE)
-        asked, caller = read_query(request.query, ledger.clock()), in_hand().caller
+        asked, caller = read_query(request.query, ledger.clock()), current_request().caller
         if running[caller] >= MOST_AT_ONCE:
             raise RateLimited(
                 f"{MOST_AT_ONCE} sums of what this API key has used are being made, the most at a time. Try again in 1 s.",

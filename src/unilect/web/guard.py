@@ -40,7 +40,7 @@ from unilect.core.errors import (
     UnsupportedEncoding,
     UnsupportedOperation,
 )
-from unilect.runtime.context import IN_HAND, Context, Requests, ended_by, in_hand
+from unilect.runtime.context import CURRENT_REQUEST, Context, Requests, current_request, ended_by
 from unilect.runtime.logs import escaped
 from unilect.web._access_log import AccessLog
 from unilect.web.aiohttp_internals import set_body
@@ -186,7 +186,7 @@ class Guard:
             task=asyncio.current_task(),
         )
         self.requests[request_id] = context
-        IN_HAND.set(context)
+        CURRENT_REQUEST.set(context)
         if self._tracing is not None and route.dialect:
             self._tracing.begin(context, request.headers, f"{route.method} {route.path}")
         return context
@@ -307,12 +307,12 @@ class Guard:
         )
 
     def _error(self, request: web.Request, route: Route, error: UnilectError) -> web.Response:
-        if in_hand().leased_at is None:
-            self._refuse(in_hand().caller, type(error).code or "error")
+        if current_request().leased_at is None:
+            self._refuse(current_request().caller, type(error).code or "error")
         asks = route.page and isinstance(error, AuthenticationError)
         if asks and wants_html(request.headers.get("Accept", "")):
             return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)
-        status, request_id = error.status, in_hand().request_id
+        status, request_id = error.status, current_request().request_id
         if isinstance(error, AuthenticationError) and error.wrong:
             status = self._profile.wrong_key_status
         elif self._profile.error_status is not None and status != 401:
@@ -334,7 +334,7 @@ class Guard:
             after_s = _RETRY_AFTER_S
         if after_s is not None:
             response.headers["Retry-After"] = str(math.ceil(after_s))
-        response.headers.update(in_hand().headers)
+        response.headers.update(current_request().headers)
         response.headers.update(request.get(HEADERS, _NO_HEADERS))
         return response
 
@@ -387,7 +387,7 @@ def _translate(request: web.Request, error: BaseException) -> BaseException:
         return asyncio.CancelledError()  # the client left while it sent
     if isinstance(error, ConnectionError) and _has_left(request):
         return asyncio.CancelledError()  # while it read
-    request_id = in_hand().request_id
+    request_id = current_request().request_id
     log.exception("%s failed", request_id)
     if request.writer.output_size and request.transport is not None:
         request.transport.abort()  # a second head in a begun answer would be taken for its text
@@ -404,7 +404,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
         return RouteNotFound(f"There is no {request.method} {path} here; see GET /docs.")
     if isinstance(error, web.HTTPMethodNotAllowed):
         methods = ", ".join(sorted(error.allowed_methods))
-        context = in_hand()
+        context = current_request()
         context.headers = {**context.headers, "Allow": methods}
         return MethodNotAllowed(f"{path} does not support {request.method[:20]}; use {methods}.")
     return InvalidRequest(f"The request was refused: {error.reason}.")
@@ -413,7 +413,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
 def _log_refusal(what: str, text: str) -> str:
     """A host or an origin that is not accepted, logged, as an answer may tell it."""
     named = f"`{escaped(text[:MAX_NAMED])}`"
-    log.info("%s: the %s %s is not allowed", in_hand().request_id, what, named)
+    log.info("%s: the %s %s is not allowed", current_request().request_id, what, named)
     return named
 
 

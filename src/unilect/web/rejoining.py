@@ -27,7 +27,7 @@ from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import LedgerUnavailable, UnilectError
 from unilect.core.events import Usage
 from unilect.core.requests import Request
-from unilect.runtime.context import ANONYMOUS, IN_HAND, Context, ended_by, in_hand
+from unilect.runtime.context import ANONYMOUS, CURRENT_REQUEST, Context, current_request, ended_by
 from unilect.web.route import Handler, Route
 from unilect.web.streaming import RECORDER
 
@@ -81,7 +81,7 @@ class Rejoining:
 
         @wraps(inner)
         async def handler(request: web.Request) -> web.StreamResponse:
-            context = in_hand()
+            context = current_request()
             if context.caller in ("", ANONYMOUS):  # one of them must not get another's answer
                 return await inner(request)
             return await self._answer(request, context, inner)
@@ -107,7 +107,7 @@ class Rejoining:
             return await self._send(_First(request, answer))
         except asyncio.CancelledError:
             # what ends the answer from now on is no reason why this task has ended
-            IN_HAND.set(None)
+            CURRENT_REQUEST.set(None)
             raise
 
     async def _join(
@@ -308,7 +308,7 @@ class _Recorded(web.StreamResponse):
 
 async def _make(request: web.Request, handler: Handler, answer: Answer) -> None:
     """Have a handler's answer recorded; errors as the handler."""
-    IN_HAND.set(answer.context)
+    CURRENT_REQUEST.set(answer.context)
     request[RECORDER] = _Recorder(answer)
     response = await handler(request)
     if isinstance(response, web.Response):

@@ -27,7 +27,7 @@ from unilect.api.parameters.rules import format_ignored
 from unilect.core.errors import UnilectError
 from unilect.core.events import Answer, Event, Fold, Usage
 from unilect.models.registry import Model
-from unilect.runtime.context import Queued, ended_by, in_hand
+from unilect.runtime.context import Queued, current_request, ended_by
 from unilect.web.aiohttp_internals import Stream, Whole
 
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
@@ -234,7 +234,7 @@ def headers_of(
     request: web.Request, content_type: str, ignored: Sequence[str] = ()
 ) -> dict[str, str]:
     """The headers of an answer, with the names of the parameters that were ignored."""
-    context = in_hand()
+    context = current_request()
     headers = {"Content-Type": content_type, "X-Request-Id": context.request_id}
     if context.headers:
         headers |= context.headers
@@ -361,7 +361,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
 
     def _error_frame(self, error: UnilectError) -> bytes:
         """The frame for an error, which the log tells; a record is told that it is one."""
-        in_hand().fails(error)
+        current_request().fails(error)
         if self._recorder is not None:
             self._recorder.mark_broken()
         return self._told(error)

@@ -24,7 +24,7 @@ from unilect.core.events import (
 )
 from unilect.dialects.messages._conversation import sign_thought
 from unilect.dialects.messages._encoder import MessageEncoder
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 
 DONE = Usage(3, 2)
 
@@ -367,7 +367,7 @@ def test_whole_messages_name_what_was_ignored() -> None:
 
 def test_errors_in_a_stream() -> None:
     """An error is an event in Anthropic's form, with the request's id."""
-    IN_HAND.set(Context(request_id="req_1"))
+    CURRENT_REQUEST.set(Context(request_id="req_1"))
 
     (event,) = events(MessageEncoder("m").error(EngineOverloaded("full")))
 

@@ -21,7 +21,7 @@ from unilect.core.requests import (
 from unilect.dialects.messages._conversation import MARK, sign_thought
 from unilect.dialects.messages._errors import ThreadNotFound, envelope
 from unilect.dialects.messages._request import DecodedBody, decode, read
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.prefixes import without_billing
 
 USER = {"role": "user", "content": "x"}
@@ -454,7 +454,7 @@ def test_blocks_of_server_tools_are_left_out() -> None:
 
 def test_threads() -> None:
     """No conversation is held: a new thread is named, and one to be continued is not found, by the code that clients look for."""
-    IN_HAND.set(Context(request_id="req_1"))
+    CURRENT_REQUEST.set(Context(request_id="req_1"))
 
     assert decoded(thread={"type": "create"}).left_out == ("thread",)
     with pytest.raises(ThreadNotFound) as caught:

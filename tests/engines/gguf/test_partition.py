@@ -16,7 +16,7 @@ from unilect.core.requests import EmbeddingRequest
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process.child_process import ChildProcess
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 
 TEXT = "Once upon a time there was a little girl. " * 30
 OTHER = "The cat sat on the mat, and had a hat. " * 30
@@ -39,7 +39,7 @@ async def as_caller(name: str, work: Coroutine[Any, Any, Any]) -> Any:
     """What a task of this caller's returns."""
 
     async def task() -> Any:
-        IN_HAND.set(Context(caller=name))
+        CURRENT_REQUEST.set(Context(caller=name))
         return await work
 
     return await asyncio.create_task(task())

@@ -18,7 +18,7 @@ from unilect.core.errors import InvalidRequest, UnsupportedOperation
 from unilect.core.requests import MAX_ADAPTERS, LoraScale
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site
@@ -40,7 +40,7 @@ def routes(site: Site) -> list[Route]:
         scales = decode_scales(await request.read())
         model = await service.inspect_model(request.query.get("model"))
         resolve_scales(model, scales)
-        model.own_defaults.setdefault(in_hand().caller, {})["lora"] = scales
+        model.own_defaults.setdefault(current_request().caller, {})["lora"] = scales
         return json_answer(request, encode_json({"success": True}))
 
     path = "/lora-adapters"
@@ -73,7 +73,7 @@ def decode_scales(body: bytes) -> list[LoraScale]:
 
 def list_adapters(model: Model) -> list[dict[str, Any]]:
     """The adapters of a model, with the scales that the caller's requests get."""
-    own = model.own_defaults.get(in_hand().caller, {}).get("lora")
+    own = model.own_defaults.get(current_request().caller, {}).get("lora")
     found = model.capabilities.adapters
     scales = [one.scale for one in found] if own is None else resolve_scales(model, own)
     return [

@@ -14,7 +14,7 @@ from unilect.dialects.messages import _errors
 from unilect.dialects.messages._body import MessagesRequest
 from unilect.dialects.messages._encoder import MessageEncoder
 from unilect.dialects.messages._request import OPTIONAL, DecodedBody, decode, read
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.web.decode import decoded
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
@@ -62,7 +62,7 @@ def routes(site: Site) -> list[Route]:
 
 def with_request_id(request: web.Request) -> None:
     """Have the answer tell its id in the header of Anthropic's clients."""
-    request[HEADERS] = request[HEADERS] | {"request-id": in_hand().request_id}
+    request[HEADERS] = request[HEADERS] | {"request-id": current_request().request_id}
 
 
 async def _answer(request: web.Request, service: Service, asked: DecodedBody) -> web.StreamResponse:

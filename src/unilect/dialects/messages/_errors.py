@@ -17,7 +17,7 @@ from unilect.core.errors import (
     InvalidRequest,
     UnilectError,
 )
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.web.streaming import JSON
 
 _OVERLOADED = 529
@@ -43,7 +43,7 @@ def answer(error: UnilectError, status: int) -> web.Response:
     """An error as a response."""
     if isinstance(error, EngineOverloaded):
         status = _OVERLOADED
-    headers = {"request-id": in_hand().request_id}
+    headers = {"request-id": current_request().request_id}
     body = msgspec.json.encode(envelope(error, status))
     return web.Response(status=status, body=body, content_type=JSON, headers=headers)
 
@@ -61,7 +61,7 @@ def envelope(error: UnilectError, status: int | None = None) -> dict[str, Any]:
     }
     if isinstance(error, ThreadNotFound):
         inner["details"] = {"error_code": error.code}
-    return {"type": "error", "error": inner, "request_id": in_hand().request_id}
+    return {"type": "error", "error": inner, "request_id": current_request().request_id}
 
 
 def _message(error: UnilectError) -> str:

@@ -33,7 +33,7 @@ from unilect.core.events import (
 )
 from unilect.dialects.ollama._errors import error_body
 from unilect.dialects.ollama._messages import Said, context_of
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 
 ROWS = "application/x-ndjson"
 encode_json = msgspec.json.encode
@@ -85,7 +85,7 @@ def durations(began: float) -> dict[str, int]:
     Args:
         began: The start of the call of the model, by `time.perf_counter`.
     """
-    context = in_hand()
+    context = current_request()
     ready = context.leased_at or began
     return {
         "total_duration": nanoseconds(time.perf_counter() - context.started),
@@ -210,7 +210,7 @@ class RowEncoder:
 
     def _last(self, text: str) -> dict[str, Any]:
         """Make the fields that only the last row has: the reason, times in nanoseconds, counts of tokens, and `context`."""
-        usage, context = self._usage, in_hand()
+        usage, context = self._usage, current_request()
         end, ready = time.perf_counter(), context.leased_at or self._began
         first_s = context.meter.first_token_s if context.meter is not None else None
         first = end if first_s is None else max(ready, self._began + first_s)

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from unilect.core.errors import EngineOverloaded, UnilectError, UnsupportedParameter
 from unilect.dialects.ollama._options import NAMES
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.web.streaming import JSON
 
 #: What a model lacks, in the words that clients look for, by our name of the parameter.
@@ -33,7 +33,7 @@ def describe_error(error: UnilectError) -> str:
     if isinstance(error, EngineOverloaded):
         return f"{_BUSY}: {error.message}"
     if isinstance(error, UnsupportedParameter) and (what := _LACKS.get(error.param or "")):
-        return f'"{in_hand().model}" does not support {what}: {error.message}'
+        return f'"{current_request().model}" does not support {what}: {error.message}'
     for ours, theirs in NAMES.items():
         if error.param == ours or (error.param or "").startswith(f"{ours}."):
             return error.message.replace(f"`{ours}", f"`{theirs}")

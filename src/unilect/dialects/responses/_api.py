@@ -28,7 +28,7 @@ from unilect.dialects.responses._request import (
     prompt_of,
 )
 from unilect.dialects.responses._truncation import truncate
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.store.ids import response_id
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer
@@ -60,7 +60,7 @@ class Responses:
     async def create_response(self, request: web.Request) -> web.StreamResponse:
         """Answer an input, whole, as a stream, or in the background."""
         asked = await decoded(request, _decoder.decode)
-        owner = in_hand().caller
+        owner = current_request().caller
         id = response_id()
         made = await self._make_plan(asked, owner, id)
         keeps = asked.store is not False and self._kept.answers is not None
@@ -88,7 +88,7 @@ class Responses:
 
     async def retrieve_response(self, request: web.Request) -> web.StreamResponse:
         """Tell a stored response; its events again where a stream is asked for."""
-        owner, id = in_hand().caller, request.match_info["response_id"]
+        owner, id = current_request().caller, request.match_info["response_id"]
         if request.query.get("stream") not in ("true", "1", "True"):
             return json_answer(request, (await self._kept.get(owner, id)).body)
         after = request.query.get("starting_after", "-1")
@@ -102,23 +102,25 @@ class Responses:
     async def delete_response(self, request: web.Request) -> web.StreamResponse:
         """Remove a stored response."""
         id = request.match_info["response_id"]
-        await self._kept.delete(in_hand().caller, id)
+        await self._kept.delete(current_request().caller, id)
         return json_answer(request, encode_json({"id": id, "object": "response", "deleted": True}))
 
     async def cancel_response(self, request: web.Request) -> web.StreamResponse:
         """Stop a response that is made in the background."""
-        found = await self._kept.cancel(in_hand().caller, request.match_info["response_id"])
+        found = await self._kept.cancel(current_request().caller, request.match_info["response_id"])
         return json_answer(request, found.body)
 
     async def list_input_items(self, request: web.Request) -> web.StreamResponse:
         """List the input of a stored response."""
-        found = await self._kept.get(in_hand().caller, request.match_info["response_id"])
+        found = await self._kept.get(current_request().caller, request.match_info["response_id"])
         return json_answer(request, page_of(found.input, page(request.query)))
 
     async def count_input_tokens(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of the prompt that an input makes."""
         asked = await decoded(request, _prompt_decoder.decode)
-        before, items = await self._kept.before.items(asked, in_hand().caller, response_id())
+        before, items = await self._kept.before.items(
+            asked, current_request().caller, response_id()
+        )
         chat, places = prompt_of(asked, place_items(asked, before, items))
         try:
             count = await self._service.count_tokens(chat)
@@ -131,7 +133,9 @@ class Responses:
     async def compact_response(self, request: web.Request) -> web.StreamResponse:
         """Shorten a conversation: what the user said stays, the rest is summed up."""
         asked = await decoded(request, _compact_decoder.decode)
-        before, items = await self._kept.before.items(asked, in_hand().caller, response_id())
+        before, items = await self._kept.before.items(
+            asked, current_request().caller, response_id()
+        )
         talk = place_items(asked, before, items)
         chat, places = prompt_of(asked, talk)
         messages: Sequence[Message] = [*chat.messages, Message("user", _HANDOVER)]
@@ -180,7 +184,7 @@ class Responses:
             )
         log: list[bytes] = []
         telling: Telling = made.telling
-        owner = in_hand().caller
+        owner = current_request().caller
         live = Live(ResponseEncoder(id, telling, log, "queued"), log)
         await _prepare(request, live.encoder)
         body = live.encoder.body()

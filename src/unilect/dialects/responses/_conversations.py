@@ -26,7 +26,7 @@ from unilect.dialects.responses._items import (
 from unilect.dialects.responses._kept import Kept
 from unilect.dialects.responses._pages import encode_page, page
 from unilect.dialects.responses._request import Short
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.store.records import Item
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer
@@ -68,7 +68,7 @@ class Conversations:
         asked = await decoded(request, _decoder.decode)
         await check_kept(asked, "items")
         items, metadata = _as_items(asked.items or ()), encode_json(asked.metadata or {})
-        owner, store = in_hand().caller, self._kept.store()
+        owner, store = current_request().caller, self._kept.store()
         return await self._answer(request, await store.create_conversation(owner, metadata, items))
 
     async def retrieve_conversation(self, request: web.Request) -> web.StreamResponse:
@@ -80,14 +80,14 @@ class Conversations:
         asked = await decoded(request, _decoder.decode)
         id = request.match_info["conversation_id"]
         metadata = encode_json(asked.metadata or {})
-        if not await self._kept.store().update_conversation(in_hand().caller, id, metadata):
+        if not await self._kept.store().update_conversation(current_request().caller, id, metadata):
             raise _missing(id)
         return await self._answer(request, id)
 
     async def delete_conversation(self, request: web.Request) -> web.StreamResponse:
         """Remove a conversation with its items."""
         id = request.match_info["conversation_id"]
-        if not await self._kept.store().delete_conversation(in_hand().caller, id):
+        if not await self._kept.store().delete_conversation(current_request().caller, id):
             raise _missing(id)
         body = {"id": id, "object": "conversation.deleted", "deleted": True}
         return json_answer(request, encode_json(body))
@@ -97,7 +97,7 @@ class Conversations:
         asked = await decoded(request, _items_decoder.decode)
         await check_kept(asked, "items")
         id, items = request.match_info["conversation_id"], _as_items(asked.items)
-        if not await self._kept.store().add_items(in_hand().caller, id, items):
+        if not await self._kept.store().add_items(current_request().caller, id, items):
             raise _missing(id)
         return json_answer(request, encode_page(items, more=False))
 
@@ -105,7 +105,7 @@ class Conversations:
         """List the items of a conversation."""
         id, wanted = request.match_info["conversation_id"], page(request.query)
         found = await self._kept.store().list_items(
-            in_hand().caller, id, wanted.after, wanted.limit, wanted.newest_first
+            current_request().caller, id, wanted.after, wanted.limit, wanted.newest_first
         )
         if found is None:
             raise _missing(id)
@@ -114,7 +114,7 @@ class Conversations:
     async def retrieve_item(self, request: web.Request) -> web.StreamResponse:
         """Tell one item of a conversation."""
         id, item = request.match_info["conversation_id"], request.match_info["item_id"]
-        found = await self._kept.store().item(in_hand().caller, id, item)
+        found = await self._kept.store().item(current_request().caller, id, item)
         if found is None:
             raise NotStored(f"Item with id '{item[:100]}' not found.")
         return json_answer(request, found.body)
@@ -122,12 +122,12 @@ class Conversations:
     async def delete_item(self, request: web.Request) -> web.StreamResponse:
         """Remove one item of a conversation."""
         id, item = request.match_info["conversation_id"], request.match_info["item_id"]
-        if not await self._kept.store().delete_item(in_hand().caller, id, item):
+        if not await self._kept.store().delete_item(current_request().caller, id, item):
             raise NotStored(f"Item with id '{item[:100]}' not found.")
         return await self._answer(request, id)
 
     async def _answer(self, request: web.Request, id: str) -> web.Response:
-        found = await self._kept.store().conversation(in_hand().caller, id)
+        found = await self._kept.store().conversation(current_request().caller, id)
         if found is None:
             raise _missing(id)
         metadata, created_s = found

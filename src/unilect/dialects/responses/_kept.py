@@ -35,7 +35,7 @@ from unilect.dialects.responses._before import UNFINISHED, Before, require_store
 from unilect.dialects.responses._items import list_form
 from unilect.dialects.responses._output import ResponseEncoder
 from unilect.dialects.responses._request import PromptRequest
-from unilect.runtime.context import IN_HAND, Context, Requests, ended_by, in_hand
+from unilect.runtime.context import CURRENT_REQUEST, Context, Requests, current_request, ended_by
 from unilect.runtime.tasks import Tasks
 from unilect.store.records import Item, StoredResponse
 from unilect.store.responses import ResponseStore
@@ -269,7 +269,7 @@ class Kept:
         live.tell()
         if self._signs is None:
             self._signs = self._background.start("the life signs of responses", self._tell_life())
-        asker = in_hand()
+        asker = current_request()
         context = Context(
             request_id=live.encoder.id,
             caller=owner,
@@ -328,7 +328,7 @@ class Kept:
     async def _make(self, live: Live, run: Callable[[], Run], context: Context) -> None:
         """Ask the model, and store what it says, whatever it comes to."""
         encoder, stops = live.encoder, False
-        IN_HAND.set(context)
+        CURRENT_REQUEST.set(context)
         try:
             async with aclosing(run().batches()) as batches:
                 async for batch in batches:

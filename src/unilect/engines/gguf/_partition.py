@@ -16,7 +16,7 @@ from typing import Any
 
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess
-from unilect.runtime.context import ANONYMOUS, whose
+from unilect.runtime.context import ANONYMOUS, cache_owner
 
 log = logging.getLogger("unilect")
 
@@ -56,8 +56,8 @@ class Partition:
         if self._shares or self._slots.apart:
             return
         if self._caller in (None, ANONYMOUS):
-            self._caller = whose()
-        if self._caller == whose():
+            self._caller = cache_owner()
+        if self._caller == cache_owner():
             return
         async with self._changing:
             if self._slots.apart:

@@ -22,7 +22,7 @@ from unilect.api.backend import SlotAction
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
 from unilect.http.client import HttpServer
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 
 MAX_SAVED = 64  # files of one caller, each as large as what its slot has read
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
@@ -116,7 +116,7 @@ class SavedSlots:
     @property
     def _owner(self) -> str:
         """The beginning of the names of the caller's files."""
-        whose = json.dumps([in_hand().caller, *self._state])
+        whose = json.dumps([current_request().caller, *self._state])
         return hashlib.sha256(whose.encode()).hexdigest()[:32]
 
 

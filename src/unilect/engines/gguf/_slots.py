@@ -32,7 +32,7 @@ from unilect.core.errors import BackendUnavailable, InvalidRequest
 from unilect.core.events import Event, Progress, Usage
 from unilect.engines.process.supervisor import Ticket
 from unilect.http.client import HttpServer
-from unilect.runtime.context import whose
+from unilect.runtime.context import cache_owner
 
 BLOCK_BYTES = 128
 WORTH_A_GAP = 8  # blocks, about 256 tokens: reading them takes as long as an answer loses to a gap
@@ -86,7 +86,7 @@ class Slots:
         Raises:
             BackendUnavailable: The model was stopped meanwhile.
         """
-        blocks, caller = _blocks(prompt), whose()
+        blocks, caller = _blocks(prompt), cache_owner()
         if wish in self._free and not self._is_anothers(wish, caller):
             slot = wish
         else:
@@ -145,7 +145,7 @@ class Slots:
         Raises:
             InvalidRequest: It is another caller's, or answers a request, or there is none.
         """
-        caller, owner = whose(), self._owners.get(slot)
+        caller, owner = cache_owner(), self._owners.get(slot)
         if slot >= self._count or (owner != caller and not (fills and owner is None)):
             raise InvalidRequest(
                 f"`slot_id`: {slot} is no slot of yours. GET /slots lists the slots; one is yours after it has answered you.",
@@ -190,7 +190,7 @@ class Slots:
 
     async def describe(self, server: HttpServer) -> list[dict[str, Any]]:
         """Read the slots of the engine: all fields where the last request was the caller's, of others only whether they are busy."""
-        mine = whose()
+        mine = cache_owner()
         found = msgspec.json.decode(await server.get("/slots"), type=list[dict[str, Any]])
         return [
             slot

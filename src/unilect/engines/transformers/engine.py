@@ -49,7 +49,7 @@ from unilect.engines.transformers.settings import child_settings, merges
 from unilect.engines.transformers.words.parameters import with_template
 from unilect.engines.transformers.words.request import bound_by
 from unilect.hub import download as hub
-from unilect.runtime.context import whose
+from unilect.runtime.context import cache_owner
 from unilect.runtime.extras import install
 from unilect.templates import chat as templates
 from unilect.wire import frames
@@ -343,7 +343,7 @@ class HfEngine(Backend):
         body = msgspec.structs.replace(request, raw_fields={})
         async with self._server.supervisor.watch(request) as ticket:
             await self._server.add(self._name, self._blend)
-            owner = "" if self._shares_cache else whose()
+            owner = "" if self._shares_cache else cache_owner()
             call = frames.Call(operation, frames.raw(body), self._adapter, owner)
             async with aclosing(self._server.replies(call)) as replies:
                 async for reply in replies:

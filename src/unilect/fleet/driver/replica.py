@@ -23,7 +23,7 @@ from unilect.core.events import Event
 from unilect.fleet import wire
 from unilect.fleet.files import Cache, Pieces, placed
 from unilect.models import sources
-from unilect.runtime.context import IN_HAND, Context
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.wire import frames
 
 log = logging.getLogger("unilect")
@@ -90,7 +90,7 @@ class Replica:
         yield wire.taken_on(self.node)
         try:
             call = frames.call_of(body)
-            IN_HAND.set(Context(request_id=call.request_id, caller=call.owner))
+            CURRENT_REQUEST.set(Context(request_id=call.request_id, caller=call.owner))
             if (kind := wire.GENERATES.get(call.operation)) is None:
                 yield wire.value(await self._value(call))
                 return

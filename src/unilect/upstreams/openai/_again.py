@@ -18,7 +18,7 @@ from unilect.api.parameters.rules import limit_tokens
 from unilect.core.errors import ContextLengthExceeded, InvalidRequest
 from unilect.core.requests import ChatRequest, GenerationRequest
 from unilect.http.client import EVENTS, HttpServer, Response
-from unilect.runtime.context import in_hand
+from unilect.runtime.context import current_request
 from unilect.templates.takes import ALL, LEAST, LITTLE, stands_out
 from unilect.templates.turns import fit
 
@@ -119,7 +119,7 @@ class PatientServer:
             raise error
         self._is_lowered = True
         self._request, name = limit_tokens(self._request, room)
-        in_hand().lowered = name
+        current_request().lowered = name
 
     def _takes_another_form(self, error: InvalidRequest) -> bool:
         """Move on to the next form that changes the conversation. False without one, and for an error that is not the template's."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.runtime.context import ANONYMOUS, whose
+from unilect.runtime.context import ANONYMOUS, cache_owner
 
 FIELD = "cache_salt"
 _SINCE = (0, 11)
@@ -49,8 +49,8 @@ class Salts:
         Args:
             fields: The request's; a salt of the client's own parts its requests further.
         """
-        if self._shares or whose() == ANONYMOUS:
+        if self._shares or cache_owner() == ANONYMOUS:
             return {}
         given = fields.get(FIELD)
-        what = msgspec.json.encode([whose(), given])
+        what = msgspec.json.encode([cache_owner(), given])
         return {FIELD: hmac.new(self._key, what, hashlib.sha256).hexdigest()}
