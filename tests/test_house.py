@@ -36,7 +36,7 @@ BUDGETS = {
     "auth": 358,
     "cli": 3_985,
     "cli/connect": 1_063,
-    "config": 2_441,
+    "config": 2_449,
     "constraints": 1_438,
     "constraints/process": 690,
     "core": 908,

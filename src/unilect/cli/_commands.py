@@ -15,7 +15,7 @@ from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
 from unilect.config import server as configuration
 from unilect.config.file import Origin
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
 from unilect.config.server import Config
@@ -115,7 +115,7 @@ def _registry(settings: Config, progress: sources.Progress | None = None) -> Reg
     """
     from unilect.server.tls import server_context
 
-    found = Mistakes()
+    found = ErrorCollector()
     with found:
         server_context(settings)
     registry = Registry([])
@@ -130,7 +130,7 @@ def check_config(config: Path | None) -> None:
     from unilect.cli import _preflight as preflight
 
     settings, found = or_exit(lambda: config_load.read(config), code=2)
-    later = Mistakes()
+    later = ErrorCollector()
     lines = list(preflight.look(settings, later))
     found.errors += config_load.origin_of(config).locate(later.errors)
     or_exit(found.raise_all, code=2)

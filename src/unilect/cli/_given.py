@@ -9,7 +9,7 @@ from msgspec import structs
 from unilect.config import load as config_load
 from unilect.config.file import Origin
 from unilect.config.kinds import ENGINES, name_kinds
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.names import check_names
 from unilect.config.paths import resolve_paths
@@ -55,13 +55,13 @@ class Given(NamedTuple):
         """The models with their names, those with no mistake."""
         found: dict[str, str] = {}
         for argument in self.models:
-            with Mistakes():  # which are told where the models are made
+            with ErrorCollector():  # which are told where the models are made
                 name, _ = name_source(argument, found)
                 found.setdefault(_OF_ALL if name == sources.ALL else name, argument)
         return list(found.items())
 
 
-def read(given: Given) -> tuple[Config, Mistakes]:
+def read(given: Given) -> tuple[Config, ErrorCollector]:
     """Return the configuration of the file, the environment and the command line together, without what is wrong, and what is wrong."""
     loaded, found = config_load.read(given.config, given.server)
     of_file, tables = dict(loaded.models), dict[str, ModelConfig]()
@@ -99,7 +99,7 @@ def load_checked(given: Given) -> Config:
     if found.errors:
         from unilect.cli import _preflight as preflight
 
-        later = Mistakes()
+        later = ErrorCollector()
         list(preflight.look(settings, later))
         found.errors += given.origin.locate(later.errors)
     found.raise_all()
@@ -133,7 +133,7 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
 
 def _runs_here(source: str) -> bool:
     """Return True for a source that an engine of this server reads, and none that a server answers for."""
-    with Mistakes():  # told where its backend is made
+    with ErrorCollector():  # told where its backend is made
         return sources.kind_of(sources.split(source)[0]) in ENGINES
     return False
 
@@ -147,13 +147,13 @@ def _with_flags(
     Raises:
         ConfigError: A value is wrong, or no model has such a flag.
     """
-    found, fields = Mistakes(), {field.name: field for field in structs.fields(ModelConfig)}
+    found, fields = ErrorCollector(), {field.name: field for field in structs.fields(ModelConfig)}
     try:
         kinds = {name: sources.kinds(table) for name, table in tables.items()}
     except ConfigError:  # told with its model, where that is made
         return dict(tables)
     for option, value in flags.items():
-        of_flag, declared = Mistakes(), ModelConfig.declared[option]
+        of_flag, declared = ErrorCollector(), ModelConfig.declared[option]
         convert(fields[option].type, value, (option,), of_flag)
         for error in of_flag.errors:
             found.add(str(error).replace(option, declared.flag_name, 1))

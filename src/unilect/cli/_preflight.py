@@ -12,7 +12,7 @@ from msgspec import structs
 
 from unilect.api.backend import Backend, BackendSpec
 from unilect.config.kinds import UPSTREAMS
-from unilect.config.mistakes import Mistakes, OptionError
+from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.config.server import Config, each_listener, process_environment
@@ -29,7 +29,7 @@ from unilect.server.tls import server_context
 from unilect.store.upkeep import Upkeep
 
 
-def look(config: Config, found: Mistakes) -> Iterator[str]:
+def look(config: Config, found: ErrorCollector) -> Iterator[str]:
     """
     Look at a configuration as `serve` would.
 
@@ -69,7 +69,7 @@ def _model(
     table: ModelConfig,
     models: Mapping[str, ModelConfig],
     shared: dict[Any, Any],
-    found: Mistakes,
+    found: ErrorCollector,
 ) -> Iterator[str]:
     with found:
         sources.check_server(name, table, models)
@@ -109,7 +109,7 @@ def _check_memory(spec: BackendSpec, backend: Backend) -> None:
         check_fit(spec.name, Path(spec.location), spec.config, backend.capabilities)
 
 
-def _look_at_store(config: Config, found: Mistakes) -> Iterator[str]:
+def _look_at_store(config: Config, found: ErrorCollector) -> Iterator[str]:
     """Open the store to read it, where there is one; nothing is made or changed."""
     store, environment = config.store, process_environment()
     with found:
@@ -165,7 +165,7 @@ def _describe(spec: BackendSpec, backend: Backend | None) -> list[str]:
     return words + ([f"options {', '.join(config.options)}"] if config.options else [])
 
 
-def _check_beside(spec: BackendSpec, found: Mistakes) -> None:
+def _check_beside(spec: BackendSpec, found: ErrorCollector) -> None:
     """Check what a model needs beside the files that are to be fetched: what is installed, and other files."""
     name, table = spec.name, spec.config
     if sources.kind_of(spec.scheme) == "hf":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from unilect.config.digests import check_secrets, hash_keys
-from unilect.config.mistakes import Mistakes, OptionError
+from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.option import Move, Table, option
 from unilect.config.store import data_folder
 from unilect.runtime.socket_folders import MAX_PATH_BYTES, SHORT, fits
@@ -111,7 +111,7 @@ def check_admin(
     Raises:
         ConfigError: It is not so.
     """
-    found, path = Mistakes(), ("admin", "api_keys")
+    found, path = ErrorCollector(), ("admin", "api_keys")
     keys = config.api_keys
     check_secrets(keys, path, found)
     if set(hash_keys(keys)) & set(hash_keys(user_keys)):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.values import describe_value
 
 #: `file://` is what views of files in an application send.
@@ -31,7 +31,7 @@ def check_cors(options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: It is not so.
     """
-    found = Mistakes()
+    found = ErrorCollector()
     for option, expected in _EXPECTED.items():
         for text in options[option]:
             if not (is_origin(text) if option == "allowed_origins" else _TOKEN.fullmatch(text)):

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from unilect.config.digests import is_variable
 from unilect.config.document import MAX_BYTES, OutOfBounds, statements
-from unilect.config.mistakes import Mistakes, OptionError, OptionPath
+from unilect.config.mistakes import ErrorCollector, OptionError, OptionPath
 from unilect.config.option import Option, Table, map_texts
 from unilect.config.plain_file import read_plain
 from unilect.core.errors import ConfigError
@@ -141,7 +141,7 @@ def fill_secrets(
     values: Mapping[str, Any],
     table: type[Table],
     env: Mapping[str, str],
-    mistakes: Mistakes,
+    mistakes: ErrorCollector,
     used: set[str],
 ) -> dict[str, Any]:
     """

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from unilect.config import paths
-from unilect.config.mistakes import Mistakes, OptionError
+from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table, option
 
@@ -77,7 +77,7 @@ def check_replicas(name: str, config: ModelConfig) -> None:
     Raises:
         ConfigError: All are told.
     """
-    found, path = Mistakes(), ("models", name)
+    found, path = ErrorCollector(), ("models", name)
     if config.replicas is None:
         return
     if len(config.sources) > 1:
@@ -107,7 +107,7 @@ def resources_of(name: str, config: ModelConfig) -> dict[str, Any]:
     Raises:
         ConfigError: One is not a number, or no size.
     """
-    found, told = Mistakes(), dict[str, Any]()
+    found, told = ErrorCollector(), dict[str, Any]()
     others = dict[str, float]()
     for key, given in config.resources.items():
         if key == "memory":
@@ -143,7 +143,7 @@ def resources_here(text: str) -> dict[str, float]:
     Raises:
         ConfigError: A part is no NAME=NUMBER; all are told.
     """
-    found, told = Mistakes(), dict[str, float]()
+    found, told = ErrorCollector(), dict[str, float]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, given = part.partition("=")
         number = _bytes(given) if name == "memory" else _number(given)

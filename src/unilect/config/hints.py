@@ -10,7 +10,7 @@ import msgspec
 
 from unilect.config.foreign_names import option_meant, parameter_meant, why_absent
 from unilect.config.limits import Limits
-from unilect.config.mistakes import Mistakes, OptionPath
+from unilect.config.mistakes import ErrorCollector, OptionPath
 from unilect.config.model import ModelConfig
 from unilect.config.option import tables_in
 from unilect.config.server import Config
@@ -57,7 +57,7 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
     return unknown_in(here, name, _SERVER, f"put it {_TOP}")
 
 
-def unknown_variables(env: Mapping[str, str], found: Mistakes) -> None:
+def unknown_variables(env: Mapping[str, str], found: ErrorCollector) -> None:
     """Note variables that begin as ours do and set nothing; what they hold is never told, it may be a key."""
     known = {*VARIABLES, CONFIG_VARIABLE, FLEET_TOKEN_VARIABLE}
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in env

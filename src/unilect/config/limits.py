@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from unilect.config.mistakes import Mistakes, OptionError, OptionPath
+from unilect.config.mistakes import ErrorCollector, OptionError, OptionPath
 from unilect.config.option import Table, option
 from unilect.config.store import has_port
 from unilect.config.values import convert, nearest
@@ -78,7 +78,11 @@ BUDGETS = frozenset({"tokens_per_day", "tokens_per_month", "money_per_day", "mon
 
 
 def check_budgets(
-    path: OptionPath, limits: Limits | None, has_price: bool, has_ledger: bool, found: Mistakes
+    path: OptionPath,
+    limits: Limits | None,
+    has_price: bool,
+    has_ledger: bool,
+    found: ErrorCollector,
 ) -> None:
     """
     Note budgets that would not hold.
@@ -112,7 +116,7 @@ def parse_limits(texts: Sequence[str], where: str = "--limit") -> dict[str, floa
         ConfigError: One is none; all mistakes are told.
     """
     fields = {field.name: field for field in structs.fields(Limits)}
-    found, limits = Mistakes(), dict[str, float]()
+    found, limits = ErrorCollector(), dict[str, float]()
     for text in texts:
         name, equals, number = text.partition("=")
         name = name.strip()
@@ -124,7 +128,7 @@ def parse_limits(texts: Sequence[str], where: str = "--limit") -> dict[str, floa
         if name in limits:
             found.add(f"{where}: {name} is given twice.")
             continue
-        mistakes = Mistakes()
+        mistakes = ErrorCollector()
         value = convert(fields[name].type, _number(number.strip()), (name,), mistakes)
         for error in mistakes.errors:
             found.add(f"{where}: {error}")

@@ -18,7 +18,7 @@ from unilect.config.hints import (
     unknown_option,
     unknown_variables,
 )
-from unilect.config.mistakes import Mistakes, join_path
+from unilect.config.mistakes import ErrorCollector, join_path
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.paths import resolve_paths
 from unilect.config.server import Config, check, process_environment
@@ -53,7 +53,7 @@ def read(
     path: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> tuple[Config, Mistakes]:
+) -> tuple[Config, ErrorCollector]:
     """
     Read the configuration as `load`: without what is wrong, and what is wrong.
 
@@ -63,7 +63,7 @@ def read(
     env = process_environment() if environment is None else environment
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     origin = origin_of(path, given, env)
-    found, of_flags = Mistakes(), Mistakes()
+    found, of_flags = ErrorCollector(), ErrorCollector()
     good: dict[str, Any] = {}
     used: set[str] = set()  # variables that hold keys
     if origin.file is not None:
@@ -79,11 +79,11 @@ def read(
     errors += Origin(None, origin.given).locate(of_flags.errors)
     config = Config(**good)
     broken = {error.path[0] for error in (*found.errors, *of_flags.errors) if error.path}
-    contradictions = Mistakes()
+    contradictions = ErrorCollector()
     with contradictions:
         check(config, broken)
     errors += origin.locate(contradictions.errors)
-    return config, Mistakes(errors)
+    return config, ErrorCollector(errors)
 
 
 def origin_of(
@@ -104,7 +104,7 @@ def origin_of(
     return Origin(path, given)
 
 
-def _of_tables(values: Mapping[str, Any], found: Mistakes) -> dict[str, Any]:
+def _of_tables(values: Mapping[str, Any], found: ErrorCollector) -> dict[str, Any]:
     """Convert the options of the server and of its models, without what is wrong with them."""
     tables = values.get("models", {})
     server = {name: value for name, value in values.items() if name != "models"}
@@ -140,7 +140,7 @@ def _no_tables(models: Any) -> str:
     return f"models: expected tables [models.NAME], found {describe_value(models)}.{rest}"
 
 
-def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]:
+def _from_environment(env: Mapping[str, str], found: ErrorCollector) -> dict[str, Any]:
     """Read `UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
     for name, option in VARIABLES.items():
@@ -159,7 +159,7 @@ def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]
             raw = [part.strip() for part in text.split(",") if part.strip()]
         if name == KEY_VARIABLE and not raw:
             found.add(f"{name}: is set but empty. Set a key, or unset the variable.")
-        mistakes = Mistakes()
+        mistakes = ErrorCollector()
         value = convert(field.type, raw, (option,), mistakes, strict=False)
         for error in mistakes.errors:
             found.add(f"{name}: {str(error).partition(': ')[2]}")

@@ -39,7 +39,7 @@ class OptionError(ConfigError):
         super().__init__(f"{join_path(path)}: {why}", path)
 
 
-class Mistakes:
+class ErrorCollector:
     """
     Collects the mistakes of several steps, so that all are told at once: each step runs in a `with` block of its own.
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from unilect.config import paths
 from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.option import Flag, Table, check_needs, option
 from unilect.runtime.redact import redacted
 
@@ -422,7 +422,7 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
     Raises:
         ConfigError: An option that differs from its default has no effect on any of the sources; all are told.
     """
-    found, path = Mistakes(), ("models", name)
+    found, path = ErrorCollector(), ("models", name)
     for option_name, one in ModelConfig.declared.items():
         replicated = one.of_replicas and config.replicas is not None
         if config.is_set(option_name) and not replicated and not one.applies_to(kinds.values()):

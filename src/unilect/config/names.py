@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from unilect.config.mistakes import Mistakes, OptionError
+from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.values import nearest
 
@@ -14,7 +14,7 @@ def check_names(models: Mapping[str, ModelConfig]) -> None:
     Raises:
         ConfigError: It is not so.
     """
-    found = Mistakes()
+    found = ErrorCollector()
     owners: dict[str, str] = {}
     for name, model in models.items():
         for alias in (name, *model.aliases):

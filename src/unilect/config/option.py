@@ -8,7 +8,7 @@ from msgspec import Struct, StructMeta
 from msgspec.structs import fields
 
 from unilect.config.kinds import KINDS
-from unilect.config.mistakes import Mistakes, OptionPath
+from unilect.config.mistakes import ErrorCollector, OptionPath
 
 T = TypeVar("T")
 Move: TypeAlias = Callable[[str], str]
@@ -103,7 +103,7 @@ class Table(Struct, metaclass=TableType, frozen=True, kw_only=True, forbid_unkno
 
 
 def check_needs(
-    table: Table, path: OptionPath, found: Mistakes, broken: Container[object] = ()
+    table: Table, path: OptionPath, found: ErrorCollector, broken: Container[object] = ()
 ) -> None:
     """
     Note the options that have no effect without another one.

@@ -21,7 +21,7 @@ from unilect.config.fastchat import check_fastchat
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.limits import check_url as check_redis
-from unilect.config.mistakes import Mistakes, OptionError, OptionPath, join_path
+from unilect.config.mistakes import ErrorCollector, OptionError, OptionPath, join_path
 from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
 from unilect.config.option import Flag, Table, check_needs, option
@@ -300,7 +300,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     Raises:
         ConfigError: Fields contradict each other.
     """
-    found = Mistakes()
+    found = ErrorCollector()
     check_secrets(config.api_keys, ("api_keys",), found)
     _check_metrics_keys(config, found)
     addresses: dict[tuple[str, int], str] = {}
@@ -386,7 +386,7 @@ def _is_ipv6(host: str) -> bool:
         return False
 
 
-def _check_metrics_keys(config: Config, found: Mistakes) -> None:
+def _check_metrics_keys(config: Config, found: ErrorCollector) -> None:
     """Note keys for the metrics that open something else."""
     keys, path = config.metrics_keys, ("metrics_keys",)
     check_secrets(keys, path, found)
@@ -395,7 +395,7 @@ def _check_metrics_keys(config: Config, found: Mistakes) -> None:
             found.at(path, f"one of them is a key of {name}, too. Choose another key for the metrics.")  # fmt: skip
 
 
-def _check_budgets(config: Config, broken: Container[object], found: Mistakes) -> None:
+def _check_budgets(config: Config, broken: Container[object], found: ErrorCollector) -> None:
     """Note budgets that would not hold."""
     if any(name in broken for name in ("limits", "owners", "models", "store")):
         return

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct, inspect
 
-from unilect.config.mistakes import Mistakes, OptionPath, join_path
+from unilect.config.mistakes import ErrorCollector, OptionPath, join_path
 
 #: What to say of a name that is no option: the path of its table, the options there, the name, its value.
 Unknown: TypeAlias = Callable[[OptionPath, Collection[str], str, Any], str]
@@ -34,7 +34,7 @@ def convert_table(
     values: Mapping[str, Any],
     path: OptionPath,
     unknown: Unknown,
-    found: Mistakes,
+    found: ErrorCollector,
 ) -> dict[str, Any]:
     """
     Convert the values of a table that its options take.
@@ -66,7 +66,9 @@ def convert_table(
     return good
 
 
-def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: bool = True) -> Any:
+def convert(
+    kind: Any, value: Any, where: OptionPath, found: ErrorCollector, strict: bool = True
+) -> Any:
     """
     Convert a value as an option takes it.
 
@@ -157,7 +159,9 @@ def with_article(words: str) -> str:
     return _ARTICLES.sub(lambda at: f"{'an' if at[1] == 'integer' else 'a'} {at[1]}", words)
 
 
-def _convert(kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: Mistakes) -> Any:
+def _convert(
+    kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: ErrorCollector
+) -> Any:
     """Convert as `convert`; tables with options of their own are held against these, one by one."""
     inner = without_none(inspect.type_info(kind))
     if isinstance(inner, inspect.StructType) and isinstance(value, dict):
@@ -179,7 +183,7 @@ def _convert(kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: 
 
 
 def _table(
-    kind: type[Struct], value: Any, where: OptionPath, unknown: Unknown, found: Mistakes
+    kind: type[Struct], value: Any, where: OptionPath, unknown: Unknown, found: ErrorCollector
 ) -> Any:
     if not isinstance(value, dict):
         found.at(where, f"expected a table, found {describe_value(value)}.")

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.core.errors import ConfigError
 from unilect.engines.process import memory
 from unilect.engines.process.child_process import python_command
@@ -100,7 +100,7 @@ def check(settings: NodeSettings) -> None:
     Raises:
         ConfigError: An address is not this machine's, a port is taken, or memory is missing; all are told.
     """
-    found = Mistakes()
+    found = ErrorCollector()
     last = settings.port + PORTS - 1
     if not 1024 <= settings.port <= 65535 - PORTS + 1:
         found.add(
@@ -120,7 +120,7 @@ def check(settings: NodeSettings) -> None:
     found.raise_all()
 
 
-def _check_ports(settings: NodeSettings, found: Mistakes) -> None:
+def _check_ports(settings: NodeSettings, found: ErrorCollector) -> None:
     # beyond loopback Ray listens on all addresses, whatever it is told
     host = LOOPBACK if settings.host == LOOPBACK else ""
     for port, what in settings.ports.items():
@@ -130,7 +130,7 @@ def _check_ports(settings: NodeSettings, found: Mistakes) -> None:
             )
 
 
-def _check_memory(settings: NodeSettings, found: Mistakes) -> None:
+def _check_memory(settings: NodeSettings, found: ErrorCollector) -> None:
     free, total = memory.free_bytes(), memory.total_bytes()
     if free is not None and free < _NEEDED_BYTES:
         found.add(

@@ -8,7 +8,7 @@ import msgspec
 
 from unilect.api.backend import Capabilities
 from unilect.api.parameters.rules import refuses
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.config.values import convert, nearest
 from unilect.core.requests import Request
@@ -43,7 +43,7 @@ def check_defaults(
     for request_class in request_classes:
         types |= _parameters(request_class)
     own = {name for request_class in request_classes for name in request_class.gateway_fields}
-    found = Mistakes()
+    found = ErrorCollector()
     for name, value in defaults.items():
         where = ("models", model, option, name)
         if name in types:
@@ -64,7 +64,7 @@ def check_supported(model: str, config: ModelConfig, can: Capabilities) -> None:
     Raises:
         ConfigError: It refuses one; all are told.
     """
-    found = Mistakes()
+    found = ErrorCollector()
     for option in ("defaults", "completion_defaults") if can.settled else ():
         for name in getattr(config, option):
             if refuses(can, name):

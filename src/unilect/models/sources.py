@@ -23,7 +23,7 @@ from unilect.api.backend import Backend, BackendSpec, Report
 from unilect.config.fleet import FleetConfig, check_replicas
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS
-from unilect.config.mistakes import Mistakes, OptionError
+from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig, check_options
 from unilect.config.paths import check_adapters
 from unilect.config.server import Config, process_environment
@@ -79,7 +79,7 @@ def build_models(config: Config, checker: Checker, progress: Progress | None = N
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models, found, made = models_of(config), Mistakes(), list[Model]()
+    models, found, made = models_of(config), ErrorCollector(), list[Model]()
     engines = _count_engines(models)
     threads = max(1, (_cores() - 1) // engines)
     shared: dict[Any, Any] = {FleetConfig: config.fleet}
@@ -120,7 +120,7 @@ def _count_engines(models: Mapping[str, ModelConfig]) -> int:
     engines: set[tuple[str, ...]] = set()
     for name, one in models.items():
         for source in one.sources:
-            with Mistakes():  # told where the model is made
+            with ErrorCollector():  # told where the model is made
                 scheme, location = split(source)
                 if _is_engine(scheme):
                     engines.add((scheme, location) if scheme == "hf" else (name, scheme, location))
@@ -205,7 +205,7 @@ def model(
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    found, members = Mistakes(), []
+    found, members = ErrorCollector(), []
     prepare = check_model(name, config, found)
     shared = {} if shared is None else shared
     queue = QueueSettings(config.max_in_flight, config.max_queue, config.queue_timeout_s)
@@ -246,7 +246,7 @@ def _secrets(source: str, config: ModelConfig) -> Secrets:
     return Secrets([config.api_key, *secrets_of(source)])
 
 
-def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[Any], Any]:
+def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> Callable[[Any], Any]:
     """
     Check a model's table as far as that is possible without its backends.
 
@@ -257,7 +257,7 @@ def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[An
         The function that is applied to each request before a backend gets it.
     """
     kinds_of: dict[str, str] | None = None
-    with Mistakes():  # a source that cannot be served is told where its backend is made
+    with ErrorCollector():  # a source that cannot be served is told where its backend is made
         kinds_of = kinds(config)
     with found:
         if kinds_of is not None:
@@ -338,7 +338,7 @@ def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
         if given and spec.scheme not in _ours():
             raise ConfigError(f"options: the backend of `{spec.scheme}:` has none; leave it out.")
         return spec
-    found = Mistakes()
+    found = ErrorCollector()
     good = convert_table(
         kind, given, path, lambda at, here, name, value: unknown_in(here, name), found
     )
@@ -355,7 +355,7 @@ def error_scope(name: str) -> Iterator[None]:
         error = (
             ConfigError(unreadable(failure)) if isinstance(failure, PermissionError) else failure
         )
-        told = Mistakes()
+        told = ErrorCollector()
         for one in error.each:
             text = str(one)
             option = text.partition(":")[0]
@@ -404,7 +404,7 @@ def doubts(models: Mapping[str, ModelConfig]) -> Iterator[str]:
     names: dict[tuple[str, ...], str] = {}
     for name, table in models.items():
         kinds_of = set[str]()
-        with Mistakes():  # told where its backend is made
+        with ErrorCollector():  # told where its backend is made
             kinds_of = {*kinds(table).values()}
         if table.threads is not None and table.threads > _cores() and kinds_of & {*ENGINES}:
             yield (

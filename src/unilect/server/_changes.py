@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, structs
 
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table
 from unilect.config.server import Config
@@ -49,7 +49,7 @@ def check_fixed(before: Config, after: Config) -> None:
     Raises:
         ConfigError: One differs.
     """
-    found = Mistakes()
+    found = ErrorCollector()
     for name in _find_fixed(before, after):
         if name in ("tls_cert", "tls_key") and None not in (before.tls_cert, after.tls_cert):
             continue

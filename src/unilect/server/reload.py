@@ -18,7 +18,7 @@ from ssl import SSLContext
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from unilect.config.file import Origin
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.core.errors import BackendUnavailable, ConfigError, ReloadRefused, UnilectError
@@ -231,7 +231,7 @@ class Reloader:
         client_context.cache_clear()  # authorities may have come; they are read here, in a thread
         if config.image_hosts:
             client_context()
-        found, models, tls = Mistakes(), list[Model](), None
+        found, models, tls = ErrorCollector(), list[Model](), None
         with found:
             check_fixed(self._config, config)
         with found:
@@ -241,7 +241,7 @@ class Reloader:
                 part.check(config)
         with found:
             models = sources.build_models(config, self._registry.checker)
-        Mistakes(self._source.origin.locate(found.errors)).raise_all()
+        ErrorCollector(self._source.origin.locate(found.errors)).raise_all()
         was, now = sources.models_of(self._config), sources.models_of(config)
         kept = {model.name: model for model in models if self._is_kept(model.name, was, now)}
         demanded = [
@@ -292,7 +292,7 @@ class Reloader:
         Raises:
             ConfigError: A model has the name, or an alias, of one that neither the configuration nor a server's list has brought.
         """
-        found, theirs = Mistakes(), set(self._others()) - self._discovery.names
+        found, theirs = ErrorCollector(), set(self._others()) - self._discovery.names
         for name, table in plan.config.models.items():
             if name in theirs:
                 found.add(f"models.{name}: a FastChat worker serves a model of this name. Choose another one.")  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.config.mistakes import Mistakes
+from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import MODEL as DEMO
 from unilect.engines.gguf._file import GgufHead, check_projector
@@ -98,7 +98,7 @@ def read_beside(config: ModelConfig) -> tuple[Adapters, str | None, list[str]]:
     Raises:
         ConfigError: Something is wrong with it, or with the projector; all is told.
     """
-    found = Mistakes()
+    found = ErrorCollector()
     adapters, template, stop = Adapters([]), None, list[str]()
     with found:
         adapters = Adapters(config.lora)
