@@ -34,7 +34,7 @@ BUDGETS = {
     "api": 136,
     "api/parameters": 625,
     "auth": 358,
-    "cli": 3_985,
+    "cli": 3_981,
     "cli/connect": 1_063,
     "config": 2_449,
     "constraints": 1_438,
@@ -42,12 +42,12 @@ BUDGETS = {
     "core": 908,
     "demo": 12,
     "dialects": 227,
-    "dialects/fastchat": 912,
+    "dialects/fastchat": 914,
     "dialects/llamacpp": 737,
     "dialects/messages": 1_045,
     "dialects/ollama": 1_066,
     "dialects/openai": 823,
-    "dialects/responses": 2_119,
+    "dialects/responses": 2_127,
     "engines": 227,
     "engines/chatglm": 544,
     "engines/gguf": 2_616,
@@ -57,15 +57,15 @@ BUDGETS = {
     "engines/transformers/model": 1_053,
     "engines/transformers/words": 717,
     "families": 2_470,
-    "fleet": 1_069,
+    "fleet": 1_071,
     "fleet/driver": 1_024,
     "http": 1_077,
-    "hub": 335,
+    "hub": 337,
     "limits": 1_263,
     "models": 1_178,
-    "runtime": 662,
+    "runtime": 664,
     "scheduling": 1_035,
-    "server": 2_535,
+    "server": 2_508,
     "store": 1_477,
     "store/sql": 892,
     "templates": 1_037,
@@ -75,7 +75,7 @@ BUDGETS = {
     "upstreams/fastchat": 684,
     "upstreams/llamacpp": 348,
     "upstreams/openai": 1_040,
-    "web": 1_716,
+    "web": 1_727,
     "wire": 1_495,
 }
 
@@ -109,7 +109,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "requests", "httpx"}
 
 #: The most docstrings that begin with a question word, and functions that are called by a participle; never raised.
-MOST_QUESTIONS, MOST_PARTICIPLES = 1, 106
+MOST_QUESTIONS, MOST_PARTICIPLES = 1, 90
 QUESTION = re.compile(r"\W*(What|Who|Whether|How|Where|Why)\b")
 PARTICIPLES = frozenset(
     [
@@ -398,7 +398,9 @@ def test_who_knows_the_private_attributes_of_aiohttp(nodes: dict[str, list[ast.A
     private = re.compile(r"_[^_]")
     kinds = (web.Application, web.Request, web.RequestHandler, web.Response, web.Server)
     theirs = {name for kind in kinds for name in dir(kind) if private.match(name)}
-    bases = re.compile(r"web\.|Protocol|Stream$|Whole$")  # those of the module are aiohttp's, too
+    bases = re.compile(
+        r"web\.|Protocol|ChunkedResponse$|FullResponse$"
+    )  # those of the module are aiohttp's, too
     found = []
     for name in {name for name in nodes if "aiohttp" in MODULES[name]} - {AIOHTTP_INTERNALS}:
         derived = {

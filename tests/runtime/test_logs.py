@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis.strategies import characters, text
 
 from support.servers.serving import serve
-from unilect.runtime.logs import LogFormat, LogSink, SinkHandler, escaped, json_line, stamp_utc
+from unilect.runtime.logs import LogFormat, LogSink, SinkHandler, escape, json_line, stamp_utc
 
 PATIENCE_S = 20.0
 
@@ -417,8 +417,8 @@ def test_a_server_that_logs_json() -> None:
 @given(text(characters(codec=None), max_size=200))
 def test_any_text(words: str) -> None:
     """Whatever others have chosen is one line in either format, and whole in JSON."""
-    assert escaped(words).isprintable()
-    escaped(words).encode()  # no half of a pair is left
+    assert escape(words).isprintable()
+    escape(words).encode()  # no half of a pair is left
     line = json_line(words, "INFO", 0.0, {"path": words})
     assert 1 == len(line.splitlines())
     assert line.isascii()

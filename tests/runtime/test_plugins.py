@@ -141,11 +141,11 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packag
     """Where packages can be added."""
     monkeypatch.syspath_prepend(tmp_path)
     plugins._all.cache_clear()
-    plugins.found.cache_clear()
+    plugins.find_others.cache_clear()
     plugins.warn.cache_clear()
     yield Packages(tmp_path)
     plugins._all.cache_clear()
-    plugins.found.cache_clear()
+    plugins.find_others.cache_clear()
 
 
 ROUTE = """
@@ -176,7 +176,7 @@ def test_a_broken_dialect(packages: Packages, name: str, caplog: pytest.LogCaptu
     service = Service(Registry([]), Accounts(Metrics()))
     before = [route.path for route in all_routes(Site(service))]
     plugins._all.cache_clear()
-    plugins.found.cache_clear()
+    plugins.find_others.cache_clear()
     packages.add("bad", plugins.DIALECTS, name, f"broken_{name}", code)
     with caplog.at_level(logging.WARNING, "unilect"):
         routes = [[route.path for route in all_routes(Site(service))] for _ in range(2)]

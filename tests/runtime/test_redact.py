@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 
 from support.common.properties import given
-from unilect.runtime.redact import Secrets, basic, redacted, secrets_of, shortened
+from unilect.runtime.redact import Secrets, basic, redact, secrets_of, shorten
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ from unilect.runtime.redact import Secrets, basic, redacted, secrets_of, shorten
 )
 def test_redacted(text: str, expected: str) -> None:
     """Users, passwords and what may be a key in a query are masked, and nothing else is."""
-    assert expected == redacted(text)
-    assert expected == redacted(expected)
+    assert expected == redact(text)
+    assert expected == redact(expected)
 
 
 @pytest.mark.heavy(but=3)
@@ -49,7 +49,7 @@ def test_redacted(text: str, expected: str) -> None:
 )
 def test_redacted_of_much(piece: str) -> None:
     """A text of a megabyte is no harder than a short one."""
-    assert redacted(piece * (2**20 // len(piece)))
+    assert redact(piece * (2**20 // len(piece)))
 
 
 def test_secrets_of_a_url() -> None:
@@ -75,13 +75,13 @@ def test_secrets_of_a_url() -> None:
 )
 def test_shortened(source: str, expected: str) -> None:
     """Of a server its scheme, host and port are shown, of a file its name, also where a text is no URL at all."""
-    assert expected == shortened(source)
+    assert expected == shorten(source)
 
 
 @given(st.text(alphabet="abe:/@[]?#%1\u2100\n ."))
 def test_any_source_can_be_shown(source: str) -> None:
     """No text of a source ends whatever shows it."""
-    assert isinstance(shortened(f"echo:{source}"), str)
+    assert isinstance(shorten(f"echo:{source}"), str)
 
 
 KEY = "sk-abcdefghijklmnop"
@@ -100,15 +100,15 @@ KEY = "sk-abcdefghijklmnop"
 )
 def test_secrets(text: str, expected: str) -> None:
     """A secret is taken out whole, percent-encoded, and where the text was cut in its middle; a short one only as a word."""
-    assert expected == Secrets([KEY, "pw", "p@w/", "none", "", None]).removed_from(text)
+    assert expected == Secrets([KEY, "pw", "p@w/", "none", "", None]).remove_from(text)
 
 
 def test_no_secrets() -> None:
     """Where there are no secrets a text stays as it is."""
-    assert "sk-abc" == Secrets().removed_from("sk-abc")
+    assert "sk-abc" == Secrets().remove_from("sk-abc")
 
 
 @given(st.text(), st.text(min_size=8))
 def test_no_secret_is_left(text: str, secret: str) -> None:
     """Whatever a text and a secret are, the secret is not in the text."""
-    assert secret.lower() in "none" or secret not in Secrets([secret]).removed_from(text + secret)
+    assert secret.lower() in "none" or secret not in Secrets([secret]).remove_from(text + secret)

@@ -7,7 +7,7 @@ import pytest
 
 from unilect.core.errors import BackendUnavailable, UnilectError
 from unilect.runtime.context import CURRENT_REQUEST, Context
-from unilect.runtime.tasks import Tasks, apart, close_each, shared
+from unilect.runtime.tasks import Tasks, close_each, join_shared, spawn_detached
 
 
 async def caller() -> Context | None:
@@ -20,7 +20,7 @@ async def test_work_that_outlives_a_request() -> None:
     mine = Context(request_id="req-1", caller="me")
     token = CURRENT_REQUEST.set(mine)
     try:
-        assert [mine, None] == [await asyncio.create_task(caller()), await apart(caller())]
+        assert [mine, None] == [await asyncio.create_task(caller()), await spawn_detached(caller())]
     finally:
         CURRENT_REQUEST.reset(token)
 
@@ -46,8 +46,8 @@ async def test_ends_that_fail() -> None:
 async def test_work_that_is_stopped() -> None:
     """All who wait for work that is cancelled are told so, and who leaves is cancelled and stops nothing."""
     gate = asyncio.Event()
-    work = apart(gate.wait())
-    left, *others = (asyncio.create_task(shared(work)) for _ in range(3))
+    work = spawn_detached(gate.wait())
+    left, *others = (asyncio.create_task(join_shared(work)) for _ in range(3))
     await asyncio.sleep(0)
     left.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -65,7 +65,10 @@ async def test_a_flaw_that_nobody_asks_for(caplog: pytest.LogCaptureFixture) -> 
     async def fail(error: Exception) -> None:
         raise error
 
-    flaw, told = apart(fail(KeyError("oops"))), apart(fail(BackendUnavailable("told")))
+    flaw, told = (
+        spawn_detached(fail(KeyError("oops"))),
+        spawn_detached(fail(BackendUnavailable("told"))),
+    )
     await asyncio.wait({flaw, told})
     await asyncio.sleep(0)
 

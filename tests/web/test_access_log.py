@@ -115,8 +115,8 @@ async def test_a_line_tells_the_fallback(lines: Closing) -> None:
 def test_names_of_others() -> None:
     """Control characters in the name of a discovered model do not reach the log."""
     context = Context()
-    context.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
-    context.leased("d\re", "hf:/models/\x1bq")
+    context.set_model("a\x1b[2Jb\nc", Metrics().start("x", "y"))
+    context.set_backend("d\re", "hf:/models/\x1bq")
 
     assert RequestLine.of(context, "POST", "/v1/\x1b[2J", 200).text().isprintable()
 

@@ -13,7 +13,7 @@ from aiohttp.http_writer import StreamWriter
 from aiohttp.web_urldispatcher import UrlMappingMatchInfo
 
 from unilect.web import aiohttp_internals
-from unilect.web.aiohttp_internals import Stream, Whole
+from unilect.web.aiohttp_internals import ChunkedResponse, FullResponse
 
 TEXT = b"Hello!" * 40_000
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 #: What is used of aiohttp that its documentation does not promise.
 USED = {
     web.RequestHandler: ["_messages", "_current_request", "_waiter", "_request_count"],
-    web.Request: ["_read_bytes", "_match_info", "writer"],
+    web.Request: ["_read_bytes", "writer"],
     web.Response: [
         *("_body", "_payload_writer", "_eof_sent", "_req", "_body_length", "_chunked"),
         *("_headers", "_keep_alive", "_must_be_empty_body"),
@@ -69,12 +69,12 @@ async def test_every_private_attribute_is_named() -> None:
 
 async def whole(request: web.Request) -> web.StreamResponse:
     """An answer of one piece."""
-    return Whole(body=TEXT)
+    return FullResponse(body=TEXT)
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
     """The same in pieces."""
-    response = Stream()
+    response = ChunkedResponse()
     await response.prepare(request)
     for at in range(0, len(TEXT), 6000):
         await response.write(TEXT[at : at + 6000])

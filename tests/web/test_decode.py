@@ -14,7 +14,13 @@ from support.common.properties import given
 from unilect.core.bounds import LARGE_BYTES, check_body, check_free_form
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import ChatRequest
-from unilect.web.decode import BodyDecoder, check_one_kind, decoded, raw_fields_of, wrong_field
+from unilect.web.decode import (
+    BodyDecoder,
+    check_one_kind,
+    decode_request,
+    raw_fields_of,
+    wrong_field,
+)
 from unilect.web.streaming import SHORTENED
 
 DECODER = BodyDecoder(ChatRequest)
@@ -147,7 +153,7 @@ def test_a_text_in_a_message_of_the_parser() -> None:
 
 
 class Asked(dict[Any, Any]):
-    """What a handler is given, as far as `decoded` looks at it."""
+    """What a handler is given, as far as `decode_request` looks at it."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__()
@@ -181,7 +187,7 @@ async def test_others_are_served_between_the_passes(more: bytes, turns: int) -> 
     body = b'{"x":' + more + b',"messages":[{"role":"user","content":"Hi"}]}'
     task = asyncio.create_task(others())
     request: Any = Asked(body)
-    asked = await decoded(request, DECODER.decode)
+    asked = await decode_request(request, DECODER.decode)
     task.cancel()
 
     assert (turns, DECODER.decode(body)) == (seen, asked)
@@ -210,7 +216,7 @@ async def test_what_is_wrong_beside_a_long_text(
     request: Any = Asked(body)
     request[SHORTENED] = await check_body(body)
     with pytest.raises(InvalidRequest) as raised:
-        await decoded(request, decode)
+        await decode_request(request, decode)
 
     assert param == raised.value.param
     assert max(sizes) < LARGE_BYTES // 10
@@ -234,7 +240,7 @@ async def test_one_pass_in_a_turn(more: bytes, last: bytes) -> None:
 
     body = BODY[:-1] + b',"z":' + more + last
     ticking = asyncio.create_task(turns())
-    asked = [asyncio.create_task(decoded(Asked(body), decode)) for _ in range(8)]  # type: ignore[arg-type]
+    asked = [asyncio.create_task(decode_request(Asked(body), decode)) for _ in range(8)]  # type: ignore[arg-type]
     while not passes and not any(one.done() for one in asked):
         await asyncio.sleep(0)
     asked[3].cancel()
@@ -270,7 +276,7 @@ async def test_a_large_body_lets_others_pass() -> None:
     request[SHORTENED] = await check_body(body)
     loop.add_reader(ours, read)
     try:
-        await asyncio.gather(decoded(request, decode), decoded(request, decode))
+        await asyncio.gather(decode_request(request, decode), decode_request(request, decode))
     finally:
         loop.remove_reader(ours)
         theirs.close()
@@ -295,7 +301,7 @@ async def test_no_json_behind_a_long_text() -> None:
     request: Any = Asked(body)
     request[SHORTENED] = await check_body(body)
     with pytest.raises(InvalidRequest, match=rf"byte {len(body) - 1}\b"):
-        await decoded(request, DECODER.decode)
+        await decode_request(request, DECODER.decode)
 
 
 def test_a_missing_field() -> None:

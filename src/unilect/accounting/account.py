@@ -180,7 +180,7 @@ class Accounts:
     def open(self, context: Context, model: str, request: Request) -> Meter | Account:
         """The account of a request for a model, to be entered."""
         meter = self.metrics.start(model, context.endpoint)
-        context.asked(model, meter)
+        context.set_model(model, meter)
         for book in self.books:
             if book.applies(context):
                 return Account(meter, self.books, context, request)

@@ -32,7 +32,7 @@ from unilect.core.events import Usage
 from unilect.core.requests import Call, Request
 from unilect.limits.claims import cost as cost_of
 from unilect.runtime.context import Context, Measured
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 from unilect.runtime.tasks import Tasks
 from unilect.store.database import ABSENT
 from unilect.store.journal import AbandonedJournal, Journal, RequestInfo, Slot, find_abandoned
@@ -403,7 +403,7 @@ class Recorded(Struct, eq=False):
 @lru_cache(256)
 def _redact(source: str) -> str:
     """Redact the source of an answer, and cut it to 200 characters."""
-    return redacted(source)[:200]
+    return redact(source)[:200]
 
 
 def _nothing() -> None:

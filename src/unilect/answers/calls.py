@@ -191,7 +191,7 @@ class Calls:
         if not model.required:
             self._check_ready()
             meter = self.accounts.metrics.start(model.name, context.endpoint)
-            context.asked(model.name, meter)
+            context.set_model(model.name, meter)
             await self._ask(meter, model, _nothing)
         return model
 
@@ -206,7 +206,7 @@ class Calls:
         async with account:
             with Attempts(model, any_backend) as attempts:
                 async for lease in attempts:
-                    context.leased(lease.model.name, lease.member.source)
+                    context.set_backend(lease.model.name, lease.member.source)
                     with lease:
                         value = await ask(model, lease.member.backend)
             return value

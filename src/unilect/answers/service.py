@@ -149,7 +149,7 @@ class Run:
     def _answer(self, lease: Lease[Fitted]) -> Batches:
         """Generate the answer on a leased backend, with all that has to stand in front of it for this request."""
         self.answering, self._fitted = lease.model, lease.fitted
-        self._context.leased(lease.model.name, lease.member.source)
+        self._context.set_backend(lease.model.name, lease.member.source)
         request, can = lease.fitted.request, lease.backend.capabilities
         if emulation.is_needed(request, can):
             return self._emulate(lease, request)
@@ -271,7 +271,7 @@ class Service(Calls):
                 if (known := model.known_cold) is not None:
                     fit(model, known)
                 async for lease in attempts:
-                    context.leased(lease.model.name, lease.member.source)
+                    context.set_backend(lease.model.name, lease.member.source)
                     with lease:
                         fitted, ignored = lease.fitted
                         answer = await ask(lease.backend, fitted)

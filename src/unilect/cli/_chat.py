@@ -37,7 +37,7 @@ from unilect.core.errors import (
 from unilect.core.events import Answer, Fold
 from unilect.http.client import HttpServer
 from unilect.runtime.child_limits import die_with
-from unilect.runtime.redact import Secrets, redacted
+from unilect.runtime.redact import Secrets, redact
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 STOP_TIMEOUT_S = 15.0
@@ -350,10 +350,10 @@ def run(
             chat.start()
             if screen.interactive:
                 hint = "/help lists the commands; Ctrl-D leaves."
-                screen.note(f"{conversation.model} at {redacted(url)}. {hint}")
+                screen.note(f"{conversation.model} at {redact(url)}. {hint}")
             chat.run()
         except UnilectError as error:
-            raise ConfigError(f"{redacted(url)}: {with_remedy(error, url)}") from error
+            raise ConfigError(f"{redact(url)}: {with_remedy(error, url)}") from error
         finally:
             runner.run(server.aclose())
     return 1 if chat.failed and not screen.interactive else 0

@@ -23,8 +23,8 @@ from unilect.core.errors import ConfigError
 from unilect.models import sources
 from unilect.models.registry import Registry
 from unilect.runtime.context import current_request
-from unilect.runtime.logs import escaped, json_line, log_to_stderr, sink_of
-from unilect.runtime.redact import redacted
+from unilect.runtime.logs import escape, json_line, log_to_stderr, sink_of
+from unilect.runtime.redact import redact
 
 log = logging.getLogger("unilect")
 
@@ -155,7 +155,7 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
         from unilect.cli import _running_server as running
 
         for name in or_exit(lambda: running.model_names(url, api_key)):
-            tell(escaped(name))
+            tell(escape(name))
         return
     from unilect.models.facts import beside_weights
 
@@ -166,7 +166,7 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
         beside = [f"also {', '.join(model.aliases)}"] if model.aliases else []
         beside += beside_weights(model)
         more = f"  ({'; '.join(beside)})" if beside else ""
-        tell(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{more}")
+        tell(f"{name:{width}}  {', '.join(map(redact, model.sources))}{more}")
 
 
 def connect(
@@ -304,10 +304,8 @@ def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None
     except ConfigError as error:
         errors = error.each if origin is None else origin.locate(error.each)
         if len(errors) == 1:
-            fail(escaped(str(errors[0])), code)
-        fail(
-            f"{len(errors)} mistakes:\n  " + "\n  ".join(escaped(str(one)) for one in errors), code
-        )
+            fail(escape(str(errors[0])), code)
+        fail(f"{len(errors)} mistakes:\n  " + "\n  ".join(escape(str(one)) for one in errors), code)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -320,6 +318,6 @@ def _say(message: str, level: str) -> None:
     """Say something on stderr, without the credentials of a URL; as the log does where that is JSON."""
     sink = sink_of(logging.getLogger())
     if sink is not None and sink.form == "json":
-        sink.add(redacted(message), level)
+        sink.add(redact(message), level)
     else:
-        tell(f"unilect: {redacted(message)}", on_stderr=True)
+        tell(f"unilect: {redact(message)}", on_stderr=True)

@@ -44,7 +44,7 @@ class History:
 
     def add(self, text: str) -> None:
         """Keep a message."""
-        line = msgspec.json.encode(self._secrets.removed_from(text)) + b"\n"
+        line = msgspec.json.encode(self._secrets.remove_from(text)) + b"\n"
         if self._file is None or len(line) > MOST_BYTES:
             return
         with suppress(OSError):

@@ -27,7 +27,7 @@ from unilect.config.server import Config, process_environment
 from unilect.config.store import location
 from unilect.core.errors import ConfigError, StoreUnavailable, listed
 from unilect.models import sources
-from unilect.runtime.logs import escaped
+from unilect.runtime.logs import escape
 from unilect.store.keys import KeyStore, describe, state
 from unilect.store.records import Key
 from unilect.store.store import Store
@@ -102,7 +102,7 @@ class _Place:
                 if error.path:
                     raise ConfigError(f"{_WORDS[str(error.path[0])]}: {error}") from error
                 raise ConfigError(
-                    f"{escaped(str(error))} The store is {self.store}.{self.hint}"
+                    f"{escape(str(error))} The store is {self.store}.{self.hint}"
                 ) from error
             finally:
                 await store.aclose()
@@ -332,7 +332,7 @@ def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
 
 def _name_of(key: Key) -> str:
     """A key by its name and its id."""
-    return f"{escaped(key.name)} ({key.id})"
+    return f"{escape(key.name)} ({key.id})"
 
 
 def _format_limits(limits: Mapping[str, float]) -> str:

@@ -24,7 +24,7 @@ from unilect.models.checked_defaults import check_supported
 from unilect.models.discovery import MAX_MODELS
 from unilect.models.facts import backend_name
 from unilect.runtime import plugins
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 from unilect.server.tls import server_context
 from unilect.store.upkeep import Upkeep
 
@@ -43,7 +43,7 @@ def look(config: Config, found: ErrorCollector) -> Iterator[str]:
         server_context(config)
     yield from _look_at_store(config, found)
     if config.limits.url is not None:
-        yield f"limits: {redacted(config.limits.url)}, not contacted"
+        yield f"limits: {redact(config.limits.url)}, not contacted"
     scheme = "http" if config.tls_cert is None else "https"
     count = len(config.api_keys)
     keys = [f"{count} keys" if count > 1 else "a key"] if count else []
@@ -88,7 +88,7 @@ def _model(
                     check_supported(name, table, backend.capabilities)
                 with found:
                     _check_memory(here, backend)
-        which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redacted(source)}"
+        which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redact(source)}"
         yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
 
 

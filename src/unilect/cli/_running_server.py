@@ -11,7 +11,7 @@ from yarl import URL
 from unilect.core.errors import BackendError, ConfigError, UnilectError
 from unilect.http.client import HttpServer, raise_for_answer
 from unilect.models.source_hints import base_url
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 
 class _Model(Struct):
@@ -89,9 +89,7 @@ def with_path(url: str) -> str:
     except ValueError:
         parsed = URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(
-            f"--url {redacted(url)}: expected a URL such as http://127.0.0.1:8000/v1."
-        )
+        raise ConfigError(f"--url {redact(url)}: expected a URL such as http://127.0.0.1:8000/v1.")
     if parsed.path in ("", "/"):
         return urlsplit(url)._replace(path="/v1").geturl()
     return base_url(url)

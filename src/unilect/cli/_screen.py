@@ -4,14 +4,14 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 
-from unilect.runtime.logs import escaped
+from unilect.runtime.logs import escape
 
 _PIECE = re.compile(r"[^\n\t]+")
 
 
 def visible(text: str) -> str:
     """A text whose control characters, and those that turn or hide what stands around them, are written as escapes."""
-    return _PIECE.sub(lambda found: escaped(found[0]), text)
+    return _PIECE.sub(lambda found: escape(found[0]), text)
 
 
 def tell(text: str = "", *, on_stderr: bool = False, flush: bool = False) -> None:
@@ -28,7 +28,7 @@ def tell_table(
     Args:
         right: The columns that end alike.
     """
-    table = [[escaped(cell) for cell in row] for row in (head, *rows)]
+    table = [[escape(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         cells = [

@@ -10,7 +10,7 @@ from unilect.config import server as configuration
 from unilect.config.server import Config
 from unilect.models.registry import Model
 from unilect.models.sources import ALL
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 MAX_FACTS = 20
 #: Documentation addresses, to which a route is looked up and nothing is sent.
@@ -73,7 +73,7 @@ def start_screen(
         facts: By the name of each model what there is to say of it.
         asks_for_keys: Clients need a key.
     """
-    every = [redacted(one.sources[0]) for one in config.models.values() if one.model == ALL]
+    every = [redact(one.sources[0]) for one in config.models.values() if one.model == ALL]
     every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     has_metrics = bool(config.metrics_keys) or not asks_for_keys

@@ -17,7 +17,7 @@ from unilect.config import load as config_load
 from unilect.config.server import process_environment
 from unilect.config.store import StoreConfig
 from unilect.core.errors import ConfigError, StoreUnavailable
-from unilect.runtime.logs import escaped
+from unilect.runtime.logs import escape
 from unilect.store.records import UsageSum
 from unilect.store.store import Store
 
@@ -87,4 +87,4 @@ def _print_table(lines: list[usage.Line]) -> None:
 
 
 def _cell(value: object) -> str:
-    return f"{value:.6f}" if isinstance(value, float) else escaped(str(value))
+    return f"{value:.6f}" if isinstance(value, float) else escape(str(value))

@@ -15,7 +15,7 @@ from unilect.config.store import has_port
 from unilect.config.values import convert, nearest
 from unilect.core.errors import ConfigError
 from unilect.runtime import extras
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 _Number = Annotated[int, Meta(ge=1, le=10**15)]
 _Minute = Annotated[int, Meta(ge=1, le=50_000_000)]  # a bucket's level is exact in a double
@@ -176,6 +176,6 @@ def check_url(url: str) -> None:
     if find_spec("redis") is None:
         raise OptionError(
             ("limits", "url"),
-            f"`{redacted(url[:200])}` requires the package redis, which is not installed; install it with "
+            f"`{redact(url[:200])}` requires the package redis, which is not installed; install it with "
             f"`{extras.install('redis')}`.",
         )

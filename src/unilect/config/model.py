@@ -12,7 +12,7 @@ from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
 from unilect.config.mistakes import ErrorCollector
 from unilect.config.option import Flag, Table, check_needs, option
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
 _CHARACTERS = r"\w.:/@+\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u109f\u1780-\u17d3-"
@@ -428,7 +428,7 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
         if config.is_set(option_name) and not replicated and not one.applies_to(kinds.values()):
             found.add(
                 f"models.{name}: {option_name}: applies to {name_kinds(one.kinds)}; it has no effect on "
-                f"{redacted(' or '.join(kinds))}; leave it out.",
+                f"{redact(' or '.join(kinds))}; leave it out.",
                 (*path, option_name),
             )
     check_needs(config, path, found)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from unilect.config.mistakes import OptionError
 from unilect.config.option import Table, option
 from unilect.runtime import extras
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 _PATH = "/v1/traces"
 #: The variables that name a collector: the address of its traces, or that of the collector.
@@ -71,7 +71,7 @@ def check_endpoint(config: OtelConfig) -> None:
     if not fine:
         raise OptionError(
             path,
-            f"`{redacted(config.endpoint[:200])}` is not the URL of a collector; expected one such as "
+            f"`{redact(config.endpoint[:200])}` is not the URL of a collector; expected one such as "
             "http://collector:4318.",
         )
     if not is_installed():

@@ -16,7 +16,7 @@ from unilect.config.mistakes import OptionError
 from unilect.config.option import Move, Table, option
 from unilect.core.errors import ConfigError
 from unilect.runtime import extras
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 SQLITE = "sqlite://"
 MEMORY = "memory"
@@ -99,7 +99,7 @@ def location(config: StoreConfig, environment: Mapping[str, str]) -> str:
     url = config.url or default_url(environment) or SQLITE
     path = sqlite_path(url)
     if path is None:
-        return redacted(url)
+        return redact(url)
     return str(Path(path).resolve()) if path else MEMORY
 
 
@@ -202,7 +202,7 @@ def check_url(url: str) -> None:
         )
     if find_spec("psycopg") is None:
         raise ConfigError(
-            f"`{redacted(url[:200])}` requires psycopg, which is not installed; install it with `{extras.install('postgresql')}`.",
+            f"`{redact(url[:200])}` requires psycopg, which is not installed; install it with `{extras.install('postgresql')}`.",
         )
 
 

@@ -21,7 +21,7 @@ from unilect.constraints.process.lane import Lane
 from unilect.constraints.schema import Use
 from unilect.core.errors import InvalidRequest
 from unilect.runtime.context import cache_owner
-from unilect.runtime.tasks import apart
+from unilect.runtime.tasks import spawn_detached
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_LLGUIDANCE_BYTES = 512 * 1024  # one that we make holds the schemas of all tools
@@ -134,7 +134,7 @@ class Checker:
             result = self._results[digest]
         else:
             if digest not in self._running:
-                self._running[digest] = task = apart(
+                self._running[digest] = task = spawn_detached(
                     self._work_out(digest, job, arguments, cache_owner())
                 )
                 task.add_done_callback(lambda _: self._running.pop(digest, None))

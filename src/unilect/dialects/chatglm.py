@@ -21,7 +21,7 @@ from unilect.core.events import Answer
 from unilect.core.requests import MAX_MESSAGES, Count, Request, Text
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai.chunks import encode_json, unilect_field
-from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route
 from unilect.web.site import Site
 from unilect.web.streaming import respond_whole
@@ -57,7 +57,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_langchain_answer(request: web.Request) -> web.StreamResponse:
         """Answer a prompt and its history."""
-        asked = await decoded(request, _decoder.decode)
+        asked = await decode_request(request, _decoder.decode)
         context = service.model(asked.model).capabilities.context
         chat = as_body(asked, context)
         if len(chat) > LARGE_BYTES:

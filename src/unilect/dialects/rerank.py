@@ -24,7 +24,7 @@ from unilect.core.errors import InvalidRequest, UnilectError
 from unilect.core.ranking import MAX_DOCUMENTS, Document, Ranking, RerankRequest, cut_name
 from unilect.core.requests import Request, Text
 from unilect.dialects.openai.chunks import encode_json, unilect_field
-from unilect.web.decode import BodyDecoder, RawFields, decoded, raw_fields_of
+from unilect.web.decode import BodyDecoder, RawFields, decode_request, raw_fields_of
 from unilect.web.route import Route, both, call, json_answer
 from unilect.web.site import Site
 
@@ -61,7 +61,7 @@ def routes(site: Site) -> list[Route]:
     service = site.service
 
     async def answer(request: web.Request, version: str = "1") -> web.Response:
-        asked = await decoded(request, decode)
+        asked = await decode_request(request, decode)
         if isinstance(asked, TextsRequest):
             return await _answer_texts(request, service, asked)
         model, ranking, ignored = await service.rerank(asked)

@@ -14,7 +14,7 @@ from typing import Any
 from unilect.api.backend import Backend, BackendSpec, Capabilities
 from unilect.core.errors import BackendUnavailable, ConfigError
 from unilect.hub import download as hub
-from unilect.runtime.tasks import apart, shared
+from unilect.runtime.tasks import join_shared, spawn_detached
 
 
 def when_here(
@@ -55,8 +55,8 @@ class _Fetched(Backend):
         """Fetch the files, once for all who wait, and start the engine; see `Backend`."""
         if self._engine is None:
             if self._making is None or self._making.done():
-                self._making = apart(self._make_engine())
-            self._engine = await shared(self._making)
+                self._making = spawn_detached(self._make_engine())
+            self._engine = await join_shared(self._making)
         await self._engine.start()
 
     async def aclose(self) -> None:

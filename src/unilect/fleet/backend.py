@@ -41,7 +41,7 @@ from unilect.fleet.files import Digests, absolute, named_by
 from unilect.fleet.link import Link, link_of
 from unilect.runtime.context import cache_owner, current_request
 from unilect.runtime.extras import install
-from unilect.runtime.tasks import apart, shared
+from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.wire import frames
 
 _TOLD_WITHIN_S = 10.0  # of a limit that the process in the middle keeps itself
@@ -97,8 +97,10 @@ class RayBackend(Backend):
         if self._is_up:
             return
         if self._starting is None or self._starting.done():
-            self._starting = apart(self._bring_up(), f"the start of {self._deployment.name}")
-        await shared(self._starting)
+            self._starting = spawn_detached(
+                self._bring_up(), f"the start of {self._deployment.name}"
+            )
+        await join_shared(self._starting)
 
     @property
     def _is_up(self) -> bool:

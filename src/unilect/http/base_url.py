@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
-from unilect.runtime.redact import basic, redacted
+from unilect.runtime.redact import basic, redact
 
 
 def key_headers(config: ModelConfig) -> dict[str, str]:
@@ -32,8 +32,8 @@ def check_base(url: str) -> None:
     if base != parts.path:
         right = parts._replace(path=base).geturl()
         raise ConfigError(
-            f"{redacted(url)}: this is the URL of one call, and the base URL is needed, which comes before "
-            f"{parts.path[len(base) :]}: write {redacted(right)}."
+            f"{redact(url)}: this is the URL of one call, and the base URL is needed, which comes before "
+            f"{parts.path[len(base) :]}: write {redact(right)}."
         )
 
 
@@ -60,7 +60,7 @@ def split(base: str) -> tuple[SplitResult, int]:
             else "it is not a URL"
         )
         raise ConfigError(
-            f"{redacted(base)}: {why}. Write a URL such as http://host:8000/v1."
+            f"{redact(base)}: {why}. Write a URL such as http://host:8000/v1."
         ) from error
     if (
         url.scheme not in ("http", "https")
@@ -68,7 +68,7 @@ def split(base: str) -> tuple[SplitResult, int]:
         or not re.fullmatch(r"[!-~]+", base)
         or url.fragment
     ):
-        raise ConfigError(f"{redacted(base)}: expected a URL such as http://host:8000/v1.")
+        raise ConfigError(f"{redact(base)}: expected a URL such as http://host:8000/v1.")
     return url, port
 
 
@@ -83,7 +83,7 @@ def with_user(url: SplitResult, headers: Mapping[str, str]) -> Mapping[str, str]
         return headers
     if any(name.lower() == "authorization" for name in headers):
         raise ConfigError(
-            f"{redacted(url.geturl())}: the URL has a user, and there is a key besides; both would be the header "
+            f"{redact(url.geturl())}: the URL has a user, and there is a key besides; both would be the header "
             "`Authorization`. Leave one of them out."
         )
     user, password = unquote(url.username), unquote(url.password or "")

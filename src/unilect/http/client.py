@@ -50,7 +50,7 @@ from unilect.http.error_bodies import (
 )
 from unilect.http.reasons import of_answer
 from unilect.runtime.context import CURRENT_REQUEST
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_LIST_BYTES = 4 * 1024 * 1024  # of a list of models
@@ -107,7 +107,7 @@ class HttpServer:
     ) -> None:
         url, port = split(base)
         headers = with_user(url, headers or {})
-        self.shown = redacted(base)
+        self.shown = redact(base)
         self.max_body_bytes = max_body_bytes or MAX_BODY_BYTES
         self.lost: str | None = None
         self.doubts = 0

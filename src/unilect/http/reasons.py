@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from unilect.http.error_bodies import clean, error_text, for_log, plain
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 MAX_TOLD = 300  # characters of what a server said
 _SELF_SIGNED = frozenset({18, 19})  # OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT, ..._IN_CHAIN
@@ -81,12 +81,12 @@ def of_answer(
     if words in ("", "no reason given"):
         words = clean(body[:2000].decode("utf-8", "replace"))
     method, _, url = asked.partition(" ")
-    told = f"{method} {redacted(url)} was answered with status {status}"
+    told = f"{method} {redact(url)} was answered with status {status}"
     if status == 404 and (better := likely_base(url)):
-        told += f"; the base URL is likely {redacted(better)}"
+        told += f"; the base URL is likely {redact(better)}"
     logged = f"{told}{for_log(words)}.{hint}"
     if 300 <= status < 400:
-        told += f", a redirect to {redacted(clean(headers.get('location')))}, which is not followed"
+        told += f", a redirect to {redact(clean(headers.get('location')))}, which is not followed"
     if not words:
         return f"{told}.{hint}", logged
     words = words[:MAX_TOLD]

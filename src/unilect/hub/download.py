@@ -63,7 +63,7 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
     if (match := _HUB_FILE.match(location)) is not None:
         repo, file = match.groups()
     elif _is_repo(repo):
-        file = _chosen(repo, quantization)
+        file = _choose(repo, quantization)
     else:
         return path
     files = parts(file)
@@ -103,8 +103,10 @@ def local_copy(location: str, folder: bool = False) -> Path | None:
 
     found, match = None, _HUB_FILE.match(location)
     if folder or match is not None:  # which file of a repository is meant, only the hub knows
-        with _translated_errors(location):
-            found = _cached(*match.groups()) if match else _cached(location, "config.json")
+        with _translate_errors(location):
+            found = (
+                _find_cached(*match.groups()) if match else _find_cached(location, "config.json")
+            )
     if folder and found is not None:
         found = found.parent if any(found.parent.glob("*.safetensors")) else None
     if found is None and HF_HUB_OFFLINE:
@@ -119,7 +121,7 @@ def _is_repo(location: str) -> bool:
     return REPO.match(location) is not None and not location.lower().endswith(".gguf")
 
 
-def _chosen(repo: str, quantization: str) -> str:
+def _choose(repo: str, quantization: str) -> str:
     """
     The file of a repository that is meant where only a quantization, or nothing, is named.
 
@@ -218,7 +220,7 @@ def _sizes(repo: str) -> dict[str, int]:
         RepositoryNotFoundError,
     )
 
-    with _translated_errors(repo):
+    with _translate_errors(repo):
         try:
             info = HfApi().model_info(repo, timeout=CONNECT_TIMEOUT_S, files_metadata=True)
             return {file.rfilename: file.size or 0 for file in info.siblings or ()}
@@ -249,7 +251,7 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RevisionNotFoundError
 
-    with _translated_errors(f"{repo}/{file}"):
+    with _translate_errors(f"{repo}/{file}"):
         try:
             metadata = get_hf_file_metadata(hf_hub_url(repo, file), timeout=CONNECT_TIMEOUT_S)
         except RevisionNotFoundError:
@@ -259,7 +261,7 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
                 f"{repo}/{file}: neither a local file nor one on the hub. {_contents(repo, file)}"
             ) from error
         except _hub_errors() as error:
-            cached = _cached(repo, file)
+            cached = _find_cached(repo, file)
             if cached is not None:
                 return cached
             if isinstance(error, HfHubHTTPError):
@@ -301,7 +303,7 @@ def _why(error: Exception) -> str:
     )
 
 
-def _cached(repo: str, file: str) -> Path | None:
+def _find_cached(repo: str, file: str) -> Path | None:
     """Find a file in the cache, without the client's download, which asks the hub for other things even where it may read the cache only."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -455,7 +457,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 @contextmanager
-def _translated_errors(name: str) -> Iterator[None]:
+def _translate_errors(name: str) -> Iterator[None]:
     """The errors of the hub's client, of its HTTP client and of the operating system as one sentence."""
     from huggingface_hub import errors
 

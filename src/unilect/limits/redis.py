@@ -28,7 +28,7 @@ import msgspec
 from unilect.core.errors import LimitsUnavailable, UnilectError
 from unilect.limits import scripts
 from unilect.limits.counters import Claim, State, Taken
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 from unilect.runtime.tasks import Tasks, close_each
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class RedisCounters:
         from redis.backoff import NoBackoff
 
         self.id = secrets.token_hex(8)
-        self._where = redacted(url)
+        self._where = redact(url)
         self._seed, self._seed_after_death = seed, seed_after_death or seed
         pool = BlockingConnectionPool.from_url(
             url,
@@ -347,7 +347,7 @@ class RedisCounters:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await answer
         except (RedisError, OSError) as error:  # a timeout is an OSError, too
-            why = redacted(str(error)) or type(error).__name__
+            why = redact(str(error)) or type(error).__name__
             reason = f"the Redis server at {self._where} does not answer: {why}"
             if not self.is_away:
                 self.is_away = True

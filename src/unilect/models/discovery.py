@@ -25,7 +25,7 @@ from unilect.core.errors import BackendUnavailable, ConfigError, UnilectError
 from unilect.models import sources
 from unilect.models.registry import Model, Registry
 from unilect.runtime.redact import Secrets, secrets_of
-from unilect.runtime.tasks import Tasks, apart, shared
+from unilect.runtime.tasks import Tasks, join_shared, spawn_detached
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
@@ -162,7 +162,7 @@ class Discovery:
         if self._looking is None:
             self._looking = self._work.start("a look for models", self._look_at_all())
         with suppress(BackendUnavailable):  # `aclose`: what is not known by then is not found
-            await shared(self._looking)
+            await join_shared(self._looking)
 
     async def aclose(self) -> None:
         """Ask no more."""
@@ -170,9 +170,9 @@ class Discovery:
         await self._work.aclose()
 
     async def _look_at_all(self) -> None:
-        looks = [apart(self._look(*table)) for table in self._tables.items()]
+        looks = [spawn_detached(self._look(*table)) for table in self._tables.items()]
         try:
-            # a flaw, which `apart` logs, is one table's, and no reason to look no more
+            # a flaw, which `spawn_detached` logs, is one table's, and no reason to look no more
             found = await asyncio.gather(*looks, return_exceptions=True)
             self._flawed = any(found)
         finally:
@@ -193,7 +193,7 @@ class Discovery:
         except (UnilectError, TimeoutError) as error:
             if table not in self._down:  # told once
                 told = error.for_operator if isinstance(error, UnilectError) else ""
-                told = Secrets([config.api_key, *secrets_of(config.sources[0])]).removed_from(told)
+                told = Secrets([config.api_key, *secrets_of(config.sources[0])]).remove_from(told)
                 why = told or f"its server sent nothing for {LIST_TIMEOUT_S:.0f} s"
                 log.warning(
                     "%s: its models cannot be listed, and are asked for again: %s", table, why

@@ -39,7 +39,7 @@ def backend_name(scheme: str) -> str:
         return "the bundled model"
     if not scheme or scheme in plugins.ours(plugins.BACKENDS):
         return _WORDS.get(kind_of(scheme), scheme)
-    return f"{scheme} of {plugins.package(plugins.found(plugins.BACKENDS)[0][scheme])}"
+    return f"{scheme} of {plugins.package(plugins.find_others(plugins.BACKENDS)[0][scheme])}"
 
 
 def limits(model: Model) -> list[str]:

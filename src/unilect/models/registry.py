@@ -21,7 +21,7 @@ from unilect.constraints.checker import Checker
 from unilect.core.errors import BackendUnavailable, ModelNotFound, UnilectError
 from unilect.models.settings import Settings, State, name_idle
 from unilect.runtime.context import current_request
-from unilect.runtime.tasks import apart
+from unilect.runtime.tasks import spawn_detached
 from unilect.scheduling.asked import Asked
 from unilect.scheduling.fair_queue import Queue
 from unilect.scheduling.parts import Room
@@ -295,7 +295,7 @@ class Model:
             return
         self.closed = True
         if self.stopping is None:
-            self.stopping = apart(self.aclose())
+            self.stopping = spawn_detached(self.aclose())
         self.stopping.add_done_callback(lambda _: self.on_gone())
 
     @property
@@ -320,7 +320,7 @@ class Model:
             return  # a request came while it stopped, and left before it was done
         log.info("%s: idle, stopping", self.name)
         self._stays_s = self._idle_stop_s  # what is said from now on is of its next life
-        self.stopping = apart(self._stop())
+        self.stopping = spawn_detached(self._stop())
 
     async def _stop(self) -> None:
         try:

@@ -36,7 +36,7 @@ from unilect.models import source_hints as hints
 from unilect.models.checked_defaults import check_defaults, check_supported
 from unilect.models.registry import Model, Registry
 from unilect.runtime import plugins
-from unilect.runtime.redact import Secrets, redacted, secrets_of
+from unilect.runtime.redact import Secrets, redact, secrets_of
 from unilect.scheduling.fair_queue import QueueSettings
 from unilect.scheduling.pool import Member
 from unilect.scheduling.prefixes import without_billing
@@ -164,7 +164,7 @@ def split(source: str) -> tuple[str, str]:
         return "hf", source
     if hints.may_be_gguf(source):
         return "gguf", source
-    raise ConfigError(hints.unknown(source, [*_ours(), *plugins.found(plugins.BACKENDS)[0]]))
+    raise ConfigError(hints.unknown(source, [*_ours(), *plugins.find_others(plugins.BACKENDS)[0]]))
 
 
 def kinds(config: ModelConfig) -> dict[str, str]:
@@ -322,7 +322,7 @@ def backend(spec: BackendSpec) -> Backend:
 
 def _entry(scheme: str) -> EntryPoint:
     """Return the entry point of the factory of a known scheme."""
-    return _ours().get(scheme) or plugins.found(plugins.BACKENDS)[0][scheme]
+    return _ours().get(scheme) or plugins.find_others(plugins.BACKENDS)[0][scheme]
 
 
 def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
@@ -424,7 +424,7 @@ def _tell(name: str, source: str) -> None:
     """Say where a source was taken for something else than it says; of a URL only its end, since it may hold a secret."""
     meant = hints.read_as(source)
     if meant != source:
-        log.info("models.%s: %s is read as %s", name, redacted(source), redacted(meant))
+        log.info("models.%s: %s is read as %s", name, redact(source), redact(meant))
     scheme, _, location = source.partition(":")
     if _is_upstream(scheme) and (end := hints.endpoint(location)):
         log.warning(
@@ -443,7 +443,7 @@ def is_known(scheme: str) -> bool:
     """
     if scheme in _ours():
         return True
-    entries, refused = plugins.found(plugins.BACKENDS)
+    entries, refused = plugins.find_others(plugins.BACKENDS)
     if scheme in refused:
         raise ConfigError(refused[scheme])
     return scheme in entries

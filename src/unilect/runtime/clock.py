@@ -55,9 +55,9 @@ class SteadyClock:
                 self._other = None
                 log.warning("the system's clock is right again")
             return ahead + even
-        return self._doubted(ahead, even)
+        return self._hold_time(ahead, even)
 
-    def _doubted(self, ahead: float, even: float) -> float:
+    def _hold_time(self, ahead: float, even: float) -> float:
         """The time where the system's clock has been set."""
         if self._other is None or abs(ahead - self._other) >= SMALL_S:
             self._other, self._since = ahead, even

@@ -3,7 +3,7 @@ The current request, for what lies too deep to be given it: who asks, whose fail
 and what the request's own line tells in the end.
 
 The guard makes a context for each request; whatever runs for that request, in its task or in one that it has started, finds it.
-Work that belongs to nobody's request is started with `tasks.apart`, and sets a context of its own where it asks a model.
+Work that belongs to nobody's request is started with `tasks.spawn_detached`, and sets a context of its own where it asks a model.
 """
 
 import asyncio
@@ -180,13 +180,13 @@ class Context(Struct, eq=False, kw_only=True):
         """True for a model that the caller may use, by its name, which is no alias."""
         return self.models is None or model in self.models
 
-    def asked(self, model: str, meter: Measured) -> None:
+    def set_model(self, model: str, meter: Measured) -> None:
         """A request for a model begins."""
         self.model = self.answering = model
         self.meter = meter
         self.plan = self.at = None
 
-    def leased(self, model: str, source: str) -> None:
+    def set_backend(self, model: str, source: str) -> None:
         """A backend is about to answer."""
         self.answering = model
         self.source = source
@@ -211,7 +211,7 @@ class Context(Struct, eq=False, kw_only=True):
             raise BackendTimeout("No backend took the request before its deadline.")
 
 
-def ended_by(error: BaseException | None) -> BaseException | None:
+def explain_cancellation(error: BaseException | None) -> BaseException | None:
     """
     Return the reason why the current request ended: for a cancellation that `Context.end` has caused its reason, and the task may go on then; else
     the error itself, such as where the client has left, or the server cancels it.

@@ -65,7 +65,7 @@ def json_line(text: str, level: str, now: float, fields: Mapping[str, Any] | Non
     return json.dumps(line if fields is None else {**line, **fields})
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """A text in one line: control characters, and whatever else a terminal would obey, are escaped."""
     if text.isprintable():
         return text
@@ -199,7 +199,7 @@ class LogSink:
         where = "".join(calls.format()).splitlines()
         if self.form == "json":
             return self._line(text, "ERROR", time.time(), {"exception": "\n".join(where)})
-        return self._line("\n  ".join(map(escaped, [text, *where])), "ERROR", time.time())
+        return self._line("\n  ".join(map(escape, [text, *where])), "ERROR", time.time())
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Write what waits, for so long at most; later lines are lost."""
@@ -220,7 +220,7 @@ class LogSink:
             self._size = 0
             with self._lock:
                 lost, self.lost = self.lost, 0
-            written = self._write_all(self._told(lost) + "".join(map(self._format, lines)))
+            written = self._write_all(self._format_loss(lost) + "".join(map(self._format, lines)))
             if not written:
                 self._count(lost + len(lines))
                 self._closing.wait(self._retry_s)
@@ -228,7 +228,7 @@ class LogSink:
             if last:
                 return
 
-    def _told(self, lost: int) -> str:
+    def _format_loss(self, lost: int) -> str:
         if not lost:
             return ""
         lines = "1 log line was" if lost == 1 else f"{lost} log lines were"
@@ -285,7 +285,7 @@ class SinkHandler(logging.Handler):
             self.sink.add(text, record.levelname, record.created, self._fields(record))
             return
         lines = [text, *self._trace(record).splitlines()]
-        self.sink.add("\n  ".join(map(escaped, lines)), record.levelname, record.created)
+        self.sink.add("\n  ".join(map(escape, lines)), record.levelname, record.created)
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         fields = {"logger": record.name}

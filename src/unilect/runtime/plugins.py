@@ -25,7 +25,7 @@ def ours(group: str) -> dict[str, EntryPoint]:
 
 
 @cache
-def found(group: str) -> tuple[dict[str, EntryPoint], dict[str, str]]:
+def find_others(group: str) -> tuple[dict[str, EntryPoint], dict[str, str]]:
     """
     The entry points of a group that other packages bring, found once. A name that unilect has stays its own.
 
@@ -59,12 +59,12 @@ def use_all(group: str, step: Callable[[Any], object]) -> tuple[list[str], list[
     Returns:
         What was used, and why the rest was not, in words.
     """
-    entries, refused = found(group)
+    entries, refused = find_others(group)
     used, left_out = list[str](), list(refused.values())
     for entry in entries.values():
         try:
             use(entry, step)
-            used.append(told(entry))
+            used.append(describe(entry))
         except ConfigError as error:
             left_out.append(str(error))
     return used, left_out
@@ -86,7 +86,7 @@ def use(entry: EntryPoint, step: Callable[[Any], Any]) -> Any:
             raise
         lines = str(error).strip().splitlines() or [""]
         raise ConfigError(
-            f"{told(entry)} cannot be used: {type(error).__name__}: {lines[0][:_MAX_ERROR]}"
+            f"{describe(entry)} cannot be used: {type(error).__name__}: {lines[0][:_MAX_ERROR]}"
         ) from error
 
 
@@ -96,7 +96,7 @@ def warn(told: str) -> None:
     log.warning("%s", told)
 
 
-def told(entry: EntryPoint) -> str:
+def describe(entry: EntryPoint) -> str:
     """An entry point with its package: ``the backend `x` of unilect-x 1.0``."""
     return f"the {_kind(entry.group)} `{entry.name}` of {package(entry)}"
 

@@ -1,7 +1,7 @@
 """
 Redaction of secrets: credentials in URLs, and configured secrets in the words of a server.
 
-Every URL that is printed, logged or sent goes through `redacted`. A server's error message goes through `Secrets`, because
+Every URL that is printed, logged or sent goes through `redact`. A server's error message goes through `Secrets`, because
 some servers repeat the key that they receive.
 """
 
@@ -30,7 +30,7 @@ _LEAST_LENGTH = 8  # a shorter secret is removed only where it is a word by itse
 _LEAST_BEGINNING = 4
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """
     A text whose URLs hold no credentials: no user, no password, no value of a query that may be a key.
 
@@ -55,13 +55,13 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 @lru_cache(256)
-def shortened(source: str) -> str:
+def shorten(source: str) -> str:
     """A source as a log line or a metric may show it: of a server scheme, host and port, of a model file its name."""
     try:
         parts = urlsplit(source)
         host, port = parts.hostname, parts.port
     except ValueError:  # any text may be the source of a backend of another package
-        return _NO_URL.sub(r"\1", redacted(source))
+        return _NO_URL.sub(r"\1", redact(source))
     if host is None:
         return source.rpartition("/")[2]
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}"
@@ -102,7 +102,7 @@ class Secrets:
         ]
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
-    def removed_from(self, text: str) -> str:
+    def remove_from(self, text: str) -> str:
         """The text without them; nor does it end with the beginning of one, as a text that was cut may."""
         if self._pattern is None:
             return text

@@ -13,7 +13,9 @@ END_TIMEOUT_S = 5.0  # for cancelled background work to clean up
 _Result = TypeVar("_Result")
 
 
-def apart(work: Coroutine[Any, Any, _Result], name: str = "a task") -> "asyncio.Task[_Result]":
+def spawn_detached(
+    work: Coroutine[Any, Any, _Result], name: str = "a task"
+) -> "asyncio.Task[_Result]":
     """A task that may outlive the request that has caused it, and so knows nothing of it."""
     task = asyncio.get_running_loop().create_task(work, name=name, context=Context())
     task.add_done_callback(_log_flaw)
@@ -28,9 +30,9 @@ class Tasks:
 
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Begin a piece of work."""
-        task = apart(work, name)
+        task = spawn_detached(work, name)
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._finish)
         return task
 
     async def aclose(self) -> None:
@@ -43,7 +45,7 @@ class Tasks:
             for task in late:
                 log.error("%s was cancelled, and does not end", task.get_name())
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
+    def _finish(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), UnilectError):
             log.error("%s failed: %s", task.get_name(), error.for_log)
@@ -63,7 +65,7 @@ async def close_each(*parts: Callable[[], Awaitable[object]]) -> None:
             await close_each(*parts[1:])
 
 
-async def shared(task: "asyncio.Task[_Result]") -> _Result:
+async def join_shared(task: "asyncio.Task[_Result]") -> _Result:
     """
     The result of a task for one of those who wait for it. Who leaves stops nothing.
 

@@ -25,8 +25,8 @@ from typing import NamedTuple
 from unilect.api.backend import Backend, Capabilities
 from unilect.core.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.runtime.context import current_request
-from unilect.runtime.redact import Secrets, redacted
-from unilect.runtime.tasks import Tasks, apart, shared
+from unilect.runtime.redact import Secrets, redact
+from unilect.runtime.tasks import Tasks, join_shared, spawn_detached
 from unilect.scheduling.abilities import alike, can, together
 from unilect.scheduling.affinity import Affinity, digests
 from unilect.scheduling.asked import Asked
@@ -94,7 +94,7 @@ class Member:
         queue: QueueSettings | None = None,
     ) -> None:
         self.backend = backend
-        self.source = redacted(source)
+        self.source = redact(source)
         self.secrets = secrets or Secrets()
         self.told_at_s = -math.inf
         self.outstanding = 0
@@ -148,8 +148,8 @@ class Member:
         if self.started:
             return await self.backend.start()
         if self._starting is None or self._starting.done():
-            self._starting, self.began_at = apart(self._start()), time.time()
-        await shared(self._starting)
+            self._starting, self.began_at = spawn_detached(self._start()), time.time()
+        await join_shared(self._starting)
 
     async def _start(self) -> None:
         await self.backend.start()
@@ -192,7 +192,7 @@ class Member:
         """Requests have left it; it is closed with the last one, where it is leaving."""
         self.outstanding -= requests
         if self.leaving and not self.outstanding:
-            self.closing = apart(self.aclose())
+            self.closing = spawn_detached(self.aclose())
 
 
 class Pool:
@@ -383,7 +383,7 @@ class Pool:
             if was_out:
                 log.warning("%s: %s is back", self._name, member.source)
             return
-        error.reword(member.secrets.removed_from)
+        error.reword(member.secrets.remove_from)
         member.failures += is_failure(error)
         if self._is_to_blame(member, error, asked):
             # a digest costs a pass over the request, and what is no failure counts for nobody

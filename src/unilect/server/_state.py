@@ -19,7 +19,7 @@ from unilect.accounting.metrics import Metrics
 from unilect.answers.rejoin import Rejoin
 from unilect.models.registry import Registry
 from unilect.runtime.context import Requests
-from unilect.runtime.redact import shortened
+from unilect.runtime.redact import shorten
 from unilect.scheduling.pool import Member
 from unilect.server._connections import Connections
 from unilect.store.database import Database
@@ -128,7 +128,7 @@ def _states(members: list[tuple[str, Member]]) -> Metric:
         breaker = member.breaker
         state = "open" if breaker.open else "resting" if breaker.rest_s(now_s) else "up"
         for one in ("up", "open", "resting"):
-            counts[model, shortened(member.source), one] += one == state
+            counts[model, shorten(member.source), one] += one == state
     for labels, count in counts.items():
         family.add_metric(labels, count)
     return family
@@ -145,7 +145,7 @@ def _numbers(
         family = kind(f"unilect_{prefix}_{name}", help, labels=_BACKEND)
         sums = defaultdict[tuple[str, str], float](float)
         for model, member, numbers in rows:
-            sums[model, shortened(member.source)] += numbers[name]
+            sums[model, shorten(member.source)] += numbers[name]
         for labels, value in sums.items():
             family.add_metric(labels, value)
         yield family

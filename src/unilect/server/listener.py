@@ -40,10 +40,9 @@ from unilect.runtime.tasks import close_each
 from unilect.server import _admin_socket
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
-from unilect.server._direct import Direct
 from unilect.server._state import metrics_of
 from unilect.server.admin import Operated, change_admin, create_admin
-from unilect.server.app import GUARD, SITE, change, create_app
+from unilect.server.app import SITE, change, create_app
 from unilect.server.reload import Reloader
 from unilect.server.tls import server_context
 from unilect.store.store import Store
@@ -402,8 +401,6 @@ class _Address:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        direct = Direct(self._app, self._app[GUARD], server.request_handler)
-        server.request_handler = direct.handle  # type: ignore[assignment]  # the application makes each a `Request`
         self._acceptor = Acceptor(
             server,
             self._connections,

@@ -133,7 +133,7 @@ class Reloader:
             hang_up: Set for each SIGHUP; cleared here.
         """
         if hang_up is not None:
-            self._tasks.start("the wait for SIGHUP", self._heed(hang_up))
+            self._tasks.start("the wait for SIGHUP", self._reload_on_signal(hang_up))
         if self._config.watch and self.file is None:
             log.warning("watch: there is no configuration file to watch; name one with --config")
         elif self._config.watch:
@@ -326,7 +326,7 @@ class Reloader:
         self._registry.swap([*models, *others])
         self._config = plan.config
 
-    async def _heed(self, hang_up: asyncio.Event) -> None:
+    async def _reload_on_signal(self, hang_up: asyncio.Event) -> None:
         while True:
             await hang_up.wait()
             hang_up.clear()

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from unilect.config.store import check_url, sqlite_path
 from unilect.core.errors import StoreUnavailable
-from unilect.runtime.redact import Secrets, redacted, secrets_of
+from unilect.runtime.redact import Secrets, redact, secrets_of
 from unilect.store.failures import stopping, unavailable
 from unilect.store.file import SqliteFile
 from unilect.store.sql import schema
@@ -125,7 +125,7 @@ class Database:
     @property
     def name(self) -> str:
         """The URL as it may be shown."""
-        return redacted(self._url)
+        return redact(self._url)
 
     @property
     def file(self) -> Path | None:
@@ -298,7 +298,7 @@ class Database:
                 if reason is None:
                     raise
                 place = str(self._file.path) if self._file else self.name
-                raise unavailable(self._secrets.removed_from(f"{place}: {reason}")) from error
+                raise unavailable(self._secrets.remove_from(f"{place}: {reason}")) from error
         raise AssertionError("the last try returns or raises")
 
     def _driver(self) -> ModuleType:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from unilect.config.store import SQLITE, StoreConfig, check_place, default_url, sqlite_path
 from unilect.core.errors import ConfigError, StoreUnavailable
-from unilect.runtime.redact import Secrets, redacted, secrets_of
+from unilect.runtime.redact import Secrets, redact, secrets_of
 from unilect.store.database import Database
 from unilect.store.sql import schema, sqlite
 from unilect.store.sql.connection import Connection
@@ -119,7 +119,7 @@ class Upkeep:
         """
         if self._file is None:
             raise ConfigError(
-                f"store: {redacted(self._url)} is copied with PostgreSQL's own programs: `pg_dump --format=custom --file {target} URL`, "
+                f"store: {redact(self._url)} is copied with PostgreSQL's own programs: `pg_dump --format=custom --file {target} URL`, "
                 "and `pg_restore` puts it back."
             )
         with _opened(self._file) as source:
@@ -184,10 +184,10 @@ def _inspect_server(url: str) -> StoreReport:
     server = postgresql.PostgresqlConnection(url, _TIMEOUT_S, read_only=True)
     try:
         server.begin()
-        return _report(server, redacted(url), None, [])
+        return _report(server, redact(url), None, [])
     except postgresql.Error as error:
         why = postgresql.reason(error) or str(error).strip().partition("\n")[0]
-        told = Secrets(secrets_of(url)).removed_from(f"{redacted(url)}: {why}")
+        told = Secrets(secrets_of(url)).remove_from(f"{redact(url)}: {why}")
         raise ConfigError(f"store: {told}") from error
     finally:
         server.close()

@@ -24,7 +24,7 @@ from unilect.core.errors import (
 )
 from unilect.core.events import Finish, Progress, TextDelta, Usage
 from unilect.core.requests import ChatRequest, CompletionRequest, Prompt, TextRequest
-from unilect.runtime.tasks import apart, shared
+from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.tools.messages import text
 
 CAPABILITIES = Capabilities(
@@ -110,9 +110,9 @@ class Echo(Backend):
         """Load once for all who wait, whoever of them leaves; a start that failed is tried anew."""
         task = self._loading
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            self._loading = apart(self._load())
+            self._loading = spawn_detached(self._load())
         assert self._loading is not None
-        await shared(self._loading)
+        await join_shared(self._loading)
 
     async def _load(self) -> None:
         self.starts += 1

@@ -14,7 +14,7 @@ from msgspec import Struct
 from unilect.accounting.failures import Failure
 from unilect.runtime.context import Context
 from unilect.runtime.logs import sink_of
-from unilect.runtime.redact import shortened
+from unilect.runtime.redact import shorten
 
 access = logging.getLogger("unilect.access")
 
@@ -118,7 +118,7 @@ class RequestLine(Struct, frozen=True, gc=False):
         if self.model is not None:
             known |= {
                 "model": self.model,
-                "backend": shortened(self.source) or None,
+                "backend": shorten(self.source) or None,
                 "prompt_tokens": self.prompt_tokens,
                 "completion_tokens": self.completion_tokens,
                 "time_to_first_token_ms": self.first_s and round(self.first_s * 1000, 1),
@@ -185,7 +185,7 @@ def _format_failure(failure: Failure) -> str:
 @lru_cache(256)
 def _backend(source: str) -> str:
     """The source of an answer; nothing where none was asked."""
-    return f" backend={_printable(shortened(source))}" if source else ""
+    return f" backend={_printable(shorten(source))}" if source else ""
 
 
 @lru_cache(256)

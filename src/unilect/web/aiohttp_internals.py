@@ -1,6 +1,6 @@
 """
-Every use of aiohttp's private attributes, which no other module touches: what a connection is doing, a request that was read or
-matched here, and responses with a quick head.
+Every use of aiohttp's private attributes, which no other module touches: what a connection is doing, a request that was read
+here, and responses with a quick head.
 
 The head of those responses takes a third of the work of aiohttp's own, for what nearly every request is: HTTP/1.1 on a connection
 that is kept. Any other gets aiohttp's. What is left out finds nothing to do here: cookies, compression, bodies without a length, hooks
@@ -11,7 +11,6 @@ from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import SERVER_SOFTWARE
-from aiohttp.web_urldispatcher import UrlMappingMatchInfo
 
 _OK = "HTTP/1.1 200 OK"
 
@@ -54,12 +53,7 @@ def body_of(request: web.BaseRequest) -> bytes:
     return request._read_bytes or b""
 
 
-def set_match(request: web.Request, match: UrlMappingMatchInfo) -> None:
-    """Have a request go to a route that was found here."""
-    request._match_info = match
-
-
-class Whole(web.Response):
+class FullResponse(web.Response):
     """A 200 with a body of bytes."""
 
     _is_ours = False  # its head was made here
@@ -83,7 +77,7 @@ class Whole(web.Response):
         return None
 
 
-class Stream(web.StreamResponse):
+class ChunkedResponse(web.StreamResponse):
     """A 200 whose body comes piece by piece, in chunks where HTTP has them."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:

@@ -90,7 +90,7 @@ class BodyDecoder(Generic[RequestT]):
         return request
 
 
-async def decoded(
+async def decode_request(
     request: web.Request, decode: Callable[[bytes, RawFields | None], AskedT]
 ) -> AskedT:
     """
@@ -116,7 +116,7 @@ async def decode_translation(
     body: bytes, decode: Callable[[bytes, RawFields | None], AskedT]
 ) -> AskedT:
     """
-    Decode a body that was translated from a request's to another API; errors as `decoded`.
+    Decode a body that was translated from a request's to another API; errors as `decode_request`.
 
     It may have more values than the request's, and has the same bound.
     """

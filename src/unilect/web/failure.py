@@ -19,8 +19,8 @@ from unilect.accounting.metrics import CLIENT_LEFT
 from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import RequestCancelled, UnilectError
 from unilect.runtime.context import Context
-from unilect.runtime.logs import escaped
-from unilect.runtime.redact import shortened
+from unilect.runtime.logs import escape
+from unilect.runtime.redact import shorten
 from unilect.web.aiohttp_internals import body_of
 from unilect.web.streaming import SHORTENED
 
@@ -63,14 +63,14 @@ def describe_failure(context: Context, request: web.Request, status: int) -> Fai
         address=context.address,
         model=_name(model),
         answering=_name(context.answering),
-        backend=_name(shortened(context.source or (attempts[-1].source if attempts else ""))),
+        backend=_name(shorten(context.source or (attempts[-1].source if attempts else ""))),
         code="" if error is None else error.code or type(error).__name__,
         param=_name(param),
         reason="" if error is None else sentence(error.for_log, body, kept),
         ended=_how(error, status),
         attempts=tuple(
             AttemptFailure(
-                _name(one.model), _name(shortened(one.source)), sentence(one.reason, body, kept)
+                _name(one.model), _name(shorten(one.source)), sentence(one.reason, body, kept)
             )
             for one in attempts
         ),
@@ -96,7 +96,7 @@ def sentence(text: str, body: bytes | None, kept: Collection[str]) -> str:
         if mark is not None:
             parts.append(mark.group())
             at = mark.end()
-    found = escaped("".join(parts))
+    found = escape("".join(parts))
     return found if len(found) <= MOST_CHARACTERS else f"{found[: MOST_CHARACTERS - 3]}..."
 
 
@@ -142,7 +142,7 @@ def _how(error: UnilectError | None, status: int) -> str:
 def _name(text: str) -> str:
     """A name in one line, bounded."""
     return (
-        escaped(text[:_MOST_NAME])
+        escape(text[:_MOST_NAME])
         if len(text) <= _MOST_NAME
-        else f"{escaped(text[: _MOST_NAME - 3])}..."
+        else f"{escape(text[: _MOST_NAME - 3])}..."
     )

@@ -40,8 +40,14 @@ from unilect.core.errors import (
     UnsupportedEncoding,
     UnsupportedOperation,
 )
-from unilect.runtime.context import CURRENT_REQUEST, Context, Requests, current_request, ended_by
-from unilect.runtime.logs import escaped
+from unilect.runtime.context import (
+    CURRENT_REQUEST,
+    Context,
+    Requests,
+    current_request,
+    explain_cancellation,
+)
+from unilect.runtime.logs import escape
 from unilect.web._access_log import AccessLog
 from unilect.web.aiohttp_internals import set_body
 from unilect.web.bodies import Bodies
@@ -379,7 +385,7 @@ _NO_ROUTE = Route("", "", _nothing)
 def _translate(request: web.Request, error: BaseException) -> BaseException:
     """Convert an exception of a route that is no error of ours into one, or into a cancellation where the client has left."""
     if isinstance(error, asyncio.CancelledError):
-        told = ended_by(error)
+        told = explain_cancellation(error)
         return asyncio.CancelledError() if told is error or told is None else told
     if isinstance(error, web.HTTPException):
         return _refusal(request, error)
@@ -412,7 +418,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
 
 def _log_refusal(what: str, text: str) -> str:
     """A host or an origin that is not accepted, logged, as an answer may tell it."""
-    named = f"`{escaped(text[:MAX_NAMED])}`"
+    named = f"`{escape(text[:MAX_NAMED])}`"
     log.info("%s: the %s %s is not allowed", current_request().request_id, what, named)
     return named
 

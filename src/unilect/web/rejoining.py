@@ -27,7 +27,13 @@ from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import LedgerUnavailable, UnilectError
 from unilect.core.events import Usage
 from unilect.core.requests import Request
-from unilect.runtime.context import ANONYMOUS, CURRENT_REQUEST, Context, current_request, ended_by
+from unilect.runtime.context import (
+    ANONYMOUS,
+    CURRENT_REQUEST,
+    Context,
+    current_request,
+    explain_cancellation,
+)
 from unilect.web.route import Handler, Route
 from unilect.web.streaming import RECORDER
 
@@ -122,14 +128,14 @@ class Rejoining:
         """
         begun = answer.context
         reader = _Joined(request, answer, context)
-        context.asked(begun.model, reader)
+        context.set_model(begun.model, reader)
         try:
             if self._ledger is not None and self._ledger.applies(context):
                 reader.entry = await wait_for_entry(self._ledger.open(context, Request()))
         except BaseException:
             self._rejoin.leave(answer)
             raise
-        context.leased(begun.answering, f"rejoined:{begun.request_id}")
+        context.set_backend(begun.answering, f"rejoined:{begun.request_id}")
         try:
             return await self._send(reader)
         except UnilectError as error:
@@ -252,7 +258,7 @@ class _Joined(_First):
                 break
             except asyncio.CancelledError as error:
                 ended = self._context.ended
-                if ended is None or ended_by(error) is error:
+                if ended is None or explain_cancellation(error) is error:
                     raise
                 self.answer.context.end(ended)
         if self.first_token_s is None:

@@ -18,7 +18,7 @@ from unilect.store.responses import ResponseStore
 from unilect.web.profile import CompatProfile, profile_of
 
 
-class Resident:
+class BackgroundService:
     """A background service of a dialect, while an address is open; each method may do nothing."""
 
     async def open(self, url: str) -> None:
@@ -53,7 +53,7 @@ class Site:
         keys: Who may send requests to this address.
         metrics_keys: Who may read the metrics there.
         profile: How clients of this address want their answers.
-        residents: What goes on while it is open; a dialect's `routes` adds its own.
+        background_services: What goes on while it is open; a dialect's `routes` adds its own.
         background: Work apart from requests, such as of a batch; it is cancelled once no more requests are taken.
     """
 
@@ -76,7 +76,7 @@ class Site:
         self.profile: CompatProfile = profile_of(self.config)
         self.keys = Keys(self.config.api_keys, self.profile.any_key_scheme, known)
         self.metrics_keys = MetricsKeys(self.keys, *_of_metrics(self.config))
-        self.residents: list[Resident] = []
+        self.background_services: list[BackgroundService] = []
         self.background = Tasks()
 
     def change(self, config: Config) -> None:
@@ -87,29 +87,29 @@ class Site:
 
     async def open(self, url: str) -> None:
         """The address answers, at this URL."""
-        for resident in self.residents:
-            await resident.open(url)
+        for service in self.background_services:
+            await service.open(url)
 
     def shut(self) -> None:
         """The address accepts no more requests."""
         self.service.ready = False
 
     async def end_background(self) -> None:
-        """Cancel the background work, and have the residents leave, all at the same time and within `END_TIMEOUT_S`."""
-        leaving = (_leave(resident) for resident in self.residents)
+        """Cancel the background work, and have the background services leave, all at the same time and within `END_TIMEOUT_S`."""
+        leaving = (_leave(service) for service in self.background_services)
         await asyncio.gather(self.background.aclose(), *leaving)
 
     async def aclose(self) -> None:
         """The address is closed."""
         await self.background.aclose()
-        for resident in self.residents:
-            await resident.aclose()
+        for service in self.background_services:
+            await service.aclose()
 
 
-async def _leave(resident: Resident) -> None:
+async def _leave(service: BackgroundService) -> None:
     with suppress(TimeoutError):  # the address is closed, whoever still has to hear it
         async with asyncio.timeout(END_TIMEOUT_S):
-            await resident.shut()
+            await service.shut()
 
 
 def _of_metrics(config: Config) -> tuple[list[str], list[str]]:

@@ -27,8 +27,8 @@ from unilect.api.parameters.rules import format_ignored
 from unilect.core.errors import UnilectError
 from unilect.core.events import Answer, Event, Fold, Usage
 from unilect.models.registry import Model
-from unilect.runtime.context import Queued, current_request, ended_by
-from unilect.web.aiohttp_internals import Stream, Whole
+from unilect.runtime.context import Queued, current_request, explain_cancellation
+from unilect.web.aiohttp_internals import ChunkedResponse, FullResponse
 
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
 #: What every answer to the request has, such as what a page of another origin is told.
@@ -195,7 +195,7 @@ async def respond_whole(
     finally:
         await batches.aclose()
     body = whole(folding.answer(), run.ignored)
-    return Whole(body=body, headers=_headers(request, JSON, run))
+    return FullResponse(body=body, headers=_headers(request, JSON, run))
 
 
 class Chunks(Protocol):
@@ -345,7 +345,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             self._timer.cancel()
         if isinstance(error, _HeadIsAll):
             error, self.last = None, b""
-        error = ended_by(error)
+        error = explain_cancellation(error)
         if error is not None and not isinstance(error, UnilectError):
             return False
         if self._comment is not None:
@@ -356,7 +356,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             await self.response.write_eof(self.last if error is None else self._error_frame(error))
         else:
             headers = _headers(self._request, self._content_type, self._run)
-            self.response = Whole(body=self.last, headers=headers)
+            self.response = FullResponse(body=self.last, headers=headers)
         return True
 
     def _error_frame(self, error: UnilectError) -> bytes:
@@ -377,7 +377,9 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             self._begun = True
             headers = _headers(self._request, self._content_type, self._run)
             recorded = self._recorder
-            self.response = (Stream if recorded is None else recorded.response)(headers=headers)
+            self.response = (ChunkedResponse if recorded is None else recorded.response)(
+                headers=headers
+            )
             await self.response.prepare(self._request)
             self._chunked = self.response.chunked
             if self._request.method == METH_HEAD:

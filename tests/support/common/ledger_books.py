@@ -99,7 +99,7 @@ class Books:
             price=PRICES["m"],
         )
         opened = self.accounts.open(context, "m", ChatRequest(messages=[], stream=streams))
-        context.leased("m", "http://me:secret@host/v1")
+        context.set_backend("m", "http://me:secret@host/v1")
         return opened
 
     async def answer(self, id: str = "r", limits: Mapping[str, float] | None = None) -> None:

@@ -12,7 +12,7 @@ from unilect.config.values import nearest
 from unilect.core.errors import ConfigError, UnilectError, listed
 from unilect.http.base_url import root_of
 from unilect.http.client import HttpServer
-from unilect.runtime.redact import redacted
+from unilect.runtime.redact import redact
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 VARIABLE = "UNILECT_API_KEY"
@@ -102,16 +102,16 @@ def ask(url: str, key: str | None, chosen: str | None) -> Server:
         ConfigError: It does not answer or rejects the key, or has no such model.
     """
     base = running.with_path(url)
-    if redacted(base) != base:
+    if redact(base) != base:
         raise ConfigError(
-            f"{redacted(url)}: the URL holds credentials, which would be in the lines of every client. Leave them out, and give the key with --api-key."
+            f"{redact(url)}: the URL holds credentials, which would be in the lines of every client. Leave them out, and give the key with --api-key."
         )
     with asyncio.Runner() as runner:
         server = running.server_at(base, key)
         try:
             models, further = runner.run(_models(server, chosen))
         except UnilectError as error:
-            raise ConfigError(f"{redacted(url)}: {running.with_remedy(error, url)}") from error
+            raise ConfigError(f"{redact(url)}: {running.with_remedy(error, url)}") from error
         finally:
             runner.run(server.aclose())
     return Server(base.rstrip("/"), models, key is not None, further=further)

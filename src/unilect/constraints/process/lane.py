@@ -16,7 +16,7 @@ from unilect.constraints import ConstraintError
 from unilect.constraints.process.helper import Ended, Helper
 from unilect.constraints.process.turns import Job, Turns
 from unilect.core.errors import CheckerUnavailable, InternalError
-from unilect.runtime.tasks import apart
+from unilect.runtime.tasks import spawn_detached
 
 log = logging.getLogger("unilect")
 _TOO_DEEP = "it is nested too deep or too large. Make it smaller, and flatten it."
@@ -96,7 +96,7 @@ class Lane:
         self._running = None
         while (job := self._turns.take()) is not None:
             if not job.answer.done():
-                task = apart(self._run(job), "the check of a constraint")
+                task = spawn_detached(self._run(job), "the check of a constraint")
                 self._running = (job, task)
                 task.add_done_callback(self._end)
                 return

@@ -18,13 +18,13 @@ def routes(site: Site) -> list[Route]:
     work = _worker.WorkerState(site.service, config.fastchat_worker_concurrency)
     calls = _worker.routes(site.service, work)
     if config.fastchat_register is not None:
-        site.residents.append(
+        site.background_services.append(
             FastChatRegistration(config.fastchat_register, work, config.fastchat_worker_address)
         )
     if not config.fastchat_controller:
         return own + calls
     keys, workers = site.keys, Workers(site.service.registry, config.fastchat_dispatch)
-    site.residents.append(workers)
+    site.background_services.append(workers)
     admission = Admission(config, keys.knows)
     is_worker = config.fastchat_register is not None
 

@@ -20,7 +20,7 @@ from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
-from unilect.web.decode import decoded
+from unilect.web.decode import decode_request
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -47,7 +47,9 @@ def routes(site: Site) -> list[Route]:
 
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, or a prompt as the model reads it."""
-        asked = await decoded(request, lambda body, fields: openai_chat.decode(body, raw, fields))
+        asked = await decode_request(
+            request, lambda body, fields: openai_chat.decode(body, raw, fields)
+        )
         run = service.run(asked.request)
         encoder = openai_chat.ChatEncoder(
             asked.request, run.model.name, asked.legacy, asked.echoed, raw
@@ -62,7 +64,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_engine_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts with the model that the URL names."""
-        asked = await decoded(request, openai_embeddings.decode)
+        asked = await decode_request(request, openai_embeddings.decode)
         if asked.model is None:
             asked = asked.changed(model=request.match_info["model"])
         return await openai_embeddings.answer(request, service, asked)

@@ -17,8 +17,8 @@ from msgspec import Struct
 from unilect.core.errors import BackendError, UnilectError
 from unilect.dialects.fastchat._worker import WorkerState
 from unilect.http.client import HttpServer
-from unilect.runtime.redact import redacted
-from unilect.web.site import Resident, reachable
+from unilect.runtime.redact import redact
+from unilect.web.site import BackgroundService, reachable
 
 log = logging.getLogger("unilect")
 HEART_BEAT_S = 45.0
@@ -30,7 +30,7 @@ class _Beat(Struct):
     exist: bool = True
 
 
-class FastChatRegistration(Resident):
+class FastChatRegistration(BackgroundService):
     """
     Our worker's registration, while the address is open.
 
@@ -84,7 +84,7 @@ class FastChatRegistration(Resident):
                     known = await self._beat()
                 if not known:
                     await self._register(self._work.status())
-                    address = redacted(self._work.address)
+                    address = redact(self._work.address)
                     log.info("registered with the FastChat controller as %s", address)
                     known = True
                 failing = False

@@ -24,9 +24,9 @@ from unilect.dialects.fastchat._admission import worker_url
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import decode_body
 from unilect.models.registry import Model, Registry
-from unilect.runtime.tasks import Tasks, apart
+from unilect.runtime.tasks import Tasks, spawn_detached
 from unilect.scheduling.pool import Member
-from unilect.web.site import Resident
+from unilect.web.site import BackgroundService
 
 log = logging.getLogger("unilect")
 HEART_BEAT_EXPIRATION_S = 90.0
@@ -78,7 +78,7 @@ class Worker(Struct):
     heard_of: float
 
 
-class Workers(Resident):
+class Workers(BackgroundService):
     """
     All registered workers; a directory for `FastChatUpstream`.
 
@@ -186,7 +186,7 @@ class Workers(Resident):
         task = self._asking.get(worker.url)
         if task is None:
             server = _server(worker.url, worker.connect_to)
-            task = self._asking[worker.url] = apart(_status(server))
+            task = self._asking[worker.url] = spawn_detached(_status(server))
             task.add_done_callback(lambda _: self._asking.pop(worker.url, None))
         with suppress(UnilectError):
             return await asyncio.shield(task)

@@ -18,7 +18,7 @@ from unilect.core.requests import Request
 from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
-from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site
 
@@ -68,7 +68,7 @@ def routes(site: Site) -> list[Route]:
                 f"`slot_id` is {slot[:50]!r}; expected the number of a slot.", param="slot_id"
             )
         has_body = action != "erase" or await request.read()
-        asked = await decoded(request, _file.decode) if has_body else SlotRequest()
+        asked = await decode_request(request, _file.decode) if has_body else SlotRequest()
         name = request.query.get("model") or asked.model
         change = partial(_change, int(slot), action, asked.filename)
         return json_answer(

@@ -37,7 +37,7 @@ from unilect.dialects.openai import (
     embeddings as openai_embeddings,
 )
 from unilect.dialects.openai.chunks import encode_json
-from unilect.web.decode import BodyDecoder, decode_translation, decoded
+from unilect.web.decode import BodyDecoder, decode_request, decode_translation
 from unilect.web.route import Handler, Route, both, call, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -108,11 +108,11 @@ def _answers(service: Service) -> list[Route]:
 
     async def native_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text, in llama.cpp's words."""
-        return await generate(request, await decoded(request, _completion.decode))
+        return await generate(request, await decode_request(request, _completion.decode))
 
     async def native_infill(request: web.Request) -> web.StreamResponse:
         """Fill in the middle of a text."""
-        return await generate(request, await decoded(request, _infill.decode))
+        return await generate(request, await decode_request(request, _infill.decode))
 
     async def generate(request: web.Request, native: NativeCompletionRequest) -> web.StreamResponse:
         with native_names(_INFILL_NAMES if isinstance(native, InfillRequest) else _NAMES):
@@ -146,7 +146,7 @@ def _embeddings(service: Service) -> list[Route]:
 
     async def native_embedding(request: web.Request) -> web.StreamResponse:
         """Embed a text, or several."""
-        body = await decoded(request, _embedding.decode)
+        body = await decode_request(request, _embedding.decode)
         with native_names({"input": "content"}):
             asked = await decode_translation(embedding_body(body), openai_embeddings.decode)
             asked = await openai_embeddings.of_one_kind(service, asked)

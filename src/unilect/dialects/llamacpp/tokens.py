@@ -19,7 +19,7 @@ from unilect.dialects.llamacpp.prompts import Mixed, check_pieces, ids_of
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
-from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, both, call, json_answer
 
 
@@ -56,7 +56,7 @@ def routes(service: Service) -> list[Route]:
 def _of_tokens(service: Service) -> list[Route]:
     async def native_tokenize(request: web.Request) -> web.StreamResponse:
         """Tokenize a text."""
-        body = await decoded(request, _tokenize.decode)
+        body = await decode_request(request, _tokenize.decode)
         check_pieces([body.content] if body.content else [], "content")
         with native_names({"prompt": "content"}):
             tokens = await service.call(body.model, partial(_tokens, body))
@@ -64,7 +64,7 @@ def _of_tokens(service: Service) -> list[Route]:
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
         """Detokenize token ids."""
-        body = await decoded(request, _detokenize.decode)
+        body = await decode_request(request, _detokenize.decode)
         with native_names({"prompt": "tokens"}):
             content = await service.call(body.model, partial(_text, body.tokens))
         return json_answer(request, encode_json({"content": content}), list_ignored(body))
@@ -101,7 +101,7 @@ async def _chat(request: web.Request) -> ChatRequest:
     Raises:
         InvalidRequest: It holds none.
     """
-    asked = await decoded(request, lambda body, raw: openai_chat.decode(body, raw=raw))
+    asked = await decode_request(request, lambda body, raw: openai_chat.decode(body, raw=raw))
     if not isinstance(asked.request, ChatRequest):
         raise InvalidRequest("`messages` is missing; expected a conversation.", param="messages")
     return asked.request

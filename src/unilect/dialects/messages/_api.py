@@ -15,7 +15,7 @@ from unilect.dialects.messages._body import MessagesRequest
 from unilect.dialects.messages._encoder import MessageEncoder
 from unilect.dialects.messages._request import OPTIONAL, DecodedBody, decode, read
 from unilect.runtime.context import current_request
-from unilect.web.decode import decoded
+from unilect.web.decode import decode_request
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import HEADERS, respond
@@ -27,7 +27,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_message(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, as Anthropic does."""
-        asked = read(await decoded(request, decode))
+        asked = read(await decode_request(request, decode))
         with_request_id(request)
         try:
             return await _answer(request, service, asked)
@@ -36,7 +36,7 @@ def routes(site: Site) -> list[Route]:
 
     async def count_message_tokens(request: web.Request) -> web.StreamResponse:
         """Count the tokens that a conversation's prompt has."""
-        asked = read(await decoded(request, decode))
+        asked = read(await decode_request(request, decode))
         with_request_id(request)
         try:
             count = await service.count_tokens(asked.request)

@@ -50,7 +50,7 @@ from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
-from unilect.web.decode import BodyDecoder, RawFields, decode_translation, decoded
+from unilect.web.decode import BodyDecoder, RawFields, decode_request, decode_translation
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -112,7 +112,7 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_chat(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, in Ollama's words."""
-        asked = await decoded(request, _chat.decode)
+        asked = await decode_request(request, _chat.decode)
         model = find_model(service, asked.model)
         stays = _stays(asked)
         if not asked.messages:
@@ -125,7 +125,7 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_generate(request: web.Request) -> web.StreamResponse:
         """Continue a text, or answer it, in Ollama's words."""
-        asked = await decoded(request, _generate.decode)
+        asked = await decode_request(request, _generate.decode)
         model = find_model(service, asked.model)
         stays = _stays(asked)
         if asked.template:

@@ -22,7 +22,7 @@ from unilect.dialects.ollama._options import option_fields, seconds_of
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
-from unilect.web.decode import BodyDecoder, decode_translation, decoded
+from unilect.web.decode import BodyDecoder, decode_request, decode_translation
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
 
@@ -62,7 +62,7 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_embed(request: web.Request) -> web.StreamResponse:
         """Embed a text, or several, in Ollama's words."""
-        asked = await decoded(request, _embed.decode)
+        asked = await decode_request(request, _embed.decode)
         model, began = find_model(service, asked.model), time.perf_counter()
         texts = _texts(asked.input)
         fields: dict[str, Any] = {"dimensions": asked.dimensions}
@@ -74,7 +74,7 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_embeddings(request: web.Request) -> web.StreamResponse:
         """Embed a text, in the words of older clients of Ollama's."""
-        asked = await decoded(request, _embeddings.decode)
+        asked = await decode_request(request, _embeddings.decode)
         model = find_model(service, asked.model)
         texts = [asked.prompt] if asked.prompt else []
         found, left_out = await _embed_texts(service, model, asked, texts, {})

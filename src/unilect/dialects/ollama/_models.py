@@ -23,7 +23,7 @@ from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import find_model, with_tag
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
-from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import headers_of
@@ -73,13 +73,13 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_show(request: web.Request) -> web.StreamResponse:
         """Describe a model, in Ollama's words."""
-        asked = await decoded(request, _model.decode)
+        asked = await decode_request(request, _model.decode)
         model = await service.inspect_model(find_model(service, asked.model or asked.name).name)
         return json_answer(request, encode_json(show_object(model)))
 
     async def ollama_pull(request: web.Request) -> web.StreamResponse:
         """Say whether a model is there; nothing is fetched."""
-        asked = await decoded(request, _model.decode)
+        asked = await decode_request(request, _model.decode)
         row, status = {"status": "success"}, 200
         try:
             find_model(service, asked.model or asked.name)
@@ -108,7 +108,7 @@ def _refusal_routes(service: Service) -> list[Route]:
     """Make the routes that would change models. They refuse all requests: models are changed by the operator."""
 
     async def refuse(request: web.Request, what: str, is_known: bool) -> web.StreamResponse:
-        asked = await decoded(request, _model.decode)
+        asked = await decode_request(request, _model.decode)
         if is_known:
             find_model(service, asked.source or asked.model or asked.name)
         raise UnsupportedOperation(

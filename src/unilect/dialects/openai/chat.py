@@ -54,7 +54,7 @@ from unilect.dialects.openai.chunks import (
     encode_lines,
     progress_object,
 )
-from unilect.web.decode import BodyDecoder, RawFields, decoded, raw_fields_of
+from unilect.web.decode import BodyDecoder, RawFields, decode_request, raw_fields_of
 from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
 from unilect.web.site import Site
@@ -74,7 +74,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        asked = await decoded(request, lambda body, raw: decode(body, profile, raw))
+        asked = await decode_request(request, lambda body, raw: decode(body, profile, raw))
         run = service.run(asked.request)
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, profile)
         return await respond(request, run, encoder)

@@ -30,7 +30,7 @@ from unilect.dialects.openai.chunks import (
     legacy_logprobs,
     progress_object,
 )
-from unilect.web.decode import BodyDecoder, RawFields, check_one_kind, decoded
+from unilect.web.decode import BodyDecoder, RawFields, check_one_kind, decode_request
 from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
 from unilect.web.site import Site
@@ -46,7 +46,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text."""
-        completion = await decoded(request, decode)
+        completion = await decode_request(request, decode)
         run = service.run(completion)
         encoder = CompletionEncoder(completion, run.model.name, profile)
         return await respond(request, run, encoder)

@@ -20,7 +20,7 @@ from unilect.core.requests import EmbeddingRequest, Embeddings
 from unilect.dialects.llamacpp.prompts import check_pieces, ids_of
 from unilect.dialects.openai.chunks import encode_json, unilect_field
 from unilect.models.registry import Model
-from unilect.web.decode import BodyDecoder, RawFields, decoded
+from unilect.web.decode import BodyDecoder, RawFields, decode_request
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 
@@ -34,7 +34,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts."""
-        return await answer(request, service, await decoded(request, decode))
+        return await answer(request, service, await decode_request(request, decode))
 
     return both("/embeddings", create_embedding, "Embed texts", EmbeddingRequest, "embeddings")
 

@@ -30,7 +30,7 @@ from unilect.dialects.responses._request import (
 from unilect.dialects.responses._truncation import truncate
 from unilect.runtime.context import current_request
 from unilect.store.ids import response_id
-from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
 from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond, respond_kept
 
@@ -59,7 +59,7 @@ class Responses:
 
     async def create_response(self, request: web.Request) -> web.StreamResponse:
         """Answer an input, whole, as a stream, or in the background."""
-        asked = await decoded(request, _decoder.decode)
+        asked = await decode_request(request, _decoder.decode)
         owner = current_request().caller
         id = response_id()
         made = await self._make_plan(asked, owner, id)
@@ -117,7 +117,7 @@ class Responses:
 
     async def count_input_tokens(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of the prompt that an input makes."""
-        asked = await decoded(request, _prompt_decoder.decode)
+        asked = await decode_request(request, _prompt_decoder.decode)
         before, items = await self._kept.before.items(
             asked, current_request().caller, response_id()
         )
@@ -132,7 +132,7 @@ class Responses:
 
     async def compact_response(self, request: web.Request) -> web.StreamResponse:
         """Shorten a conversation: what the user said stays, the rest is summed up."""
-        asked = await decoded(request, _compact_decoder.decode)
+        asked = await decode_request(request, _compact_decoder.decode)
         before, items = await self._kept.before.items(
             asked, current_request().caller, response_id()
         )

@@ -28,7 +28,7 @@ from unilect.dialects.responses._pages import encode_page, page
 from unilect.dialects.responses._request import Short
 from unilect.runtime.context import current_request
 from unilect.store.records import Item
-from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
 
 _Items = Annotated[list[Any], Meta(max_length=20)]
@@ -65,7 +65,7 @@ class Conversations:
 
     async def create_conversation(self, request: web.Request) -> web.StreamResponse:
         """Begin a conversation."""
-        asked = await decoded(request, _decoder.decode)
+        asked = await decode_request(request, _decoder.decode)
         await check_kept(asked, "items")
         items, metadata = _as_items(asked.items or ()), encode_json(asked.metadata or {})
         owner, store = current_request().caller, self._kept.store()
@@ -77,7 +77,7 @@ class Conversations:
 
     async def update_conversation(self, request: web.Request) -> web.StreamResponse:
         """Change the metadata of a conversation."""
-        asked = await decoded(request, _decoder.decode)
+        asked = await decode_request(request, _decoder.decode)
         id = request.match_info["conversation_id"]
         metadata = encode_json(asked.metadata or {})
         if not await self._kept.store().update_conversation(current_request().caller, id, metadata):
@@ -94,7 +94,7 @@ class Conversations:
 
     async def create_items(self, request: web.Request) -> web.StreamResponse:
         """Add items to a conversation."""
-        asked = await decoded(request, _items_decoder.decode)
+        asked = await decode_request(request, _items_decoder.decode)
         await check_kept(asked, "items")
         id, items = request.match_info["conversation_id"], _as_items(asked.items)
         if not await self._kept.store().add_items(current_request().caller, id, items):

@@ -35,7 +35,13 @@ from unilect.dialects.responses._before import UNFINISHED, Before, require_store
 from unilect.dialects.responses._items import list_form
 from unilect.dialects.responses._output import ResponseEncoder
 from unilect.dialects.responses._request import PromptRequest
-from unilect.runtime.context import CURRENT_REQUEST, Context, Requests, current_request, ended_by
+from unilect.runtime.context import (
+    CURRENT_REQUEST,
+    Context,
+    Requests,
+    current_request,
+    explain_cancellation,
+)
 from unilect.runtime.tasks import Tasks
 from unilect.store.records import Item, StoredResponse
 from unilect.store.responses import ResponseStore
@@ -338,7 +344,9 @@ class Kept:
         except UnilectError as error:
             encoder.fail(error)
         except asyncio.CancelledError as error:
-            if isinstance(why := ended_by(error), UnilectError):  # such as of a revoked key
+            if isinstance(
+                why := explain_cancellation(error), UnilectError
+            ):  # such as of a revoked key
                 encoder.fail(why)
                 return
             if live.cancelled:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from unilect.core.errors import UnilectError
-from unilect.runtime.tasks import apart
+from unilect.runtime.tasks import spawn_detached
 
 PAUSE_S = 2.0
 
@@ -45,7 +45,7 @@ class Watchdog:
         """A request begins."""
         self._running += 1
         if self._ask is not None and (self._task is None or self._task.done()):
-            self._task = apart(self._watch())
+            self._task = spawn_detached(self._watch())
 
     def leave(self) -> None:
         """A request has ended."""

@@ -36,7 +36,7 @@ from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.reservations import RESERVATIONS
 from unilect.runtime.child_environment import child_environment
 from unilect.runtime.socket_folders import make_folder
-from unilect.runtime.tasks import apart, shared
+from unilect.runtime.tasks import join_shared, spawn_detached
 
 log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0
@@ -183,8 +183,8 @@ class ChildProcess:
         while self._stopping is not None and not self._stopping.done():
             await asyncio.shield(self._stopping)
         if self._starting is None or self._starting.done():
-            self._starting = apart(self._bring_up())
-        return await shared(self._starting)
+            self._starting = spawn_detached(self._bring_up())
+        return await join_shared(self._starting)
 
     def forgive(self) -> None:
         """Forget its deaths and the starts that failed: somebody who has looked into them wants it to be tried at once."""
@@ -222,7 +222,7 @@ class ChildProcess:
             self.replaced = self.starts
             if self._starting is not None:
                 self._starting.cancel()  # at once, too: it may have been told that the child is ready
-            self._stopping = apart(self._shut_down(serves))
+            self._stopping = spawn_detached(self._shut_down(serves))
         await asyncio.shield(self._stopping)
 
     async def _bring_up(self) -> dict[str, Any]:
@@ -289,7 +289,7 @@ class ChildProcess:
                 f"The engine's process cannot be started: {error.strerror or error}. Free memory or processes on its machine, and try again."
             ) from error
         self._process = process
-        self._watcher = apart(self._watch(process))
+        self._watcher = spawn_detached(self._watch(process))
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 return await self._handshake(process)
@@ -377,7 +377,7 @@ class ChildProcess:
         log.error("%s: the engine died: %s", self.name, words.of_death(process.returncode))
         self._forget()
         self.state = "died"
-        self._reviving = apart(self._restart())
+        self._reviving = spawn_detached(self._restart())
 
     async def _restart(self) -> None:
         if self.closed:  # stopped between the death and now: nobody wants it back

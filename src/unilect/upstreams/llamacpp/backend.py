@@ -49,7 +49,7 @@ from unilect.core.requests import (
 from unilect.families import name_of, of_template
 from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import decode_body, too_long, unknown_token
-from unilect.runtime.tasks import apart, shared
+from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.templates.chat import ChatTemplate, find, names
 from unilect.templates.takes import ALL, Takes, stands_out, takes
 from unilect.templates.turns import fit
@@ -132,8 +132,8 @@ class LlamaCppUpstream(Backend):
         """Detect the generation of the server; waiting callers share the result, also a failure; see `Backend`."""
         if not self._learned:
             if self._learning is None or self._learning.done():
-                self._learning = apart(self._learn())
-            await shared(self._learning)
+                self._learning = spawn_detached(self._learn())
+            await join_shared(self._learning)
             self._learned = True
 
     async def generate(self, request: TextRequest) -> Batches:

@@ -41,7 +41,7 @@ from unilect.http.base_url import check_base, root_of
 from unilect.http.client import HttpServer, Response, server_at
 from unilect.http.error_bodies import NoSuchPath
 from unilect.http.sse import FrameReader
-from unilect.runtime.tasks import apart, shared
+from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.upstreams.openai._again import BodyOf, Forms, PatientServer, in_form
 from unilect.upstreams.openai._salt import Salts
 from unilect.upstreams.openai._servers import UNKNOWN, check, more_fields, wire_fields
@@ -124,8 +124,8 @@ class OpenAIUpstream(Backend):
             self._doubt()
         if asyncio.get_running_loop().time() >= self._next_try:
             if self._asking is None or self._asking.done():
-                self._asking = apart(self._ask())
-            await shared(self._asking)
+                self._asking = spawn_detached(self._ask())
+            await join_shared(self._asking)
 
     async def _ask(self) -> None:
         """Detect, in one task for all waiting callers, which also share a failure."""

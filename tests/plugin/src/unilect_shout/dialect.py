@@ -5,7 +5,7 @@ from aiohttp import web
 from unilect.core.errors import UnilectError
 from unilect.core.events import Answer, Event, TextDelta
 from unilect.core.requests import ChatRequest, Message, Request
-from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -52,7 +52,7 @@ def routes(site: Site) -> list[Route]:
 
     async def shout(request: web.Request) -> web.StreamResponse:
         """Shout a text."""
-        asked = await decoded(request, _decoder.decode)
+        asked = await decode_request(request, _decoder.decode)
         chat = ChatRequest(
             model=asked.model, stream=asked.stream, messages=[Message("user", asked.say)]
         )
