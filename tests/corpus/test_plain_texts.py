@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from unilect.core.errors import InvalidRequest
-from unilect.engines.transformers.words.reader import Reader
+from unilect.engines.transformers.words.prompt_builder import Reader
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
 NAME = re.compile(
@@ -42,14 +42,14 @@ def test_names_in_texts() -> None:
             for text in ("x", " a\n" + " b".join(names)):
                 said = [("user", text), ("assistant", "y"), ("user", text)]
                 talk = [{"role": role, "content": content} for role, content in said]
-                rendered = reader.rendered(chat(messages=talk))
+                rendered = reader.render(chat(messages=talk))
                 ids = reader.chat_tokens(rendered)
-                assert reader.text(ids) == reader.shown(rendered), key
+                assert reader.text(ids) == reader.restore(rendered), key
                 counts.append(sum(id >= len(BYTES) for id in ids))
         except InvalidRequest:
             continue
-        assert text.strip() in reader.shown(rendered), key
-        if reader._written:
+        assert text.strip() in reader.restore(rendered), key
+        if reader._tool_marks:
             continue
         assert counts[0] == counts[1], key
         read += 1

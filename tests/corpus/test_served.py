@@ -88,7 +88,7 @@ def test_prompts_of_transformers_models(served: Engines) -> None:
     """The prompt of each conversation is what transformers' own renderer makes of it, once it is put as the template takes it."""
     from transformers import AutoTokenizer
 
-    from unilect.engines.transformers.words.reader import Reader
+    from unilect.engines.transformers.words.prompt_builder import Reader
 
     tokenizer, wrong = AutoTokenizer.from_pretrained(FOLDER / "hf"), dict[Any, Any]()
     for name, template in chat_templates().items():
@@ -99,7 +99,7 @@ def test_prompts_of_transformers_models(served: Engines) -> None:
             request = msgspec.convert(body_of(talk), ChatRequest)
             expected = None
             with suppress(InvalidRequest):
-                expected = reader.rendered(build_request(request, model.can))
+                expected = reader.render(build_request(request, model.can))
             if expected != model.prompt(talk):
                 wrong[name, talk] = expected, model.prompt(talk)
 

@@ -25,13 +25,13 @@ def table(served: Engines) -> str:
     """The table: templates of one family with which the same works share a line."""
     from transformers import AutoTokenizer
 
-    from unilect.engines.transformers.words.reader import Reader
+    from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 
     tokenizer = AutoTokenizer.from_pretrained(FOLDER / "hf")
     rows = dict[tuple[str, ...], list[str]]()
     for name, template in chat_templates().items():
         gguf, transformers = (served[engine][name] for engine in ("gguf", "transformers"))
-        taken = Reader(tokenizer, template, 512, frozenset(), 0)._takes
+        taken = PromptBuilder(tokenizer, template, 512, frozenset(), 0)._takes
         row = (
             gguf.can.tool_form or "not known",
             _tools(gguf, transformers),

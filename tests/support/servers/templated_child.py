@@ -6,7 +6,7 @@ import msgspec
 
 from unilect.engines.process import child
 from unilect.engines.transformers.child import Child
-from unilect.engines.transformers.words.reader import Reader
+from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 from unilect.wire import frames
 
 
@@ -17,7 +17,9 @@ class TemplatedChild(Child):
         if call.operation != "template":
             return await super()._value(call)
         model, text = self._model, msgspec.msgpack.decode(call.body, type=str)
-        self._reader = Reader(model.tokenizer, text, self._context, model.stop_ids, model.size)
+        self._reader = PromptBuilder(
+            model.tokenizer, text, self._context, model.stop_ids, model.size
+        )
         return self._said()
 
 

@@ -37,7 +37,7 @@ from unilect.engines.transformers.batch.pairs import Pair, Pairs
 from unilect.engines.transformers.job import Job, Output, failure
 from unilect.engines.transformers.model.folder import one_template
 from unilect.engines.transformers.model.load import LoadedModel
-from unilect.engines.transformers.words.reader import Reader, try_template
+from unilect.engines.transformers.words.prompt_builder import PromptBuilder, try_template
 from unilect.engines.transformers.words.request import prepare
 from unilect.wire import frames
 
@@ -78,7 +78,7 @@ class Child:
         template = settings["chat_template"] or _template(self._model.tokenizer)
         if template != settings["tried_template"]:  # only the tokenizer knew it
             try_template(template)
-        self._reader = Reader(
+        self._reader = PromptBuilder(
             self._model.tokenizer,
             template,
             self._context,
@@ -90,7 +90,7 @@ class Child:
         )
         gpu = self._model.device.type != "cpu"
         self._chunk: int = settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK)
-        remembered = self._model.remembered_tokens()
+        remembered = self._model.prompt_cache_tokens()
         self._grows_bytes = self._model.grows_bytes(remembered)
         self._batch = BatchLoop(
             self._model,
@@ -117,9 +117,9 @@ class Child:
             )
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        return self._said()
+        return self._describe()
 
-    def _said(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         """Return what the engine is told of the model."""
         return {
             "template": self._reader.template,
@@ -181,7 +181,7 @@ class Child:
         self._check_room()
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
         request = msgspec.msgpack.decode(call.body, type=kind)
-        self._batch.expect(1)
+        self._batch.announce(1)
         try:
             job, answer = await self._beside(
                 prepare, self._reader, request, call.adapter, self._compile
@@ -190,7 +190,7 @@ class Child:
             if job.logprobs is not None:  # not at the first token: all others would wait
                 await self._beside(self._all_grammars)
         finally:
-            self._loop.call_soon(self._batch.expect, -1)  # once it has been submitted
+            self._loop.call_soon(self._batch.announce, -1)  # once it has been submitted
         ended = self._loop.create_future()
         catching_up: asyncio.Task[None] | None = None
         writer.transport.set_write_buffer_limits(_MAX_UNSENT)
@@ -225,7 +225,7 @@ class Child:
             await ended
         finally:
             job.cancelled = True
-            self._batch.look()
+            self._batch.wake()
             ended.cancel()  # nothing is read any longer
             if catching_up is not None:
                 catching_up.cancel()
@@ -235,7 +235,7 @@ class Child:
         with suppress(ConnectionError):
             await writer.drain()
         job.backpressured = False
-        self._batch.look()
+        self._batch.wake()
 
     async def _value(self, call: frames.Call) -> Any:
         """The value that a call asks for."""
@@ -250,16 +250,16 @@ class Child:
                 read = reader.tokens if kind == "tokenize" else reader.plain_tokens
                 return await self._beside(read, text, special)
             case "detokenize":
-                tokens = reader.known(decode(call.body, type=list[int]), "prompt")
+                tokens = reader.check_ids(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(reader.text, tokens)
             case "pieces":
-                tokens = reader.known(decode(call.body, type=list[int]), "prompt")
+                tokens = reader.check_ids(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(lambda: [self._bytes_of(token) for token in tokens])
             case "render":
-                text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
-                return reader.shown(text)
+                text = await self._beside(reader.render, decode(call.body, type=ChatRequest))
+                return reader.restore(text)
             case "chat_tokens":
-                text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
+                text = await self._beside(reader.render, decode(call.body, type=ChatRequest))
                 return await self._beside(reader.chat_tokens, text)
             case "count":
                 prompt = decode(call.body, type=str | list[int])

@@ -9,7 +9,7 @@ from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.engines.settings import MAX_DEFAULT_CONTEXT
 from unilect.engines.transformers.model.folder import Folder, has_tokenizer, must_merge
-from unilect.engines.transformers.model.rope import stretched
+from unilect.engines.transformers.model.rope import extend_context
 from unilect.templates.chat import ChatTemplate
 
 
@@ -100,7 +100,7 @@ def _longest(folder: Folder, config: ModelConfig) -> int:
         raise ConfigError(
             f"rope_scaling: {folder.path} has custom code, which sets its own RoPE. Leave `rope_scaling` out."
         )
-    return stretched(config.rope_scaling, folder.text_config, folder.positions)
+    return extend_context(config.rope_scaling, folder.text_config, folder.positions)
 
 
 def _check(folder: Folder, config: ModelConfig, longest: int) -> None:

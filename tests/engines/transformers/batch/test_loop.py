@@ -167,11 +167,11 @@ def test_prompts_that_come_together(model: LoadedModel, monkeypatch: pytest.Monk
     first, second = Asked(prompts(model)[0]), Asked(prompts(model)[2])
     made = BatchLoop(model, parallel=4, context=512, chunk=512, remember=0)
     with running(made):
-        made.expect(2)
+        made.announce(2)
         made.submit(first.job)
-        made.expect(-1)
+        made.announce(-1)
         made.submit(second.job)
-        made.expect(-1)
+        made.announce(-1)
         first.wait()
         second.wait()
 
@@ -184,7 +184,7 @@ def test_nobody_waits_for_prompts_in_vain(
     """While a prompt is being prepared that never comes, calls are made and a full batch is read at once."""
     monkeypatch.setattr(_loop, "_GATHER_S", 60.0)
     made = BatchLoop(model, parallel=1, context=512, chunk=64, remember=0)
-    made.expect(1)
+    made.announce(1)
     with running(made):
         assert 0 == made.call(lambda: made.running).result(30)
         asked = Asked(prompts(model)[0])
@@ -588,7 +588,7 @@ def test_who_is_behind_waits_alone(model: LoadedModel) -> None:
         answer = quick.answer(loop)
         before = len(slow.tokens)
         slow.job.backpressured = False
-        loop.look()
+        loop.wake()
 
         assert generated(model, slow.job.prompt) == slow.wait()
     assert before < 24
@@ -610,7 +610,7 @@ def test_not_everybody_can_be_behind(model: LoadedModel) -> None:
         loop.submit(third.job)
         assert third.first.wait(60)
         third.job.backpressured = False
-        loop.look()
+        loop.wake()
 
         assert generated(model, third.job.prompt) == third.wait()
     assert isinstance(second.outputs[-1], Failed)

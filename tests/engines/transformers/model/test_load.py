@@ -177,7 +177,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
     def remembered(**settings: Any) -> int:
         model = LoadedModel(SETTINGS | settings)
-        return model.remembered_tokens()
+        return model.prompt_cache_tokens()
 
     assert 4096 == remembered()
     assert 0 < remembered(cache_values=(free_bytes() or 0) // 2 // 8192) < 4096

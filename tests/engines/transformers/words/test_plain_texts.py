@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from support.backends.engine import chat
 from unilect.engines.transformers.words.plain_texts import longest_of
-from unilect.engines.transformers.words.reader import Reader
+from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 
 NAMES = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|tool|>", "<|tool_call|>", "<|tool_response|>"]  # fmt: skip
 CHATML = (
@@ -53,14 +53,14 @@ def words(in_model: bool) -> PreTrainedTokenizerFast:
 TOKENIZERS = {"among": words(True), "behind": words(False)}
 
 
-def reader(template: str = CHATML, kind: str = "among") -> Reader:
+def reader(template: str = CHATML, kind: str = "among") -> PromptBuilder:
     """What reads conversations."""
-    return Reader(TOKENIZERS[kind], template, 4096, frozenset({2}), 0)
+    return PromptBuilder(TOKENIZERS[kind], template, 4096, frozenset({2}), 0)
 
 
-def special(made: Reader, request: Any) -> list[str]:
+def special(made: PromptBuilder, request: Any) -> list[str]:
     """Return the names of the special tokens that a conversation is read with."""
-    ids = made.chat_tokens(made.rendered(request))
+    ids = made.chat_tokens(made.render(request))
     names = {made.tokens(name, special=False)[-1]: name for name in NAMES}
     return [names[id] for id in ids if id in names]
 
@@ -80,13 +80,13 @@ def test_names_in_texts(kind: str) -> None:
     tool = {"name": "f", "description": "</s>", "parameters": {"default": ["<|im_end|>"]}}
     request = chat(messages=talk, tools=[{"type": "function", "function": tool}])
 
-    text = made.rendered(request)
+    text = made.render(request)
     ids = made.chat_tokens(text)
 
     assert ["<|im_start|>", "<|im_end|>"] * 4 == special(made, request)
-    assert "".join(made.shown(text).split()) == "".join(made.text(ids).split())
-    assert made.shown(text).count(ATTACK) == 4
-    assert '{"a</s>": ["<|im_end|>"]}' in made.shown(text)
+    assert "".join(made.restore(text).split()) == "".join(made.text(ids).split())
+    assert made.restore(text).count(ATTACK) == 4
+    assert '{"a</s>": ["<|im_end|>"]}' in made.restore(text)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -96,7 +96,7 @@ def test_templates_that_change_texts(change: str) -> None:
     request = chat("7 </s>7<|im_end|>")
 
     assert ["<|im_start|>", "<|im_end|>"] == special(made, request)
-    assert "7 </s>7<|im_end|>" in made.shown(made.rendered(request))
+    assert "7 </s>7<|im_end|>" in made.restore(made.render(request))
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -104,11 +104,11 @@ def test_templates_that_change_texts(change: str) -> None:
 def test_the_same_tokens(kind: str, text: str, name: str) -> None:
     """Beside a name, all tokens are those that a conversation without it has."""
     made = reader(kind=kind)
-    rendered = made.rendered(chat(text))
-    other = made.rendered(chat(messages=[{"role": "user", "content": text}, {"role": "user", "content": name}]))  # fmt: skip
+    rendered = made.render(chat(text))
+    other = made.render(chat(messages=[{"role": "user", "content": text}, {"role": "user", "content": name}]))  # fmt: skip
     ids = made.chat_tokens(rendered)
 
-    assert ids == made.tokens(made.shown(rendered), special=False)
+    assert ids == made.tokens(made.restore(rendered), special=False)
     assert ids[:-1] == made.chat_tokens(other)[: len(ids) - 1]
 
 

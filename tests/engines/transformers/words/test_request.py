@@ -23,7 +23,7 @@ from unilect.core.errors import InvalidRequest, UnsupportedParameter
 from unilect.core.events import Choice, Event, Fold, Usage, fold
 from unilect.engines.transformers.batch.constraint import AfterThought, Grammars
 from unilect.engines.transformers.job import Failed, Logprob, PromptRead, Step
-from unilect.engines.transformers.words.reader import Reader
+from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 from unilect.engines.transformers.words.request import prepare
 from unilect.engines.transformers.words.text import Detokenizer
 
@@ -92,7 +92,7 @@ class Model:
     def __init__(self, template: str = CHATML, **reader: Any) -> None:
         self.tokenizer = TOKENIZERS["pieces"]
         size = len(self.tokenizer)
-        self.reader = Reader(self.tokenizer, template, 512, frozenset({2}), size, **reader)
+        self.reader = PromptBuilder(self.tokenizer, template, 512, frozenset({2}), size, **reader)
         self.grammars = Grammars(self.tokenizer.backend_tokenizer.to_str(), size, [2])
 
     def ids(self, text: str) -> list[int]:
@@ -221,7 +221,7 @@ def test_a_format_of_ours_begins_as_the_tokenizer_does(foreign: bool, expected: 
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    reader = Reader(tokenizer, CHATML, 512, frozenset({2}), 0, foreign=foreign)
+    reader = PromptBuilder(tokenizer, CHATML, 512, frozenset({2}), 0, foreign=foreign)
 
     assert [*expected, *reader.tokens("ab", special=False)] == reader.chat_tokens("ab")
     assert 1 == reader.chat_tokens("<s>ab").count(1)
@@ -230,7 +230,7 @@ def test_a_format_of_ours_begins_as_the_tokenizer_does(foreign: bool, expected: 
 @pytest.mark.parametrize("style", STYLES)
 def test_conversations_of_agents(style: str) -> None:
     """What agents send is in the prompt of every template, each word once."""
-    assert [] == missing(Model(STYLES[style][0]).reader.rendered(chat(messages=TALK)))
+    assert [] == missing(Model(STYLES[style][0]).reader.render(chat(messages=TALK)))
 
 
 @pytest.mark.parametrize("style", ["mistral", "llama-3", "gpt-oss", "deepseek", "gemma-2"])
@@ -238,7 +238,7 @@ def test_calls_of_agents(style: str) -> None:
     """Several calls, ids of any form, cut arguments and calls of the older form are in the prompt of every template."""
     reader = Model(STYLES[style][0]).reader
     for talk, words in CALLED:
-        assert [] == missing(reader.rendered(chat(messages=talk)), words)
+        assert [] == missing(reader.render(chat(messages=talk)), words)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_channels() -> None:
 def test_what_llama_cpp_tells_a_template(flags: dict[str, Any], expected: str) -> None:
     """A model whose template shows thoughts thinks, and is told the date, where a request does not say otherwise, as on the GGUF engine."""
     model = Model("{{ enable_thinking }} {{ date_string }}{% if false %}<think></think>{% endif %}")
-    told = model.reader.rendered(chat("a", chat_template_kwargs=flags))
+    told = model.reader.render(chat("a", chat_template_kwargs=flags))
 
     assert told.startswith(expected)
     assert re.fullmatch(r"\w+ \d\d? \w{3} \d{4}", told)
@@ -450,9 +450,9 @@ def test_a_template_that_goes_through_no_tools() -> None:
         "{% for tool in tools %}{{ tool.function.name }}{% endfor %}{{ messages[0].content }}"
     )
 
-    assert "a" == Model(goes_through).reader.rendered(chat("a"))
-    assert "get_weathera" == Model(goes_through).reader.rendered(chat("a", tools=[WEATHER]))
-    assert "None a" == Model("{{ tools }} {{ messages[0].content }}").reader.rendered(chat("a"))
+    assert "a" == Model(goes_through).reader.render(chat("a"))
+    assert "get_weathera" == Model(goes_through).reader.render(chat("a", tools=[WEATHER]))
+    assert "None a" == Model("{{ tools }} {{ messages[0].content }}").reader.render(chat("a"))
 
 
 def test_names_that_the_tokenizer_has_too() -> None:
@@ -461,12 +461,12 @@ def test_names_that_the_tokenizer_has_too() -> None:
     flags = {"bos_token": "x", "turns": 7, "self": 1, "messages": []}
     request = chat("a", chat_template_kwargs=flags)
 
-    assert "x</s>7a" == model.reader.rendered(request)
+    assert "x</s>7a" == model.reader.render(request)
 
 
 def test_plain_tokens_of_a_tokenizer_in_python() -> None:
     """A tokenizer that is written in Python reads the names of special tokens as text, too, with those around a text where they are wanted."""
-    reader = Reader(ByT5Tokenizer(), "", 512, frozenset(), 0)
+    reader = PromptBuilder(ByT5Tokenizer(), "", 512, frozenset(), 0)
     letters = [byte + 3 for byte in b"a</s>"]
 
     assert reader.tokens("a</s>", special=False) != letters

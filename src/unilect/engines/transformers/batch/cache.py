@@ -226,7 +226,7 @@ def side_by_side(rows: list[RowStates | None]) -> tuple[DynamicCache, list[int]]
 def states_of(cache: DynamicCache, row: int, pieces: list[slice]) -> RowStates:
     """Concatenate the states of a row in these columns."""
 
-    def gathered(tensor: Tensor) -> Tensor:
+    def cut(tensor: Tensor) -> Tensor:
         return torch.cat([tensor[row, :, piece] for piece in pieces], dim=1)
 
-    return [(gathered(layer.keys), gathered(layer.values)) for layer in cache.layers]
+    return [(cut(layer.keys), cut(layer.values)) for layer in cache.layers]

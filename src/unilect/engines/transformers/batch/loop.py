@@ -20,7 +20,13 @@ from torch import Tensor
 
 from unilect.engines.transformers.batch.beams import Beams
 from unilect.engines.transformers.batch.cache import BatchKVCache, RowStates
-from unilect.engines.transformers.batch.prefill import Found, Model, Prefill, alike, prefills
+from unilect.engines.transformers.batch.prefill import (
+    CachedPrompt,
+    Model,
+    Prefill,
+    prefills,
+    shares_prefix,
+)
 from unilect.engines.transformers.batch.prefixes import Prefixes
 from unilect.engines.transformers.batch.rows import RAN_OVER, Chooser, Row
 from unilect.engines.transformers.batch.sampling import RowSampler, Sampler
@@ -76,7 +82,7 @@ class BatchLoop:
         self._waiting: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._waiting_since = 0.0
-        self._coming = 0
+        self._pending = 0
         self._stopping = False
         self._admitting: list[Job] = []
         self._prefills: deque[Prefill] = deque()
@@ -104,12 +110,12 @@ class BatchLoop:
             self._waiting.append(job)
             self._news.notify()
 
-    def expect(self, jobs: int) -> None:
+    def announce(self, jobs: int) -> None:
         """So many jobs more are being made: while nothing runs, no prompt is read before those that come with it. Called in one thread."""
-        self._coming += jobs
-        self.look()
+        self._pending += jobs
+        self.wake()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """See what has been set in a job. May be called from any thread."""
         with self._news:
             self._news.notify()
@@ -130,7 +136,7 @@ class BatchLoop:
 
     def end(self, adapter: str | None) -> None:
         """End the answers of an adapter that changes, and forget its prompts; to be called between two steps."""
-        jobs = [*self._waiting, *self._begun()]
+        jobs = [*self._waiting, *self._active_jobs()]
         for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
             if not job.cancelled:
                 job.emit(job, Failed("The model's LoRA adapter was unloaded."))
@@ -146,13 +152,13 @@ class BatchLoop:
                 self._make_calls()
                 try:
                     self._drop_cancelled()
-                    self._set_aside()
+                    self._park_slow_rows()
                     for _ in range(_CHUNKS):
                         self._admit()
                         self._read()
                         self._after_step()
                         self._make_calls()
-                        if not self._crowded:
+                        if not self._prefill_first:
                             break
                     self._decode()
                 except Exception as error:  # noqa: BLE001 - a model raises anything
@@ -176,7 +182,7 @@ class BatchLoop:
     def _is_complete(self) -> bool:
         """Return True if nothing is gained by waiting for more prompts."""
         full = not self._waiting or len(self._waiting) >= self._free
-        return full or not self._coming or bool(self._calls) or self._stopping
+        return full or not self._pending or bool(self._calls) or self._stopping
 
     def _give_back(self) -> None:
         """Give back the memory that running answers needed."""
@@ -205,7 +211,7 @@ class BatchLoop:
                 self._remove(place)
         self._parked = [parked for parked in self._parked if not parked[0].job.cancelled]
 
-    def _set_aside(self) -> None:
+    def _park_slow_rows(self) -> None:
         """Park the rows whose clients read too slowly, and resume those whose clients have caught up."""
         for place in reversed(range(len(self._rows))):
             row = self._rows[place]
@@ -226,7 +232,7 @@ class BatchLoop:
         """Begin to read the prompts for which there is room."""
         free = self._free
         later: list[Job] = []
-        found: list[Found] = []
+        found: list[CachedPrompt] = []
         while free > 0 and self._waiting:
             job = self._waiting.popleft()
             self._admitting.append(job)
@@ -234,7 +240,7 @@ class BatchLoop:
                 later.append(job)  # beams wait for their whole room
                 break
             begun = (*self._being_read(), *(other for other, _ in found)) if job.reuse else ()
-            if any(alike(job, other) for other in begun):
+            if any(shares_prefix(job, other) for other in begun):
                 later.append(job)  # what it shares will be known soon
                 continue
             states = None
@@ -254,11 +260,11 @@ class BatchLoop:
         return max(0, self._parallel - taken)
 
     @property
-    def _crowded(self) -> bool:
+    def _prefill_first(self) -> bool:
         """True while more answers wait for their first token than for their next, and could have it."""
         return len(self._being_read()) + min(self._free, len(self._waiting)) > len(self._rows)
 
-    def _begun(self) -> list[Job]:
+    def _active_jobs(self) -> list[Job]:
         """All jobs that have been begun; beams more than once."""
         rows = [*self._rows, *(row for row, _ in self._parked)]
         return [*self._being_read(), *(row.job for row in rows)]
@@ -283,7 +289,7 @@ class BatchLoop:
         for row, job in enumerate(prefill.jobs):
             if not job.cancelled:
                 told = prefill.prompt_logprobs if logits is not None else []
-                counts = prefill.processed(row), len(job.prompt), prefill.cached(row)
+                counts = prefill.count_processed(row), len(job.prompt), prefill.count_cached(row)
                 job.emit(job, PromptRead(*counts, told))
         if logits is None:
             return
@@ -457,7 +463,7 @@ class BatchLoop:
         """
         traceback.print_exception(error)
         output: Output = failure(error)
-        jobs = [*self._admitting, *self._begun()]
+        jobs = [*self._admitting, *self._active_jobs()]
         for job in {id(job): job for job in jobs}.values():
             job.emit(job, output)
         self._admitting.clear()

@@ -21,7 +21,7 @@ _OVER = 1.5  # a chunk may be so much longer than asked for, where it is the las
 _ALIKE = 2  # a prompt twice as long as another is padding to it
 
 #: a job, and what is known of its prompt
-Found: TypeAlias = tuple[Job, RowStates | None]
+CachedPrompt: TypeAlias = tuple[Job, RowStates | None]
 #: (ids, mask, positions, cache, adapters, all logits wanted) -> logits of the last column, or of all
 Forward = Callable[..., Tensor]
 
@@ -96,11 +96,11 @@ class Prefill:
         """True when nobody waits for any of these any longer."""
         return all(job.cancelled for job in self.jobs)
 
-    def cached(self, row: int) -> int:
+    def count_cached(self, row: int) -> int:
         """Count the tokens of a prompt that came from the cache."""
         return self._known[row]
 
-    def processed(self, row: int) -> int:
+    def count_processed(self, row: int) -> int:
         """Count the tokens of a prompt that have been read, or came from the cache."""
         return self._known[row] + max(0, self._read - (self._width - self._rest[row]))
 
@@ -148,7 +148,7 @@ class Prefill:
         return states_of(self._cache, row, [known, slice(end - self._rest[row], end)])
 
 
-def prefills(found: Sequence[Found], alone: bool, device: torch.device) -> list[Prefill]:
+def prefills(found: Sequence[CachedPrompt], alone: bool, device: torch.device) -> list[Prefill]:
     """
     Prompts, those with about as much to be read together and the shortest first.
 
@@ -156,7 +156,7 @@ def prefills(found: Sequence[Found], alone: bool, device: torch.device) -> list[
         found: The prompts, and what the cache of prompts holds of each.
         alone: Each is read by itself.
     """
-    groups: list[list[Found]] = []
+    groups: list[list[CachedPrompt]] = []
     for one in sorted(found, key=_rest):
         if groups and not alone and _may_share(one, groups[-1]):
             groups[-1].append(one)
@@ -168,7 +168,7 @@ def prefills(found: Sequence[Found], alone: bool, device: torch.device) -> list[
     ]
 
 
-def _may_share(one: Found, others: Sequence[Found]) -> bool:
+def _may_share(one: CachedPrompt, others: Sequence[CachedPrompt]) -> bool:
     """True when a prompt fits beside others, none of which is longer."""
     return (
         len(others) < MAX_ROWS
@@ -177,13 +177,13 @@ def _may_share(one: Found, others: Sequence[Found]) -> bool:
     )
 
 
-def _rest(one: Found) -> int:
+def _rest(one: CachedPrompt) -> int:
     """Count the tokens of a prompt that are to be read."""
     job, known = one
     return len(job.prompt) - (known[0][0].shape[1] if known is not None else 0)
 
 
-def alike(job: Job, other: Job) -> bool:
+def shares_prefix(job: Job, other: Job) -> bool:
     """True when most of a prompt is being read for another of the same owner already."""
     same = (job.owner, job.adapter) == (other.owner, other.adapter)
     if not same or not other.reuse or job.prompt_logprobs:

@@ -67,7 +67,7 @@ class RowSampler:
         rules = self.sampling
         if not rules.penalises or rules.repeat_last_n == 0:
             return
-        seen, tally = self._counted(rules.repeat_last_n)
+        seen, tally = self._tallies(rules.repeat_last_n)
         if rules.repetition_penalty != 1.0:
             ids = seen.ids.to(logits.device)
             values = logits[ids]
@@ -79,7 +79,7 @@ class RowSampler:
             ids, counts = tally.ids.to(logits.device), tally.counts.to(logits.device)
             logits[ids] -= rules.presence_penalty + rules.frequency_penalty * counts
 
-    def _counted(self, window: int | None) -> tuple["_Tally", "_Tally"]:
+    def _tallies(self, window: int | None) -> tuple["_Tally", "_Tally"]:
         """The tokens of prompt and answer, and those of the answer alone, as far as the penalties see."""
         if window is None:
             for tally in (self._seen, self._tally):

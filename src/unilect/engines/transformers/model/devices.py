@@ -15,7 +15,7 @@ from unilect.engines.process.memory import free_bytes
 _FOR_WEIGHTS = 0.8  # of each of several GPUs; answers need memory beside the layers
 
 
-def named(name: str, weight_bytes: float = 0.0) -> list[torch.device]:
+def resolve(name: str, weight_bytes: float = 0.0) -> list[torch.device]:
     """
     The devices of the option `device`: `cpu`, `cuda`, `cuda:1`, `cuda:0,1`; `auto` for as many GPUs as it takes. Inputs go to the first.
 

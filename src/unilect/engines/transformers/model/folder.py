@@ -128,7 +128,7 @@ def read_folder(path: Path) -> Folder:
         _ranks(path, config, names),
         pooling,
         sum(file.stat().st_size for file in safe or pickles),
-        _stored_bytes(safe, text),
+        _bytes_per_weight(safe, text),
         _number(text, "vocab_size") * _number(text, *_WIDTH_NAMES),
         bool(text.get("tie_word_embeddings", True)) or not generates,
         cache_values(text),
@@ -237,7 +237,7 @@ def _weights(path: Path) -> list[Path]:
     return sorted(filter(Path.exists, parts)) or sorted(path.glob("*.safetensors"))
 
 
-def _stored_bytes(files: list[Path], config: dict[str, Any]) -> int:
+def _bytes_per_weight(files: list[Path], config: dict[str, Any]) -> int:
     """Bytes of one weight: as most of the first file has them, else as the configuration says, which often says nothing."""
     sizes: dict[str, int] = {}
     for tensor in _head(files[0]) if files else ():

@@ -74,7 +74,7 @@ class LoadedModel:
         self._generates: bool = settings["generates"]
         self._ranks: str = settings["ranks"]
         on_gpu = self._weight_bytes(torch.device("cuda"))
-        self._devices = devices.named(settings["device"], on_gpu)
+        self._devices = devices.resolve(settings["device"], on_gpu)
         self.device = self._devices[0]
         # cuDNN plans its attention anew for each length of a sequence, and so for each token; torch has others
         # (https://github.com/modelscope/FunASR/issues/3704)
@@ -129,7 +129,7 @@ class LoadedModel:
             texts: Token ids, each at least one.
             chunk: Columns that a model that writes reads at once; one that sees both ways needs all of them.
         """
-        for pooled in self._pooled(texts, pooling, adapter, chunk):
+        for pooled in self._pool(texts, pooling, adapter, chunk):
             yield None if pooled is None else nn.functional.normalize(pooled, dim=-1).tolist()
 
     def scores(
@@ -144,7 +144,7 @@ class LoadedModel:
         """
         if self._generates:  # what it would say next: yes, or no
             names = self.tokenizer.convert_tokens_to_ids(["yes", "no"])
-            for state in self._pooled(pairs, "last", adapter, chunk):
+            for state in self._pool(pairs, "last", adapter, chunk):
                 if state is None:
                     yield None
                     continue
@@ -174,7 +174,7 @@ class LoadedModel:
             mask[row, : len(text)] = 1
         return ids.to(self.device), mask.to(self.device)
 
-    def _pooled(
+    def _pool(
         self, texts: list[list[int]], pooling: str, adapter: str | None, chunk: int
     ) -> Iterator[Tensor | None]:
         """The states of texts, pooled, in steps as `embedding`."""
@@ -200,7 +200,7 @@ class LoadedModel:
         given, merged = self._settings["tokenizer"], self._settings["merge"]
         brought = [path for path in merged if has_tokenizer(Path(path))]
         folder = given or next(iter(brought), self._path)
-        with _told(f"The tokenizer of {Path(folder).name} cannot be loaded"):
+        with _explain_errors(f"The tokenizer of {Path(folder).name} cannot be loaded"):
             return AutoTokenizer.from_pretrained(folder, **self._trust)
 
     def _load_model(self) -> Any:
@@ -213,16 +213,16 @@ class LoadedModel:
         quantize = self._settings["quantize"]
         if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
             options["quantization_config"] = _bits_and_bytes(quantize)
-        with _told(f"{Path(self._path).name} cannot be loaded"):
+        with _explain_errors(f"{Path(self._path).name} cannot be loaded"):
             options["config"] = AutoConfig.from_pretrained(self._path, **self._trust)
         if given := self._settings["rope_scaling"]:
             scaling = msgspec.convert(given, RopeScaling)
             stretch(options["config"], scaling, self._settings["context"])
-        with _told(f"{Path(self._path).name} cannot be loaded"):
+        with _explain_errors(f"{Path(self._path).name} cannot be loaded"):
             model = auto.from_pretrained(self._path, **options)
         model.eval()
         for path in self._settings["merge"]:
-            model = self._merged(model, path)
+            model = self._merge(model, path)
         if self.device.type == "cpu":
             with torch.inference_mode():
                 self._suit_processor(model)
@@ -238,13 +238,13 @@ class LoadedModel:
         elif is_slow(self._dtype):
             widen(model)
 
-    def _merged(self, model: Any, path: str) -> Any:
+    def _merge(self, model: Any, path: str) -> Any:
         """The model with an adapter merged into its weights, and its vocabulary grown where the adapter needs more."""
         from peft import PeftModel
 
         if len(self.tokenizer) > model.get_input_embeddings().weight.shape[0]:
             model.resize_token_embeddings(len(self.tokenizer))
-        with _told(f"lora: {Path(path).name} does not fit this model"):
+        with _explain_errors(f"lora: {Path(path).name} does not fit this model"):
             merged = PeftModel.from_pretrained(model, path).merge_and_unload().eval()
         output = merged.get_output_embeddings()
         if isinstance(
@@ -267,7 +267,7 @@ class LoadedModel:
                 f"{which} does not fit the model: it has {most + 1} tokens, and the model knows {rows}."
             )
 
-    def remembered_tokens(self) -> int:
+    def prompt_cache_tokens(self) -> int:
         """Count the tokens of prompts to cache: as many as `cache_ram_mib` holds, else at most two contexts and a part of what is free."""
         given, usual = self._settings["cache_ram_mib"], 2 * self._settings["context"]
         token_bytes = self._settings["cache_values"] * self._dtype.itemsize
@@ -405,7 +405,7 @@ def _weights(pooling: str, mask: Tensor, begin: int, ends: Tensor) -> Tensor:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _explain_errors(what: str) -> Iterator[None]:
     """Turn any exception into a ValueError of one sentence; transformers raises anything for a broken folder."""
     try:
         yield

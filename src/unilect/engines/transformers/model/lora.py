@@ -135,7 +135,7 @@ class Adapters:
                 ups.setdefault(layer, []).append(up * scale)
         try:
             for layer in downs:
-                mixed = self._wrapped(layer)
+                mixed = self._wrap(layer)
                 weight = next(mixed.inner.parameters(), None)
                 device = self._device if weight is None else weight.device
                 down, up = torch.cat(downs[layer]), torch.cat(ups[layer], 1)
@@ -176,7 +176,7 @@ class Adapters:
                 f"{inside} to {outside}; it was made for another."
             )
 
-    def _wrapped(self, path: str) -> MixedLinear:
+    def _wrap(self, path: str) -> MixedLinear:
         if path not in self._layers:
             parent_path, _, child = path.rpartition(".")
             parent = self._model.get_submodule(parent_path)

@@ -44,7 +44,7 @@ def reach(config: dict[str, Any], positions: int) -> int:
     return positions
 
 
-def stretched(scaling: RopeScaling, config: dict[str, Any], positions: int) -> int:
+def extend_context(scaling: RopeScaling, config: dict[str, Any], positions: int) -> int:
     """
     The longest context with the option `rope_scaling`.
 
@@ -56,7 +56,7 @@ def stretched(scaling: RopeScaling, config: dict[str, Any], positions: int) -> i
         raise ConfigError(
             f"rope_scaling: the model's own RoPE type {kind} cannot be replaced. Leave `rope_scaling` out."
         )
-    return int(_trained(scaling, parameters(config), positions) * scaling.factor)
+    return int(_original_context(scaling, parameters(config), positions) * scaling.factor)
 
 
 def stretch(config: Any, scaling: RopeScaling, context: int) -> None:
@@ -76,7 +76,7 @@ def stretch(config: Any, scaling: RopeScaling, context: int) -> None:
         raise ValueError(
             f"rope_scaling: a model of type {text.model_type} does not use the same rotary embedding in all layers."
         )
-    trained = _trained(scaling, rope, text.max_position_embeddings)
+    trained = _original_context(scaling, rope, text.max_position_embeddings)
     kept = ("rope_theta", "partial_rotary_factor", "mrope_section")
     new = {name: rope[name] for name in kept if name in rope}
     new |= {"rope_type": scaling.rope_type, "factor": scaling.factor}
@@ -103,7 +103,7 @@ def _ntk(config: Any, rope: dict[str, Any], alpha: float) -> dict[str, Any]:
     return rest | {"rope_type": "default", "rope_theta": base}
 
 
-def _trained(scaling: RopeScaling, rope: dict[str, Any], positions: int) -> int:
+def _original_context(scaling: RopeScaling, rope: dict[str, Any], positions: int) -> int:
     """Return the context that the model was trained for, in tokens."""
     own = rope.get("original_max_position_embeddings")
     return scaling.original_max_position_embeddings or (own if isinstance(own, int) else positions)

@@ -40,21 +40,20 @@ class PlainTexts:
         if self._any is None:
             return value
         if isinstance(value, str):
-            return self._any.sub(lambda found: self._changed(found[0], kept), value)
+            return self._any.sub(
+                lambda found: found[0] if found[0] in kept else self._hidden[found[0]], value
+            )
         if isinstance(value, list):
             return [self.hide(item, kept) for item in value]
         if isinstance(value, Mapping):
             return {self.hide(key, kept): self.hide(item, kept) for key, item in value.items()}
         return value
 
-    def _changed(self, name: str, kept: frozenset[str]) -> str:
-        return name if name in kept else self._hidden[name]
-
     def are_in(self, text: str) -> bool:
         """True where names are hidden in a text."""
         return self._number.search(text) is not None
 
-    def shown(self, text: str) -> str:
+    def restore(self, text: str) -> str:
         """Return a text with the names that were hidden in it."""
         return self._number.sub(lambda found: self._names[int(found[1])], text)
 
@@ -67,7 +66,7 @@ class PlainTexts:
         assert self._any is not None
         renamed = self._any.sub(lambda found: self._renamed[found[0]], text)
         tokenizer, ids = self._other
-        found = tokenizer.encode(self.shown(renamed), add_special_tokens=False).ids
+        found = tokenizer.encode(self.restore(renamed), add_special_tokens=False).ids
         return [ids.get(id, id) for id in found]
 
     @cached_property

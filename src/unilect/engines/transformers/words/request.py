@@ -37,7 +37,7 @@ from unilect.engines.transformers.job import (
     Sampling,
     Step,
 )
-from unilect.engines.transformers.words.reader import Reader
+from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 from unilect.engines.transformers.words.text import Detokenizer
 from unilect.http.error_bodies import too_long
 from unilect.templates.thoughts import Ending
@@ -114,8 +114,8 @@ def _check_beams(request: GenerationRequest, beams: int) -> None:
 
 
 def prepare(
-    reader: Reader, request: TextRequest, adapter: str | None, bind: Compile
-) -> tuple[Job, "Answer | Answers"]:
+    reader: PromptBuilder, request: TextRequest, adapter: str | None, bind: Compile
+) -> tuple[Job, "AnswerStream | BeamAnswerStreams"]:
     """
     The job for a request, and what reads its words.
 
@@ -129,8 +129,8 @@ def prepare(
     forced = reading = end = None
     grammar, param = bound_by(request, reader.template)
     if isinstance(request, ChatRequest):
-        text = reader.rendered(request)
-        ending = reader.begun(text)
+        text = reader.render(request)
+        ending = reader.find_open_thoughts(text)
         if must_call(request):
             style = call_style(reader.template)
             forced, _ = bound_call(request, style)
@@ -162,11 +162,13 @@ def prepare(
         prompt_logprobs=echo and _logprobs(request) is not None,
         ignore_eos=bool(request.ignore_eos),
         stop_ids=reader.turn_ends if isinstance(request, ChatRequest) else frozenset(),
-        constraint=_bounded(constraint, request, reader, reading),
+        constraint=_limit_thoughts(constraint, request, reader, reading),
         reuse=request.cache_prompt is not False,
     )
-    answers = [Answer(reader, request, job, forced, reading, echo) for _ in range(job.choices)]
-    return job, answers[0] if job.choices == 1 else Answers(answers)
+    answers = [
+        AnswerStream(reader, request, job, forced, reading, echo) for _ in range(job.choices)
+    ]
+    return job, answers[0] if job.choices == 1 else BeamAnswerStreams(answers)
 
 
 def _mark_of(ending: Ending | None, own: str) -> str | None:
@@ -176,10 +178,10 @@ def _mark_of(ending: Ending | None, own: str) -> str | None:
     return own if (ending.mark + ending.rest).startswith(own) else ending.mark
 
 
-def _bounded(
+def _limit_thoughts(
     constraint: Constraint | None,
     request: TextRequest,
-    reader: Reader,
+    reader: PromptBuilder,
     reading: Reading | None,
 ) -> Constraint | None:
     """A constraint that also ends thoughts after as many tokens as the request allows; a grammar leaves no place to begin them."""
@@ -209,7 +211,7 @@ def bound_by(request: TextRequest, template: str) -> tuple[str | None, str]:
     return request.grammar, "grammar"
 
 
-class Answer:
+class AnswerStream:
     """
     Reads the words of one job as events.
 
@@ -219,7 +221,7 @@ class Answer:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: PromptBuilder,
         request: TextRequest,
         job: Job,
         forced: ForcedCall | None,
@@ -244,7 +246,7 @@ class Answer:
             self._detokenizer = Detokenizer(reader.decode, job.prompt)
         self._stops = StopWords([] if forced is not None else stops)
         self._made = self._told = self._thought = self._cached = 0
-        self._blamed = _blamed(request, forced is not None)
+        self._blamed = _param_at_fault(request, forced is not None)
         self._pending: list[TokenLogprob] = []
 
     def read(self, output: Output, bytes_of: Callable[[int], bytes]) -> list[Event]:
@@ -335,7 +337,7 @@ class Answer:
         return [*events[:place], changed, *events[place + 1 :]]
 
 
-class Answers:
+class BeamAnswerStreams:
     """
     Reads the words of a beam search for several answers as events.
 
@@ -343,7 +345,7 @@ class Answers:
         over: All answers have ended.
     """
 
-    def __init__(self, answers: list[Answer]) -> None:
+    def __init__(self, answers: list[AnswerStream]) -> None:
         self.over = False
         self._answers = answers
         self._usages: list[Usage] = []
@@ -420,7 +422,7 @@ def _token(text: bytes, value: float) -> TokenLogprob:
     return TokenLogprob(text.decode(errors="replace"), max(value, _LEAST), list(text))
 
 
-def _blamed(request: GenerationRequest, forced: bool) -> str:
+def _param_at_fault(request: GenerationRequest, forced: bool) -> str:
     """Name the parameter at fault where no token can come next."""
     if forced:
         return "tools"

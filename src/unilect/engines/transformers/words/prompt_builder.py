@@ -61,7 +61,7 @@ def _converse(template: str) -> None:
                 raise ValueError(str(error.__cause__)) from error
 
 
-class Reader:
+class PromptBuilder:
     """
     A tokenizer with a chat template, which turns requests into tokens for one model.
 
@@ -95,7 +95,7 @@ class Reader:
     ) -> None:
         self._tokenizer = tokenizer
         self.template = template
-        self._chat, self.template_fault = _compiled(template)
+        self._chat, self.template_fault = _compile(template)
         self._no_tools: dict[str, Any] = {}
         self._no_tools = self._empty_list()
         self.takes_tools = self._chat is not None and takes_tools(self._with_tools)
@@ -134,7 +134,7 @@ class Reader:
         return frozenset({*self.family.tokens, *(thoughts_of(self.template) or ()), *ends})
 
     @cached_property
-    def _written(self) -> frozenset[str]:
+    def _tool_marks(self) -> frozenset[str]:
         """Special tokens that stand in texts, since they are how tools are written where the template does not write them."""
         if self.takes_tools or self._texts is None:
             return frozenset()
@@ -194,12 +194,12 @@ class Reader:
             InvalidRequest: A token id that the model does not have.
         """
         tokens = self.tokens(prompt, special=True) if isinstance(prompt, str) else prompt
-        self.known(tokens, param)
+        self.check_ids(tokens, param)
         first = self._tokenizer.bos_token_id
         empty = first if first is not None else min(self.stop_ids, default=0)
         return list(tokens) or [empty]
 
-    def known(self, tokens: list[int], param: str) -> list[int]:
+    def check_ids(self, tokens: list[int], param: str) -> list[int]:
         """
         Token ids that the model has.
 
@@ -210,9 +210,9 @@ class Reader:
             raise unknown_token(param)
         return tokens
 
-    def rendered(self, request: ChatRequest) -> str:
+    def render(self, request: ChatRequest) -> str:
         """
-        The text of a conversation; the names of special tokens that its own texts hold are hidden in it, see `shown`.
+        The text of a conversation; the names of special tokens that its own texts hold are hidden in it, see `restore`.
 
         Raises:
             InvalidRequest: The template refuses it, or there is none.
@@ -235,12 +235,12 @@ class Reader:
 
     def _without_names(self, value: Any, role: str = "") -> Any:
         """A value without the names of special tokens in its texts; those that belong to an answer stay in an earlier one."""
-        kept = self._written | self._marks if role == "assistant" else self._written
+        kept = self._tool_marks | self._marks if role == "assistant" else self._tool_marks
         return value if self._texts is None else self._texts.hide(value, kept)
 
-    def shown(self, rendered: str) -> str:
+    def restore(self, rendered: str) -> str:
         """The text of a conversation with all that its texts hold."""
-        return rendered if self._texts is None else self._texts.shown(rendered)
+        return rendered if self._texts is None else self._texts.restore(rendered)
 
     @property
     def _lack(self) -> str:
@@ -252,14 +252,14 @@ class Reader:
         """Return an empty list of tools for a template that goes through them though there are none; nothing for others."""
         empty: dict[str, Any] = {"tools": []}
         plain = takes_probes()["plain"]
-        refuses = self._made(plain) is None and self._made(plain, **empty) is not None
+        refuses = self._try_render(plain) is None and self._try_render(plain, **empty) is not None
         return empty if refuses else {}
 
     def _with_tools(self, turns: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
         assert self._chat is not None
         return self._chat.render_turns(turns, **(self._names | {"tools": tools}))
 
-    def begun(self, prompt: str) -> Ending | None:
+    def find_open_thoughts(self, prompt: str) -> Ending | None:
         """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
         return find_open_ending(prompt, self._thoughts)
 
@@ -267,11 +267,12 @@ class Reader:
     def _thoughts(self) -> Thoughts:
         """The place of thoughts in the template's turns."""
         made = [
-            self._made(turns, add_generation_prompt=goes_on) for turns, goes_on in thoughts_probes()
+            self._try_render(turns, add_generation_prompt=goes_on)
+            for turns, goes_on in thoughts_probes()
         ]
         return learn_marks(made, self.template)
 
-    def _made(self, turns: Sequence[Turn], **names: Any) -> str | None:
+    def _try_render(self, turns: Sequence[Turn], **names: Any) -> str | None:
         """The text of a conversation; None where the template refuses it."""
         if self._chat is None:
             return None
@@ -297,7 +298,7 @@ class Reader:
         return {"bos_token": first or "", "eos_token": last or "", **names}
 
     def chat_tokens(self, text: str) -> list[int]:
-        """The tokens of what `rendered` has made; the model's own template has written the special ones."""
+        """The tokens of what `render` has made; the model's own template has written the special ones."""
         if self._texts is not None and self._texts.are_in(text):
             found = self._texts.tokens(text)
         else:
@@ -307,7 +308,7 @@ class Reader:
         return found or self.prompt("", "messages")
 
 
-def _compiled(template: str) -> tuple[ChatTemplate | None, str]:
+def _compile(template: str) -> tuple[ChatTemplate | None, str]:
     """A template that is ready to be used, or why it cannot be."""
     try:
         return (ChatTemplate(template, limit_s=LIMIT_S) if template else None), ""
