@@ -100,6 +100,16 @@ class UnilectError(Exception):
         self.message, self.reason, self.logged = message, reason, logged
         self.param, self.retry_after_s = param, retry_after_s
 
+    @classmethod
+    def at(cls, param: str, text: str) -> Self:
+        """
+        Make the error of one parameter; its message is the parameter's name and a text.
+
+        >>> InvalidRequest.at("n", "is 0; expected at least 1.").message
+        '`n` is 0; expected at least 1.'
+        """
+        return cls(f"`{param}`{'' if text.startswith(':') else ' '}{text}", param=param)
+
     @property
     def for_operator(self) -> str:
         """The message for whoever runs the server where no request is in hand: the reason where there is one, else the message."""

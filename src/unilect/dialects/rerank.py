@@ -135,14 +135,13 @@ def _check(request: RerankRequest) -> RerankRequest:
             continue
         where = f"documents[{place}]"
         if document.image is not None:
-            raise InvalidRequest(
-                f"`{where}.image`: images are not ranked, only texts. Send `{where}` as a text.",
-                param=f"{where}.image",
+            raise InvalidRequest.at(
+                f"{where}.image", f": images are not ranked, only texts. Send `{where}` as a text."
             )
         if document.text is None:
-            raise InvalidRequest(
-                f"`{where}.text` is missing; a document is a text, or an object with `text`. Send one of them.",
-                param=f"{where}.text",
+            raise InvalidRequest.at(
+                f"{where}.text",
+                "is missing; a document is a text, or an object with `text`. Send one of them.",
             )
     return request
 

@@ -58,10 +58,10 @@ def worker_url(name: str) -> WorkerUrl:
         number = int(port) if port else {"http": 80, "https": 443}[scheme]
         if 0 < number < 65536 and not {".", ".."} & set(path.split("/")):
             return WorkerUrl(name.rstrip("/"), host.strip("[]"), number)
-    raise InvalidRequest(
-        "`worker_name` must be the worker's URL, such as http://10.0.0.5:21002: a host, perhaps a port and a path, and no user, "
+    raise InvalidRequest.at(
+        "worker_name",
+        "must be the worker's URL, such as http://10.0.0.5:21002: a host, perhaps a port and a path, and no user, "
         f"query or fragment, in at most {MAX_NAME} characters.",
-        param="worker_name",
     )
 
 
@@ -107,10 +107,10 @@ class Admission:
         """
         addresses = await self._resolve(url)
         if not all(self._may_lead_to(request, address) for address in addresses):
-            raise InvalidRequest(
-                "`worker_name` resolves to another machine than the one that registers. A worker registers itself; add other networks of "
+            raise InvalidRequest.at(
+                "worker_name",
+                "resolves to another machine than the one that registers. A worker registers itself; add other networks of "
                 "workers in `fastchat_workers_from`.",
-                param="worker_name",
             )
         return str(addresses[0])
 
@@ -149,8 +149,8 @@ class Admission:
                 found = await loop.getaddrinfo(url.host, url.port, type=SOCK_STREAM)
             return [_plain(ip_address(one[4][0])) for one in found]
         except (OSError, UnicodeError, ValueError, gaierror) as error:
-            raise InvalidRequest(
-                f"`worker_name`: the name {url.host} does not resolve here.", param="worker_name"
+            raise InvalidRequest.at(
+                "worker_name", f": the name {url.host} does not resolve here."
             ) from error
 
 

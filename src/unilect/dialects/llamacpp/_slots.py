@@ -59,14 +59,11 @@ def routes(site: Site) -> list[Route]:
         """Save a slot of the caller's, fill it again, or empty it."""
         given, slot = request.query.get("action", ""), request.match_info["slot_id"]
         if (action := _ACTIONS.get(given)) is None:
-            raise InvalidRequest(
-                f"`action` is {given[:50]!r}; llama.cpp's are `save`, `restore` and `erase`.",
-                param="action",
+            raise InvalidRequest.at(
+                "action", f"is {given[:50]!r}; llama.cpp's are `save`, `restore` and `erase`."
             )
         if not (slot.isascii() and slot.isdecimal() and len(slot) < 10):
-            raise InvalidRequest(
-                f"`slot_id` is {slot[:50]!r}; expected the number of a slot.", param="slot_id"
-            )
+            raise InvalidRequest.at("slot_id", f"is {slot[:50]!r}; expected the number of a slot.")
         has_body = action != "erase" or await request.read()
         asked = await decode_request(request, _file.decode) if has_body else SlotRequest()
         name = request.query.get("model") or asked.model

@@ -242,9 +242,9 @@ def _logit_bias(given: Any) -> dict[str, float | bool] | None:
         return given or None
     for token, _ in given:
         if isinstance(token, str) and token.isdecimal():
-            raise InvalidRequest(
-                f"`logit_bias` has the text {token[:30]!r}, which would be read as a token id. Send the ids that /tokenize says.",
-                param="logit_bias",
+            raise InvalidRequest.at(
+                "logit_bias",
+                f"has the text {token[:30]!r}, which would be read as a token id. Send the ids that /tokenize says.",
             )
     return {str(token): value for token, value in given} or None
 

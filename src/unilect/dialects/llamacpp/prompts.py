@@ -52,21 +52,18 @@ def one_by_one(written: Written, param: str = "prompt") -> list[_One]:
         texts = [item for item in flat if isinstance(item, str)]
         return [*texts] if texts and len(texts) == len(flat) else [flat]
     if len(written) > MAX_CHOICES:
-        raise InvalidRequest(
-            f"`{param}` has {len(written)} prompts; the maximum is {MAX_CHOICES}.", param=param
-        )
+        raise InvalidRequest.at(param, f"has {len(written)} prompts; the maximum is {MAX_CHOICES}.")
     found: list[_One] = []
     for number, item in enumerate(written):
         where = f"{param}[{number}]"
         if isinstance(item, int):
-            raise InvalidRequest(
-                f"`{where}` is a token id between prompts; put it into a list of its own.",
-                param=where,
+            raise InvalidRequest.at(
+                where, "is a token id between prompts; put it into a list of its own."
             )
         if isinstance(item, list) and item and all(isinstance(one, str) for one in item):
-            raise InvalidRequest(
-                f"`{where}` is a list of texts within a list of prompts; expected a text, token ids, or both in turn.",
-                param=where,
+            raise InvalidRequest.at(
+                where,
+                "is a list of texts within a list of prompts; expected a text, token ids, or both in turn.",
             )
         found.append(_string(item, where) if isinstance(item, TextPrompt) else item)
     return found
@@ -110,9 +107,8 @@ def check_pieces(prompts: Sequence[_One], param: str = "prompt") -> None:
         for prompt in prompts
     )
     if count > MAX_PIECES:
-        raise InvalidRequest(
-            f"`{param}` has {count} texts between token ids; the maximum is {MAX_PIECES}. Join them.",
-            param=param,
+        raise InvalidRequest.at(
+            param, f"has {count} texts between token ids; the maximum is {MAX_PIECES}. Join them."
         )
 
 

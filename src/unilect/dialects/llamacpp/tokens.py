@@ -103,7 +103,7 @@ async def _chat(request: web.Request) -> ChatRequest:
     """
     asked = await decode_request(request, lambda body, raw: openai_chat.decode(body, raw=raw))
     if not isinstance(asked.request, ChatRequest):
-        raise InvalidRequest("`messages` is missing; expected a conversation.", param="messages")
+        raise InvalidRequest.at("messages", "is missing; expected a conversation.")
     return asked.request
 
 

@@ -93,17 +93,15 @@ class Conversation:
         self._end_user()
         self._check_calls()
         if not self.messages:
-            raise InvalidRequest(
-                "`messages` has no turn of the user. Send at least one.", param="messages"
-            )
+            raise InvalidRequest.at("messages", "has no turn of the user. Send at least one.")
         if not all(text.startswith(_BILLING) for text in self._system):
             self.messages.insert(0, Message("system", _BETWEEN.join(self._system)))
             self.places.insert(0, Place("system", "system"))
         if len(self.messages) > MAX_MESSAGES:
-            raise InvalidRequest(
-                f"`messages` holds {len(self.messages)} turns and tool results; the maximum is {MAX_MESSAGES}. "
+            raise InvalidRequest.at(
+                "messages",
+                f"holds {len(self.messages)} turns and tool results; the maximum is {MAX_MESSAGES}. "
                 "Remove older turns.",
-                param="messages",
             )
 
     def _turn(self, turn: Turn, place: str) -> None:
@@ -167,10 +165,10 @@ class Conversation:
         arguments = _arguments(block.input, f"{where}.input", compact)
         self._values += most_values(arguments)
         if self._values > MAX_VALUES:
-            raise InvalidRequest(
-                f"`{where}`: the calls up to here have more than {MAX_VALUES} values in their `input`; that is the "
+            raise InvalidRequest.at(
+                where,
+                f": the calls up to here have more than {MAX_VALUES} values in their `input`; that is the "
                 "maximum. Remove older calls.",
-                param=where,
             )
         self._calls.add(id)
         return MessageToolCall(id, FunctionCall(name, arguments))
@@ -181,10 +179,10 @@ class Conversation:
             InvalidRequest: A call has no result; Claude Code mends its conversation where it finds these words.
         """
         for id, where in self._unanswered.items():
-            raise InvalidRequest(
-                f"`{where}`: `tool_use` ids were found without `tool_result` blocks immediately after: {id[:100]}. Send the result of each "
+            raise InvalidRequest.at(
+                where,
+                f": `tool_use` ids were found without `tool_result` blocks immediately after: {id[:100]}. Send the result of each "
                 "call in the turn after it.",
-                param=where,
             )
 
     def _read_user(self, blocks: Sequence[Block], where: str) -> None:
@@ -204,10 +202,10 @@ class Conversation:
         assert self._user is not None
         id = _require(block.tool_use_id, f"{where}.tool_use_id")
         if id not in self._calls:
-            raise InvalidRequest(
-                f"`{where}.tool_use_id` is {id[:100]!r}, and no `tool_use` block of an earlier assistant turn has this id. "
+            raise InvalidRequest.at(
+                f"{where}.tool_use_id",
+                f"is {id[:100]!r}, and no `tool_use` block of an earlier assistant turn has this id. "
                 "Send the turn with the call, too.",
-                param=f"{where}.tool_use_id",
             )
         self._unanswered.pop(id, None)
         texts = []
@@ -377,7 +375,7 @@ def _arguments(raw: Raw, where: str, compact: bool) -> str:
     if bytes(memoryview(raw)[:1]) != b"{":
         if bytes(memoryview(raw)[:5]) in _NULL:
             return "{}"
-        raise InvalidRequest(f"`{where}`: expected an object.", param=where)
+        raise InvalidRequest.at(where, ": expected an object.")
     return (msgspec.json.format(bytes(raw), indent=-1) if compact else bytes(raw)).decode()
 
 
@@ -398,21 +396,20 @@ def _image(block: Block, where: str) -> ImagePart:
     if source.type == "url":
         url = _require(source.url, f"{where}.url")
         if not url[:8].lower().startswith(("http://", "https://")):
-            raise InvalidRequest(
-                f"`{where}.url`: expected an http or https URL; an image's data is sent as a source of type `base64`.",
-                param=f"{where}.url",
+            raise InvalidRequest.at(
+                f"{where}.url",
+                ": expected an http or https URL; an image's data is sent as a source of type `base64`.",
             )
         return ImagePart(ImageUrl(url))
     if source.type != "base64":
-        raise UnsupportedParameter(
-            f"`{where}.type` is {source.type[:50]!r}; images are read as `base64` and `url` only. Send the image's data.",
-            param=f"{where}.type",
+        raise UnsupportedParameter.at(
+            f"{where}.type",
+            f"is {source.type[:50]!r}; images are read as `base64` and `url` only. Send the image's data.",
         )
     kind = _require(source.media_type, f"{where}.media_type")
     if kind not in _IMAGES:
-        raise InvalidRequest(
-            f"`{where}.media_type` is {kind[:_SHOWN]!r}; expected one of {', '.join(_IMAGES)}.",
-            param=f"{where}.media_type",
+        raise InvalidRequest.at(
+            f"{where}.media_type", f"is {kind[:_SHOWN]!r}; expected one of {', '.join(_IMAGES)}."
         )
     return ImagePart(ImageUrl(f"data:{kind};base64,{_require(source.data, f'{where}.data')}"))
 
@@ -435,11 +432,10 @@ def _require(value: str | None, where: str) -> str:
 
 
 def _missing(where: str) -> InvalidRequest:
-    return InvalidRequest(f"`{where}` is missing; it is required.", param=where)
+    return InvalidRequest.at(where, "is missing; it is required.")
 
 
 def _unreadable(where: str, kind: str, known: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"`{where}` is {kind[:_SHOWN]!r}, which is not read here; known here are {known}.",
-        param=where,
+    return InvalidRequest.at(
+        where, f"is {kind[:_SHOWN]!r}, which is not read here; known here are {known}."
     )

@@ -86,8 +86,8 @@ def page(cards: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
     if not (
         limit.isascii() and limit.isdecimal() and len(limit) < 6 and 1 <= int(limit) <= _MAX_LIMIT
     ):
-        raise InvalidRequest(
-            f"`limit` is {limit[:50]!r}; expected an integer from 1 to {_MAX_LIMIT}.", param="limit"
+        raise InvalidRequest.at(
+            "limit", f"is {limit[:50]!r}; expected an integer from 1 to {_MAX_LIMIT}."
         )
     ids, size = [card["id"] for card in cards], int(limit)
     begin, end = 0, len(ids)
@@ -95,7 +95,7 @@ def page(cards: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
         if (id := query.get(name)) is None:
             continue
         if id not in ids:
-            raise InvalidRequest(f"`{name}` is {id[:100]!r}, which is no model here.", param=name)
+            raise InvalidRequest.at(name, f"is {id[:100]!r}, which is no model here.")
         begin, end = (ids.index(id) + 1, end) if name == "after_id" else (begin, ids.index(id))
     backwards = "before_id" in query
     shown = cards[begin:end][-size:] if backwards else cards[begin:end][:size]

@@ -69,10 +69,10 @@ class DecodedBody(Struct, frozen=True):
         if can.continues or self.request.messages[-1].role != "assistant":
             return
         place = self.places.messages[-1].message
-        raise UnsupportedParameter(
-            f"`{place}`: the conversation ends with a turn of the assistant, which this model's backend does not continue. "
+        raise UnsupportedParameter.at(
+            place,
+            ": the conversation ends with a turn of the assistant, which this model's backend does not continue. "
             "End with a turn of the user, or use a GGUF model.",
-            param=place,
         )
 
 
@@ -86,9 +86,9 @@ def read(given: MessagesRequest) -> DecodedBody:
     if given.metadata is not None:
         check_free_form("metadata", given.metadata)
     if given.thread is not None and given.thread.type == "continue":
-        raise ThreadNotFound(
-            "`thread`: no conversation is held by this server. Send the whole conversation in `messages`.",
-            param="thread",
+        raise ThreadNotFound.at(
+            "thread",
+            ": no conversation is held by this server. Send the whole conversation in `messages`.",
         )
     left_out = _left_out(given)
     conversation = Conversation(given)
@@ -154,9 +154,8 @@ def _left_out(given: MessagesRequest) -> list[str]:
     asked = {name for name, raw in given.raw_fields.items() if not _is_empty(raw)}
     for name in _REFUSED:
         if name in asked:
-            raise UnsupportedParameter(
-                f"`{name}` is not supported: it is run by Anthropic's servers. Remove it.",
-                param=name,
+            raise UnsupportedParameter.at(
+                name, "is not supported: it is run by Anthropic's servers. Remove it."
             )
     known = parameters_of(MessagesRequest) | {"cache_control"}
     found = [name[:MAX_NAME] for name in given.raw_fields if name in asked and name not in known]

@@ -60,17 +60,17 @@ class Tools:
             found.append(Tool(function))
             self.places.append(f"tools[{number}]")
         if len(found) > MAX_TOOLS:
-            raise InvalidRequest(
-                f"`tools` holds {len(found)} tools that are not deferred; the maximum is {MAX_TOOLS}. Remove some, or set "
+            raise InvalidRequest.at(
+                "tools",
+                f"holds {len(found)} tools that are not deferred; the maximum is {MAX_TOOLS}. Remove some, or set "
                 "`defer_loading`.",
-                param="tools",
             )
         if given and len(self.left_out) == len(given) and (choice is None or choice.type != "none"):
             # Claude Code takes the answer for results, whatever it says
-            raise UnsupportedParameter(
-                f"`tools[0]` is `{(given[0].name or given[0].type or '')[:50]}`, which Anthropic's servers run, and no other tool is "
+            raise UnsupportedParameter.at(
+                "tools[0]",
+                f"is `{(given[0].name or given[0].type or '')[:50]}`, which Anthropic's servers run, and no other tool is "
                 "offered: a model would make its results up. Give the model a tool with `name` and `input_schema` that does it.",
-                param="tools[0]",
             )
         self.tools = found or None
         self.choice = _choice(choice, found) if choice is not None else None
@@ -91,9 +91,7 @@ def _function(tool: GivenTool, kind: str, where: str) -> FunctionDefinition:
         )
     for name in ("name", "input_schema"):
         if getattr(tool, name) is None:
-            raise InvalidRequest(
-                f"`{where}.{name}` is missing; it is required.", param=f"{where}.{name}"
-            )
+            raise InvalidRequest.at(f"{where}.{name}", "is missing; it is required.")
     return FunctionDefinition(tool.name or "", tool.description, tool.input_schema, tool.strict)
 
 
@@ -107,19 +105,16 @@ def _choice(choice: GivenChoice, tools: list[Tool]) -> Choice:
     if choice.type in ("none", "auto"):
         return "none" if choice.type == "none" else "auto"
     if not tools:
-        raise InvalidRequest(
-            "`tool_choice` wants a call, and `tools` has no tool that can be called here.",
-            param="tool_choice",
+        raise InvalidRequest.at(
+            "tool_choice", "wants a call, and `tools` has no tool that can be called here."
         )
     if choice.type == "any":
         return "required"
     if choice.name is None:
-        raise InvalidRequest(
-            "`tool_choice.name` is missing; the type `tool` requires it.", param="tool_choice.name"
-        )
+        raise InvalidRequest.at("tool_choice.name", "is missing; the type `tool` requires it.")
     if choice.name not in {tool.function.name for tool in tools}:
-        raise InvalidRequest(
-            f"`tool_choice.name` is {choice.name[:100]!r}, which is no tool in `tools` that can be called here.",
-            param="tool_choice.name",
+        raise InvalidRequest.at(
+            "tool_choice.name",
+            f"is {choice.name[:100]!r}, which is no tool in `tools` that can be called here.",
         )
     return ToolChoice(NamedFunction(choice.name))

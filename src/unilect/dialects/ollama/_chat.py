@@ -211,9 +211,9 @@ def _is_raw(asked: OllamaGenerateRequest, model: Model) -> bool:
     for name in ("system", "context", "images"):
         if plain and getattr(asked, name):
             with_what = "raw" if asked.raw else "suffix"
-            raise InvalidRequest(
-                f"`{name}` cannot be combined with `{with_what}`, which takes the prompt as it stands. Leave one of them out.",
-                param=name,
+            raise InvalidRequest.at(
+                name,
+                f"cannot be combined with `{with_what}`, which takes the prompt as it stands. Leave one of them out.",
             )
     has_more = asked.system or asked.context or asked.images
     return plain or (not can.chat and can.completions and can.settled and not has_more)

@@ -64,16 +64,14 @@ def openai_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """
     images = sum(len(turn.images or ()) for turn in turns)
     if images > MAX_PARTS:
-        raise InvalidRequest(
-            f"`messages` has {images} images; the maximum is {MAX_PARTS}.", param="messages"
-        )
+        raise InvalidRequest.at("messages", f"has {images} images; the maximum is {MAX_PARTS}.")
     pending, messages = _Pending(), []
     for number, turn in enumerate(turns):
         role = turn.role.lower()  # as Ollama does
         if role not in _ROLES:
-            raise InvalidRequest(
-                f"`messages[{number}].role`: expected one of {', '.join(_ROLES)}; it is {turn.role[:50]!r}.",
-                param=f"messages[{number}].role",
+            raise InvalidRequest.at(
+                f"messages[{number}].role",
+                f": expected one of {', '.join(_ROLES)}; it is {turn.role[:50]!r}.",
             )
         message: dict[str, Any] = {"role": role, "content": turn.content or ""}
         if turn.images:
@@ -154,9 +152,9 @@ def _data_url(image: str, where: str) -> str:
         head = b""
     kind = next((kind for begin, kind in _KINDS.items() if head.startswith(begin)), None)
     if kind is None:
-        raise InvalidRequest(
-            f"`{where}` is no image: expected the base64 of a PNG, JPEG, GIF, WebP or BMP file, without `data:` before it.",
-            param=where,
+        raise InvalidRequest.at(
+            where,
+            "is no image: expected the base64 of a PNG, JPEG, GIF, WebP or BMP file, without `data:` before it.",
         )
     return f"data:image/{kind};base64,{image}"
 
@@ -203,8 +201,8 @@ def read_context(context: Sequence[int]) -> list[Said]:
             return said
     except (ValueError, OverflowError, RecursionError, msgspec.DecodeError):
         pass
-    raise InvalidRequest(
-        "`context` is none that this server has given: token ids belong to one model of one server. Leave it out, or send the "
+    raise InvalidRequest.at(
+        "context",
+        "is none that this server has given: token ids belong to one model of one server. Leave it out, or send the "
         "`context` of an earlier answer from here.",
-        param="context",
     )

@@ -147,9 +147,8 @@ def think_fields(think: bool | str | None, can: Capabilities, model: str) -> dic
         InvalidRequest: It is no word that is known, or the model does not think.
     """
     if isinstance(think, str) and think not in _EFFORTS:
-        raise InvalidRequest(
-            f"`think` is {think[:50]!r}; expected true, false, or one of {', '.join(_EFFORTS)}.",
-            param="think",
+        raise InvalidRequest.at(
+            "think", f"is {think[:50]!r}; expected true, false, or one of {', '.join(_EFFORTS)}."
         )
     if think is None:
         return {}
@@ -188,7 +187,7 @@ def _parse_duration(text: str) -> float:
         pieces = _PIECE.findall(rest)
         if pieces and sum(len(number) + len(unit) for number, unit in pieces) == len(rest):
             return sign * sum(float(number) * _SECONDS[unit] for number, unit in pieces)
-    raise InvalidRequest(
-        f'`keep_alive` is {text[:50]!r}, and no duration. Send seconds as a number, or a text such as "5m" or "1h30m".',
-        param="keep_alive",
+    raise InvalidRequest.at(
+        "keep_alive",
+        f'is {text[:50]!r}, and no duration. Send seconds as a number, or a text such as "5m" or "1h30m".',
     )

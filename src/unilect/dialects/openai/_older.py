@@ -52,9 +52,9 @@ def normalize_aliases(request: GenerationT) -> GenerationT:
         changes["temperature"] = 0.0
     if request.n_cmpl is not None:
         if request.n not in (None, request.n_cmpl):
-            raise InvalidRequest(
-                f"`n_cmpl` is {request.n_cmpl} and `n` is {request.n}; they are the same parameter; send one.",
-                param="n_cmpl",
+            raise InvalidRequest.at(
+                "n_cmpl",
+                f"is {request.n_cmpl} and `n` is {request.n}; they are the same parameter; send one.",
             )
         changes["n"] = request.n_cmpl
     return request.changed(**changes)
@@ -74,13 +74,12 @@ def _with_name(form: JsonSchemaFormat) -> JsonSchemaFormat:
     where = "response_format.json_schema"
     given = form.json_schema
     if given.schema is not None and form.schema is not None:
-        raise InvalidRequest(
-            f"`response_format.schema` and `{where}` cannot be combined; send one of them.",
-            param="response_format.schema",
+        raise InvalidRequest.at(
+            "response_format.schema", f"and `{where}` cannot be combined; send one of them."
         )
     schema = form.schema if given.schema is None else given.schema
     if schema is None:
-        raise WrongType(f"`{where}` is missing; it is required, with a `schema`.", param=where)
+        raise WrongType.at(where, "is missing; it is required, with a `schema`.")
     return JsonSchemaFormat(
         msgspec.structs.replace(given, name=given.name or "answer", schema=schema)
     )

@@ -141,7 +141,7 @@ def _of_one_text(fields: RawFields, profile: CompatProfile) -> DecodedRequest:
 def _check(request: ChatRequest) -> None:
     """Refuse fields that are wrong together, and bound what has no fixed form."""
     if request.top_logprobs and not request.logprobs:
-        raise InvalidRequest("`top_logprobs` requires `logprobs: true`.", param="top_logprobs")
+        raise InvalidRequest.at("top_logprobs", "requires `logprobs: true`.")
     _check_messages(request.messages)
     check_format(request)
     if request.chat_template_kwargs is not None:
@@ -182,8 +182,8 @@ def _check_messages(messages: Sequence[Message]) -> None:
     for number, message in enumerate(messages):
         if message.content is None and message.role != "assistant":
             where = f"messages[{number}].content"
-            raise InvalidRequest(
-                f"`{where}` is missing; a message of role {message.role} needs it.", param=where
+            raise InvalidRequest.at(
+                where, f"is missing; a message of role {message.role} needs it."
             )
         if message.tool_calls is None and message.function_call is None:
             continue
@@ -191,10 +191,10 @@ def _check_messages(messages: Sequence[Message]) -> None:
         for call in calls if message.function_call is None else [*calls, message.function_call]:
             marks += most_values(call.arguments)
         if marks > MAX_PARTS:
-            raise InvalidRequest(
-                f"`messages[{number}]`: the calls up to here have more than {MAX_PARTS} values in their arguments; "
+            raise InvalidRequest.at(
+                f"messages[{number}]",
+                f": the calls up to here have more than {MAX_PARTS} values in their arguments; "
                 "that is the maximum. Remove older calls.",
-                param=f"messages[{number}]",
             )
 
 
@@ -203,9 +203,7 @@ def _with_tools(request: ChatRequest) -> ChatRequest:
     if isinstance(choice, NamedFunction):
         choice = ToolChoice(choice)
     if request.tools:
-        raise InvalidRequest(
-            "`functions` and `tools` cannot be combined; use `tools`.", param="functions"
-        )
+        raise InvalidRequest.at("functions", "and `tools` cannot be combined; use `tools`.")
     tools = [Tool(function) for function in request.functions or ()]
     return request.changed(tools=tools, tool_choice=choice, functions=None, function_call=None)
 
@@ -216,11 +214,10 @@ def _check_tool_choice(request: ChatRequest) -> None:
         return
     names = [tool.function.name for tool in request.tools or ()]
     if not names and choice != "auto":
-        raise InvalidRequest("`tool_choice` requires `tools`.", param="tool_choice")
+        raise InvalidRequest.at("tool_choice", "requires `tools`.")
     if isinstance(choice, ToolChoice) and choice.function.name not in names:
-        raise InvalidRequest(
-            f"`tool_choice` names `{choice.function.name[:100]}`, which is not in `tools`.",
-            param="tool_choice",
+        raise InvalidRequest.at(
+            "tool_choice", f"names `{choice.function.name[:100]}`, which is not in `tools`."
         )
 
 

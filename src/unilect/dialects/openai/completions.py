@@ -70,14 +70,11 @@ def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     check_one_kind("prompt", request.prompt)
     prompts = request.prompts
     if not prompts or any(prompt == [] for prompt in prompts):
-        raise InvalidRequest(
-            "`prompt` has an empty list of token ids. Send at least one.", param="prompt"
-        )
+        raise InvalidRequest.at("prompt", "has an empty list of token ids. Send at least one.")
     choices = len(prompts) * max(request.n or 1, request.best_of or 1)
     if choices > MAX_CHOICES:
-        raise InvalidRequest(
-            f"`prompt` and `n` request {choices} answers; the maximum is {MAX_CHOICES}.",
-            param="prompt",
+        raise InvalidRequest.at(
+            "prompt", f"and `n` request {choices} answers; the maximum is {MAX_CHOICES}."
         )
     return request
 

@@ -62,21 +62,20 @@ def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
     except WrongType as error:
         if not error.message.endswith("got an object."):
             raise
-        raise UnsupportedParameter(
-            f"`{error.param}` is an object: only texts and token ids are embedded here, and no images. Send a text.",
-            param=error.param,
+        raise UnsupportedParameter.at(
+            error.param,
+            "is an object: only texts and token ids are embedded here, and no images. Send a text.",
         ) from error
     inputs = request.inputs
     if _is_mixed(request.input):
         check_pieces([request.input], "input")
         return request
     if len(inputs) > MAX_INPUTS:
-        raise InvalidRequest(
-            f"`input` has {len(inputs)} inputs; the maximum is {MAX_INPUTS} per request.",
-            param="input",
+        raise InvalidRequest.at(
+            "input", f"has {len(inputs)} inputs; the maximum is {MAX_INPUTS} per request."
         )
     if not all(inputs):
-        raise InvalidRequest("`input` has an empty input; remove it.", param="input")
+        raise InvalidRequest.at("input", "has an empty input; remove it.")
     return request
 
 
@@ -106,9 +105,9 @@ def _is_mixed(given: Any) -> TypeGuard[list[str | int]]:
     """
     kinds = {type(item) for item in given} if isinstance(given, list) else set()
     if int in kinds and list in kinds:
-        raise InvalidRequest(
-            "`input` has token ids beside lists of token ids; put each input into a list of its own.",
-            param="input",
+        raise InvalidRequest.at(
+            "input",
+            "has token ids beside lists of token ids; put each input into a list of its own.",
         )
     return kinds == {int, str}
 
@@ -159,9 +158,9 @@ def shorten(vector: list[float], dimensions: int) -> list[float]:
         InvalidRequest: The vector has fewer.
     """
     if dimensions > len(vector):
-        raise InvalidRequest(
-            f"`dimensions` is {dimensions}; this model's embeddings have {len(vector)}. Leave it out.",
-            param="dimensions",
+        raise InvalidRequest.at(
+            "dimensions",
+            f"is {dimensions}; this model's embeddings have {len(vector)}. Leave it out.",
         )
     if dimensions == len(vector):
         return vector

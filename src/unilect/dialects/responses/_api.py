@@ -93,9 +93,7 @@ class Responses:
             return json_answer(request, (await self._kept.get(owner, id)).body)
         after = request.query.get("starting_after", "-1")
         if not after.removeprefix("-").isdecimal() or len(after) > 9:
-            raise InvalidRequest(
-                "`starting_after`: expected the number of an event.", param="starting_after"
-            )
+            raise InvalidRequest.at("starting_after", ": expected the number of an event.")
         events = await self._kept.events(owner, id, max(-1, int(after)))
         return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
 
@@ -178,9 +176,9 @@ class Responses:
     ) -> web.StreamResponse:
         """Begin a response that its client asks for later."""
         if not keeps:
-            raise InvalidRequest(
-                "`background` needs a response that is stored; leave `store: false` out, or `background`.",
-                param="background",
+            raise InvalidRequest.at(
+                "background",
+                "needs a response that is stored; leave `store: false` out, or `background`.",
             )
         log: list[bytes] = []
         telling: Telling = made.telling

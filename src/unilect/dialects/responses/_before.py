@@ -50,9 +50,8 @@ class Before:
             InvalidRequest, NotStored: What it names is not there; or it holds what cannot be kept.
         """
         if asked.previous_response_id is not None and asked.conversation_id is not None:
-            raise InvalidRequest(
-                "`previous_response_id` and `conversation` cannot be combined; send one of them.",
-                param="previous_response_id",
+            raise InvalidRequest.at(
+                "previous_response_id", "and `conversation` cannot be combined; send one of them."
             )
         await check_kept(asked, "input", "tools", "tool_choice")
         bodies: list[bytes] = []
@@ -76,9 +75,9 @@ class Before:
             )
         last = chain[-1]
         if last.status in UNFINISHED:
-            raise InvalidRequest(
-                f"`previous_response_id`: the response '{id[:100]}' is still {last.status}; wait for its end.",
-                param="previous_response_id",
+            raise InvalidRequest.at(
+                "previous_response_id",
+                f": the response '{id[:100]}' is still {last.status}; wait for its end.",
             )
         bodies = [item.body for each in chain for item in (*each.input, *each.output)]
         _check_count(len(bodies), "previous_response_id")
@@ -195,18 +194,18 @@ async def _decode(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
 
 def _check_count(count: int, param: str) -> None:
     if count > _MAX_BEFORE:
-        raise InvalidRequest(
-            f"`{param}` stands for more than {_MAX_BEFORE} items; begin anew, with a summary of what went before.",
-            param=param,
+        raise InvalidRequest.at(
+            param,
+            f"stands for more than {_MAX_BEFORE} items; begin anew, with a summary of what went before.",
         )
 
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise InvalidRequest(
-            f"`input`: the stored items that it names, each counted as often as it is named, and what stands before them have {size} bytes; "
+        raise InvalidRequest.at(
+            "input",
+            f": the stored items that it names, each counted as often as it is named, and what stands before them have {size} bytes; "
             f"at most {most} can be used in one request. Name fewer, and each once.",
-            param="input",
         )
 
 

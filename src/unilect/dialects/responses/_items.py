@@ -206,14 +206,14 @@ class Conversation:
                 logged="No tool output found for a function call.",
             )
         if not self._messages:
-            raise InvalidRequest(
-                "`input` holds no message: expected a text, or a list with at least one item that says something.",
-                param="input",
+            raise InvalidRequest.at(
+                "input",
+                "holds no message: expected a text, or a list with at least one item that says something.",
             )
         if len(self._messages) >= MAX_MESSAGES:
-            raise InvalidRequest(
-                f"`input` makes more than {MAX_MESSAGES - 1} messages; that is the maximum. Send fewer items.",
-                param="input",
+            raise InvalidRequest.at(
+                "input",
+                f"makes more than {MAX_MESSAGES - 1} messages; that is the maximum. Send fewer items.",
             )
         if not self._system:
             return self._messages
@@ -274,15 +274,14 @@ class Conversation:
             arguments = _text(item, "arguments", place)
             self._values += most_values(arguments)
         if self._values > MAX_VALUES:
-            raise InvalidRequest(
-                f"`{place}`: the calls up to here have more than {MAX_VALUES} values in their `arguments`; that is the maximum. "
+            raise InvalidRequest.at(
+                place,
+                f": the calls up to here have more than {MAX_VALUES} values in their `arguments`; that is the maximum. "
                 "Remove older calls.",
-                param=place,
             )
         if call in self._called:
-            raise InvalidRequest(
-                f"`{place}.call_id`: there are two calls of the id {call[:100]!r}.",
-                param=f"{place}.call_id",
+            raise InvalidRequest.at(
+                f"{place}.call_id", f": there are two calls of the id {call[:100]!r}."
             )
         self._end_outputs()
         known = self._tools.function_name(_CALLS[kind], name, namespace)
@@ -300,9 +299,8 @@ class Conversation:
                 logged="No tool call found for a function call output.",
             )
         if call in self._answered:
-            raise InvalidRequest(
-                f"`{place}.call_id`: the call {call[:100]!r} has two outputs.",
-                param=f"{place}.call_id",
+            raise InvalidRequest.at(
+                f"{place}.call_id", f": the call {call[:100]!r} has two outputs."
             )
         self._end_turn()
         self._answered.add(call)

@@ -37,9 +37,9 @@ def page(query: Mapping[str, str]) -> Page:
     """
     limit, order = query.get("limit", "20"), query.get("order", "desc")
     if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 100:
-        raise InvalidRequest("`limit`: expected a number from 1 to 100.", param="limit")
+        raise InvalidRequest.at("limit", ": expected a number from 1 to 100.")
     if order not in ("asc", "desc"):
-        raise InvalidRequest("`order`: expected `asc` or `desc`.", param="order")
+        raise InvalidRequest.at("order", ": expected `asc` or `desc`.")
     return Page(query.get("after"), int(limit[:9]), order == "desc")
 
 
@@ -54,9 +54,9 @@ def page_of(items: Sequence[Item], wanted: Page) -> bytes:
     if wanted.after is not None:
         ids = [item.id for item in ordered]
         if wanted.after not in ids:
-            raise InvalidRequest(
-                f"`after`: there is no item {wanted.after[:100]!r}. Send the `last_id` of a page before.",
-                param="after",
+            raise InvalidRequest.at(
+                "after",
+                f": there is no item {wanted.after[:100]!r}. Send the `last_id` of a page before.",
             )
         ordered = ordered[ids.index(wanted.after) + 1 :]
     return encode_page(ordered[: wanted.limit], len(ordered) > wanted.limit)

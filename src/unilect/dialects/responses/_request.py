@@ -268,9 +268,8 @@ def _value(name: str, raw: Raw) -> Any:
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"`{name[:100]}`: expected a value that can be read ({str(error)[:100]}).",
-            param=name[:100],
+        raise InvalidRequest.at(
+            name[:100], f": expected a value that can be read ({str(error)[:100]})."
         ) from error
     if name == "chat_template_kwargs":
         check_free_form(name, value)
@@ -338,16 +337,13 @@ def _format(given: dict[str, Any] | None) -> dict[str, Any] | None:
     kind = given.get("type")
     if kind == "json_schema":
         if not isinstance(given.get("schema"), dict):
-            raise InvalidRequest(
-                "`text.format.schema`: expected a JSON Schema.", param="text.format.schema"
-            )
+            raise InvalidRequest.at("text.format.schema", ": expected a JSON Schema.")
         fields = {"name": given.get("name") or "answer", "schema": given["schema"], "strict": given.get("strict")}  # fmt: skip
         return {"type": kind, "json_schema": fields}
     if kind in ("text", "json_object"):
         return {"type": kind} if kind == "json_object" else None
-    raise InvalidRequest(
-        "`text.format.type`: expected `text`, `json_object` or `json_schema`.",
-        param="text.format.type",
+    raise InvalidRequest.at(
+        "text.format.type", ": expected `text`, `json_object` or `json_schema`."
     )
 
 

@@ -95,10 +95,10 @@ class Tools:
         """
         if self.left_out and not self.functions:
             place, _, kind = self.left_out[0].partition(":")
-            raise UnsupportedParameter(
-                f"`{place}` is `{kind[:50]}`, which OpenAI's servers run, and no other tool is offered: a model would make its results "
+            raise UnsupportedParameter.at(
+                place,
+                f"is `{kind[:50]}`, which OpenAI's servers run, and no other tool is offered: a model would make its results "
                 "up. Give the model a function that does it.",
-                param=place,
             )
 
     def function_name(self, kind: str, name: str, namespace: str | None) -> str:
@@ -158,9 +158,7 @@ class Tools:
             if called.name == name and namespace in (None, called.namespace)
         ]
         if not found:
-            raise InvalidRequest(
-                f"`{place}` names `{name[:100]}`, which is not in `tools`.", param=place
-            )
+            raise InvalidRequest.at(place, f"names `{name[:100]}`, which is not in `tools`.")
         return ToolChoice(NamedFunction(found[0]))
 
     def _add_namespace(self, tool: dict[str, Any], place: str) -> None:
@@ -204,13 +202,9 @@ class Tools:
                 f"{what} - at `$.{place}{path}" if at else f"{error} - at `$.{place}`"
             ) from error
         if known in self.names:
-            raise InvalidRequest(
-                f"`{place}`: there are two tools of the name `{known[:100]}`.", param=place
-            )
+            raise InvalidRequest.at(place, f": there are two tools of the name `{known[:100]}`.")
         if len(self.functions) >= MAX_TOOLS:
-            raise InvalidRequest(
-                f"`tools` holds more than {MAX_TOOLS} functions. Send fewer.", param="tools"
-            )
+            raise InvalidRequest.at("tools", f"holds more than {MAX_TOOLS} functions. Send fewer.")
         self.names[known], self.places[known] = CalledAs(kind, name, namespace), place
         self.functions.append(Tool(function))
 
@@ -263,4 +257,4 @@ def wrong(where: str, expected: str) -> NoReturn:
     Raises:
         InvalidRequest: Always.
     """
-    raise InvalidRequest(f"`{where}`: expected {expected}.", param=where)
+    raise InvalidRequest.at(where, f": expected {expected}.")
