@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from aiohttp import web
 
 from unilect.accounting import usage
@@ -45,7 +44,7 @@ def routes(site: Site) -> list[Route]:
             if not running[caller]:
                 del running[caller]
         body = {"object": "list", "data": usage.lines(sums)}
-        return json_answer(request, msgspec.json.encode(body))
+        return json_answer(request, body)
 
     return [Route("GET", "/v1/usage", get_usage, summary="What the caller's key has used")]
 

@@ -112,6 +112,7 @@ def both(
     return [call(f"{prefix}{path}", handler, summary, body, endpoint) for prefix in ("/v1", "")]
 
 
-def json_answer(request: web.Request, body: bytes, ignored: Sequence[str] = ()) -> web.Response:
-    """A whole answer, with the names of the parameters that were ignored."""
-    return web.Response(body=body, headers=headers_of(request, JSON, ignored))
+def json_answer(request: web.Request, body: Any, ignored: Sequence[str] = ()) -> web.Response:
+    """A whole answer: a value, or JSON that is encoded already; with the names of the parameters that were ignored."""
+    data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return web.Response(body=data, headers=headers_of(request, JSON, ignored))

@@ -18,7 +18,6 @@ from unilect.core.requests import ChatRequest, Count, EmbeddingRequest, Name, Te
 from unilect.dialects.fastchat._worker import decode_call
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
-from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
 from unilect.web.decode import decode_request
 from unilect.web.route import Route, call, json_answer
@@ -60,7 +59,7 @@ def routes(site: Site) -> list[Route]:
         """Say which prompts fit into the context of their models."""
         items = decode_call(await request.read(), TokenCheckRequest).prompts
         checked = [await _check_item(service, item, at == 0) for at, item in enumerate(items)]
-        return json_answer(request, encode_json({"prompts": checked}))
+        return json_answer(request, {"prompts": checked})
 
     async def create_engine_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts with the model that the URL names."""

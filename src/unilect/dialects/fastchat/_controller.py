@@ -21,14 +21,13 @@ from unilect.dialects.fastchat._admission import Admission, Pace, worker_url
 from unilect.dialects.fastchat._worker import (
     FRAMES,
     WORKER_CALLS,
-    answer,
     decode_call,
     error_frame,
     worker_routes,
 )
 from unilect.dialects.fastchat._workers import Amount, Registration, Workers
 from unilect.http.client import HttpServer
-from unilect.web.route import Handler, Route
+from unilect.web.route import Handler, Route, json_answer
 from unilect.web.streaming import relay
 
 REFRESH_WAIT_S = 2.0  # for workers to be asked, which goes on without whoever wants it
@@ -98,21 +97,23 @@ class Calls:
         asked = decode_call(await request.read(), Registration)
         address = await self._admission.address_of(request, worker_url(asked.worker_name))
         await self._workers.register(asked, address)
-        return answer(request, None)
+        return json_answer(request, None)
 
     async def receive_heart_beat(self, request: web.Request) -> web.StreamResponse:
         """Note that a worker lives."""
         self._admission.check(request)
         self._heart_beats.take(request.remote or "")
         beat = decode_call(await request.read(), HeartBeat)
-        return answer(request, {"exist": self._workers.beat(beat.worker_name, beat.queue_length)})
+        return json_answer(
+            request, {"exist": self._workers.beat(beat.worker_name, beat.queue_length)}
+        )
 
     async def refresh_all_workers(self, request: web.Request) -> web.StreamResponse:
         """Ask all workers how they are, and drop those that do not answer; that goes on when it takes long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REFRESH_WAIT_S):
                 await self._workers.refresh()
-        return answer(request, None)
+        return json_answer(request, None)
 
     async def list_models(self, request: web.Request) -> web.StreamResponse:
         """List the models of the workers, and our own."""
@@ -128,7 +129,7 @@ class Calls:
 
     def _list(self, request: web.Request, multimodal: bool | None) -> web.StreamResponse:
         names = {*self._workers.names(multimodal), *self._own.names_for(request, multimodal)}
-        return answer(request, {"models": sorted(names)})
+        return json_answer(request, {"models": sorted(names)})
 
     async def get_worker_address(self, request: web.Request) -> web.StreamResponse:
         """Name a worker for a model: ourselves, by the name that the caller has for us, where it is our own."""
@@ -136,18 +137,18 @@ class Calls:
         address = await self._workers.address(model)
         if not address and model in self._own.names_for(request):
             address = f"{request.scheme}://{request.host}"
-        return answer(request, {"address": address})
+        return json_answer(request, {"address": address})
 
     async def worker_get_status(self, request: web.Request) -> web.StreamResponse:
         """Tell all workers as if they were one, for a controller above this one."""
         status = self._workers.status()
         names = sorted({*status.model_names, *self._own.names_for(request)})
-        return answer(request, msgspec.structs.replace(status, model_names=names))
+        return json_answer(request, msgspec.structs.replace(status, model_names=names))
 
 
 async def test_connection(request: web.Request) -> web.StreamResponse:
     """Say that the controller lives."""
-    return answer(request, "success")
+    return json_answer(request, "success")
 
 
 def routes(workers: Workers, admission: Admission, own: Own) -> list[Route]:
@@ -186,7 +187,7 @@ def _make_relay(path: str, workers: Workers, own: Own) -> Handler:
         if path == "/worker_generate_stream":
             chunks = await server.stream(path, body, kind="")
             return await relay(request, chunks, FRAMES, error_frame)
-        return answer(request, await server.post(path, body))
+        return json_answer(request, await server.post(path, body))
 
     return relay_to_worker
 

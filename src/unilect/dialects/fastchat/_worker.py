@@ -180,7 +180,7 @@ class Calls:
         vectors: list[Any] = [unit(vector) for vector in found.vectors]
         if params.encoding_format == "base64":
             vectors = [base64_of(vector) for vector in vectors]
-        return answer(request, {"embedding": vectors, "token_num": found.prompt_tokens})
+        return json_answer(request, {"embedding": vectors, "token_num": found.prompt_tokens})
 
     async def count_token(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a prompt; 0 where the model's backend cannot, as FastChat has it."""
@@ -196,25 +196,25 @@ class Calls:
 
         # FastChat's servers count before each answer
         count = await self._service.call(named.model, ask, counts=False)
-        return answer(request, {"count": count, "error_code": 0})
+        return json_answer(request, {"count": count, "error_code": 0})
 
     async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:
         """Tell the template: marks that we find again in the prompt."""
         named = decode_call(await request.read(), Named)
         model = await self._service.inspect_model(named.model)
         chat = model.capabilities.chat
-        return answer(request, {"conv": self._work.marks(model.name).conv(chat)})
+        return json_answer(request, {"conv": self._work.marks(model.name).conv(chat)})
 
     async def model_details(self, request: web.Request) -> web.StreamResponse:
         """Tell the model's context."""
         named = decode_call(await request.read(), Named)
         model = await self._service.inspect_model(named.model)
         context = model.capabilities.context
-        return answer(request, {"context_length": context or UNKNOWN_CONTEXT})
+        return json_answer(request, {"context_length": context or UNKNOWN_CONTEXT})
 
     async def worker_get_status(self, request: web.Request) -> web.StreamResponse:
         """Tell the models and the length of the queue."""
-        return answer(request, self._work.status())
+        return json_answer(request, self._work.status())
 
     async def _generate(self, request: web.Request, stream: bool) -> web.StreamResponse:
         params = decode_call(await request.read(), GenerationParams)
@@ -374,8 +374,3 @@ def decode_call(body: bytes, kind: type[BodyT]) -> BodyT:
         raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise no_json(error) from error
-
-
-def answer(request: web.Request, body: Any) -> web.Response:
-    """An answer in JSON, encoded already or not."""
-    return json_answer(request, body if isinstance(body, bytes) else encode_json(body))

@@ -16,7 +16,6 @@ from msgspec import Meta
 from unilect.api.parameters.rules import lora_scales
 from unilect.core.errors import InvalidRequest, UnsupportedOperation
 from unilect.core.requests import MAX_ADAPTERS, LoraScale
-from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
 from unilect.runtime.context import current_request
 from unilect.web.decode import no_json, wrong_field
@@ -33,7 +32,7 @@ def routes(site: Site) -> list[Route]:
     async def native_lora_adapters(request: web.Request) -> web.StreamResponse:
         """List the LoRA adapters whose scales a request can choose."""
         model = await service.inspect_model(request.query.get("model"))
-        return json_answer(request, encode_json(list_adapters(model)))
+        return json_answer(request, list_adapters(model))
 
     async def native_set_lora_adapters(request: web.Request) -> web.StreamResponse:
         """Set the scales of the caller's requests that do not say any."""
@@ -41,7 +40,7 @@ def routes(site: Site) -> list[Route]:
         model = await service.inspect_model(request.query.get("model"))
         resolve_scales(model, scales)
         model.own_defaults.setdefault(current_request().caller, {})["lora"] = scales
-        return json_answer(request, encode_json({"success": True}))
+        return json_answer(request, {"success": True})
 
     path = "/lora-adapters"
     return [

@@ -16,7 +16,6 @@ from unilect.api.backend import Backend, SlotAction
 from unilect.core.errors import BackendUnavailable, InvalidRequest
 from unilect.core.requests import Request
 from unilect.dialects.llamacpp._names import list_ignored
-from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
@@ -53,7 +52,7 @@ def routes(site: Site) -> list[Route]:
             one["is_processing"] for one in found
         ):
             raise BackendUnavailable("There is no free slot.", retry_after_s=_RETRY_S)
-        return json_answer(request, encode_json(found))
+        return json_answer(request, found)
 
     async def native_slot_action(request: web.Request) -> web.StreamResponse:
         """Save a slot of the caller's, fill it again, or empty it."""
@@ -68,9 +67,7 @@ def routes(site: Site) -> list[Route]:
         asked = await decode_request(request, _file.decode) if has_body else SlotRequest()
         name = request.query.get("model") or asked.model
         change = partial(_change, int(slot), action, asked.filename)
-        return json_answer(
-            request, encode_json(await service.call(name, change)), list_ignored(asked)
-        )
+        return json_answer(request, await service.call(name, change), list_ignored(asked))
 
     path, summary = "/slots/{slot_id}", "Save, restore or erase a slot (llama.cpp)"
     return [

@@ -154,7 +154,8 @@ def _embeddings(service: Service) -> list[Route]:
         answer: Any = [
             {"index": index, "embedding": vector} for index, vector in enumerate(embeddings.vectors)
         ]
-        return _json(request, answer[0] if isinstance(body.content, str) else answer, body)
+        told = answer[0] if isinstance(body.content, str) else answer
+        return json_answer(request, told, list_ignored(body))
 
     return [
         _route("/embedding", native_embedding, "Embed texts", NativeEmbeddingRequest),
@@ -167,7 +168,7 @@ def _states(service: Service) -> list[Route]:
     async def native_props(request: web.Request) -> web.StreamResponse:
         """Describe the server."""
         model = await service.inspect_model(request.query.get("model"))
-        return _json(request, props(model))
+        return json_answer(request, props(model))
 
     async def native_health(request: web.Request) -> web.StreamResponse:
         """Report the server's health."""
@@ -256,8 +257,3 @@ def _is_neutral(name: str, raw: Raw) -> bool:
         return msgspec.json.decode(raw) in (None, *_NEUTRAL[name])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False  # such as 1e999, which is told where it matters
-
-
-def _json(request: web.Request, body: Any, asked: Request | None = None) -> web.Response:
-    """A whole answer, with the names of what was not understood."""
-    return json_answer(request, encode_json(body), list_ignored(asked) if asked is not None else ())

@@ -17,7 +17,6 @@ from unilect.core.requests import ChatRequest, Request, Text, TokenId
 from unilect.dialects.llamacpp._names import list_ignored, native_names
 from unilect.dialects.llamacpp.prompts import Mixed, check_pieces, ids_of
 from unilect.dialects.openai import chat as openai_chat
-from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, both, call, json_answer
@@ -60,14 +59,14 @@ def _of_tokens(service: Service) -> list[Route]:
         check_pieces([body.content] if body.content else [], "content")
         with native_names({"prompt": "content"}):
             tokens = await service.call(body.model, partial(_tokens, body))
-        return json_answer(request, encode_json({"tokens": tokens}), list_ignored(body))
+        return json_answer(request, {"tokens": tokens}, list_ignored(body))
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
         """Detokenize token ids."""
         body = await decode_request(request, _detokenize.decode)
         with native_names({"prompt": "tokens"}):
             content = await service.call(body.model, partial(_text, body.tokens))
-        return json_answer(request, encode_json({"content": content}), list_ignored(body))
+        return json_answer(request, {"content": content}, list_ignored(body))
 
     return [
         call("/tokenize", native_tokenize, "Tokenize a text (llama.cpp)", TokenizeRequest, "tokenize"),
@@ -79,13 +78,13 @@ def _of_chats(service: Service) -> list[Route]:
     async def native_apply_template(request: web.Request) -> web.StreamResponse:
         """Tell the prompt of a conversation."""
         prompt, ignored = await service.render_prompt(await _chat(request))
-        return json_answer(request, encode_json({"prompt": prompt}), ignored)
+        return json_answer(request, {"prompt": prompt}, ignored)
 
     async def native_input_tokens(request: web.Request) -> web.StreamResponse:
         """Count the tokens of a conversation's prompt."""
         count, ignored = await service.count_prompt(await _chat(request))
         told = {"input_tokens": count, "object": "response.input_tokens"}
-        return json_answer(request, encode_json(told), ignored)
+        return json_answer(request, told, ignored)
 
     counting = "Count the tokens of a conversation (llama.cpp)"
     return [

@@ -9,7 +9,6 @@ Source: https://platform.claude.com/docs/en/api/models/list
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from msgspec import structs
 
@@ -34,7 +33,7 @@ def routes(site: Site) -> list[Route]:
             card(model, name) for model in service.models for name in (model.name, *model.aliases)
         ]
         with_request_id(request)
-        return json_answer(request, msgspec.json.encode(page(cards, dict(request.query))))
+        return json_answer(request, page(cards, dict(request.query)))
 
     async def retrieve_model_of_messages(request: web.Request) -> web.StreamResponse:
         """Describe one model."""
@@ -42,7 +41,7 @@ def routes(site: Site) -> list[Route]:
         name = name if name in service.registry else name.rstrip("/")
         model = service.find_model(name)
         with_request_id(request)
-        return json_answer(request, msgspec.json.encode(card(model, name)))
+        return json_answer(request, card(model, name))
 
     found = [
         *both("/models", list_models_of_messages, "List the models, for Anthropic's clients"),

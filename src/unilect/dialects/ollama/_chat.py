@@ -275,7 +275,7 @@ async def _load_or_unload(
     body["done_reason"] = reason
     if reason == "load":
         body |= answers.durations(began)
-    return json_answer(request, encode_json(body), asked.unknown)
+    return json_answer(request, body, asked.unknown)
 
 
 async def _nothing(model: Model, backend: Backend) -> None:

@@ -70,7 +70,7 @@ def routes(site: Site) -> list[Route]:
         vectors = [_fit_vector(vector, asked.dimensions) for vector in found.vectors]
         body = {"model": asked.model, "embeddings": vectors, **durations(began)}
         body["prompt_eval_count"] = found.prompt_tokens
-        return json_answer(request, encode_json(body), left_out)
+        return json_answer(request, body, left_out)
 
     async def ollama_embeddings(request: web.Request) -> web.StreamResponse:
         """Embed a text, in the words of older clients of Ollama's."""
@@ -79,7 +79,7 @@ def routes(site: Site) -> list[Route]:
         texts = [asked.prompt] if asked.prompt else []
         found, left_out = await _embed_texts(service, model, asked, texts, {})
         vector = found.vectors[0] if texts else []
-        return json_answer(request, encode_json({"embedding": vector}), left_out)
+        return json_answer(request, {"embedding": vector}, left_out)
 
     return [
         Route("POST", "/api/embed", ollama_embed, "embeddings", request=OllamaEmbedRequest, summary="Embed texts (Ollama)", error=ollama_error),

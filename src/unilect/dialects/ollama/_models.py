@@ -55,27 +55,27 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_version(request: web.Request) -> web.StreamResponse:
         """Tell the version of Ollama's API."""
-        return json_answer(request, encode_json({"version": VERSION}))
+        return json_answer(request, {"version": VERSION})
 
     async def ollama_urls(request: web.Request) -> web.StreamResponse:
         """Tell where the API begins; unknown URLs below have errors of the form of this one."""
-        return json_answer(request, encode_json({"version": VERSION, "models": "/api/tags"}))
+        return json_answer(request, {"version": VERSION, "models": "/api/tags"})
 
     async def ollama_tags(request: web.Request) -> web.StreamResponse:
         """List the models, in Ollama's words."""
         models = [tags_object(model) for model in service.models]
-        return json_answer(request, encode_json({"models": models}))
+        return json_answer(request, {"models": models})
 
     async def ollama_ps(request: web.Request) -> web.StreamResponse:
         """List the models that are loaded here."""
         models = [ps_object(one) for one in service.models if one.runs_here]
-        return json_answer(request, encode_json({"models": models}))
+        return json_answer(request, {"models": models})
 
     async def ollama_show(request: web.Request) -> web.StreamResponse:
         """Describe a model, in Ollama's words."""
         asked = await decode_request(request, _model.decode)
         model = await service.inspect_model(find_model(service, asked.model or asked.name).name)
-        return json_answer(request, encode_json(show_object(model)))
+        return json_answer(request, show_object(model))
 
     async def ollama_pull(request: web.Request) -> web.StreamResponse:
         """Say whether a model is there; nothing is fetched."""

@@ -63,7 +63,7 @@ def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
         if not error.message.endswith("got an object."):
             raise
         raise UnsupportedParameter.at(
-            error.param,
+            error.param or "input",
             "is an object: only texts and token ids are embedded here, and no images. Send a text.",
         ) from error
     inputs = request.inputs

@@ -14,7 +14,6 @@ from aiohttp import web
 
 from unilect.api.parameters import constraints as foreign_constraints
 from unilect.api.parameters.rules import ACCEPTED, EMULATED, ENDPOINTS, honours, parameters_of
-from unilect.dialects.openai.chunks import encode_json
 from unilect.models.registry import Model
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
@@ -41,13 +40,13 @@ def routes(site: Site) -> list[Route]:
         """List the models that are served."""
         cards = [card(model) for model in service.models]
         body = {"object": "list", "data": cards, "models": list(map(native_card, service.models))}
-        return json_answer(request, encode_json(body))
+        return json_answer(request, body)
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Describe one model, and its capabilities."""
         name = request.match_info["model"]
         model = service.find_model(name if name in service.registry else name.rstrip("/"))
-        return json_answer(request, encode_json(card(model) | {"unilect": abilities(model)}))
+        return json_answer(request, card(model) | {"unilect": abilities(model)})
 
     return [
         *both("/models", list_models, "List the models"),

@@ -12,7 +12,6 @@ from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import InvalidRequest, UnilectError
 from unilect.core.events import Fold
 from unilect.core.requests import ChatRequest, Message
-from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._items import kind_of, list_form, new_id, pack
 from unilect.dialects.responses._kept import Kept, KeptRun, Live
 from unilect.dialects.responses._output import ResponseEncoder, Telling, usage_object
@@ -101,7 +100,7 @@ class Responses:
         """Remove a stored response."""
         id = request.match_info["response_id"]
         await self._kept.delete(current_request().caller, id)
-        return json_answer(request, encode_json({"id": id, "object": "response", "deleted": True}))
+        return json_answer(request, {"id": id, "object": "response", "deleted": True})
 
     async def cancel_response(self, request: web.Request) -> web.StreamResponse:
         """Stop a response that is made in the background."""
@@ -124,9 +123,7 @@ class Responses:
             count = await self._service.count_tokens(chat)
         except UnilectError as error:
             raise places.reword(error) from error
-        return json_answer(
-            request, encode_json({"object": "response.input_tokens", "input_tokens": count})
-        )
+        return json_answer(request, {"object": "response.input_tokens", "input_tokens": count})
 
     async def compact_response(self, request: web.Request) -> web.StreamResponse:
         """Shorten a conversation: what the user said stays, the rest is summed up."""
@@ -156,7 +153,7 @@ class Responses:
             "output": [*users, summary],
             "usage": usage_object(answer.usage),
         }
-        return json_answer(request, encode_json(body), run.ignored)
+        return json_answer(request, body, run.ignored)
 
     async def _make_plan(self, asked: ResponseRequest, owner: str, id: str) -> Plan:
         """Make the plan of a request; its conversation is shortened where it may be and has to be."""

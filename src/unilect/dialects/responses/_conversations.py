@@ -90,7 +90,7 @@ class Conversations:
         if not await self._kept.store().delete_conversation(current_request().caller, id):
             raise _missing(id)
         body = {"id": id, "object": "conversation.deleted", "deleted": True}
-        return json_answer(request, encode_json(body))
+        return json_answer(request, body)
 
     async def create_items(self, request: web.Request) -> web.StreamResponse:
         """Add items to a conversation."""
@@ -137,7 +137,7 @@ class Conversations:
             "created_at": int(created_s),
             "metadata": msgspec.Raw(metadata),
         }
-        return json_answer(request, encode_json(body))
+        return json_answer(request, body)
 
 
 def routes(kept: Kept) -> list[Route]:
