@@ -76,8 +76,7 @@ class UnilectError(Exception):
         retry_after_s: Seconds after which a retry makes sense, or None.
         reason: What the operator is told instead of the message: why, with addresses and a server's own words. No client sees it.
         logged: What the log of a request tells instead, where the message or the reason has a backend's own words: they may repeat the request.
-        more: Numbers that its body has beside, by llama.cpp's names.
-        connection_failed: No connection was made, or it ended before a byte of an answer came: no request's doing.
+        more, connection_failed: Numbers that its body has beside, by llama.cpp's names. No connection was made, or it ended before a byte of an answer came: no request's doing.
     """
 
     status: ClassVar[int] = 500
@@ -102,12 +101,7 @@ class UnilectError(Exception):
 
     @classmethod
     def at(cls, param: str, text: str) -> Self:
-        """
-        Make the error of one parameter; its message is the parameter's name and a text.
-
-        >>> InvalidRequest.at("n", "is 0; expected at least 1.").message
-        '`n` is 0; expected at least 1.'
-        """
+        """Make the error of one parameter: its message is the name of the parameter and a text, such as "is missing." or ": expected 1."."""
         return cls(f"`{param}`{'' if text.startswith(':') else ' '}{text}", param=param)
 
     @property
@@ -197,11 +191,7 @@ class UnsupportedOperation(UnilectError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """
-    The prompt exceeds the model's maximum context length.
-
-    `prompt_tokens` (at least) and `context`, of prompt and answer together, are None where they are not known.
-    """
+    """The prompt exceeds the model's context; `prompt_tokens` (at least) and `context`, of prompt and answer together, may be None."""
 
     code = "context_length_exceeded"
     number = 40303

@@ -20,11 +20,12 @@ from msgspec import Meta, Raw
 
 from unilect.answers.service import Service
 from unilect.api.parameters.rules import refusal
-from unilect.core.errors import InvalidRequest, UnilectError
+from unilect.core.errors import InvalidRequest
 from unilect.core.ranking import MAX_DOCUMENTS, Document, Ranking, RerankRequest, cut_name
 from unilect.core.requests import Request, Text
 from unilect.dialects.openai.chunks import encode_json, unilect_field
 from unilect.web.decode import BodyDecoder, RawFields, decode_request, raw_fields_of
+from unilect.web.param_locations import ParamLocations
 from unilect.web.route import Route, both, call, json_answer
 from unilect.web.site import Site
 
@@ -93,11 +94,8 @@ async def _answer_texts(
     request: web.Request, service: Service, asked: TextsRequest
 ) -> web.Response:
     """The answer in TEI's form."""
-    try:
+    with ParamLocations({"documents": "texts"}).in_errors():
         _, ranking, ignored = await service.rerank(as_documents(asked))
-    except UnilectError as error:
-        error.reword(lambda text: text.replace("documents[", "texts["))
-        raise
     names = (*ignored, *(cut_name(place, "texts") for place in ranking.cut))
     return json_answer(request, encode_texts(asked, ranking), names)
 

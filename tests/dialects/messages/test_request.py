@@ -482,7 +482,7 @@ def test_places_of_the_body() -> None:
     )  # fmt: skip
 
     def named(param: str) -> str | None:
-        error = asked.places.reword(UnilectError(f"`{param}` is wrong.", param=param))
+        error = asked.places.rename(UnilectError(f"`{param}` is wrong.", param=param))
         assert error.message == f"`{error.param}` is wrong."
         return error.param
 

@@ -21,7 +21,8 @@ from unilect.core.events import (
     fold,
 )
 from unilect.core.requests import CompletionRequest, StreamOptions
-from unilect.dialects.openai.completions import MAX_CHOICES, CompletionEncoder, decode
+from unilect.dialects.openai.completions import CompletionEncoder, decode
+from unilect.dialects.prompts import MAX_CHOICES
 from unilect.http.sse import FrameReader
 from unilect.wire.chunks import ChunkDecoder
 

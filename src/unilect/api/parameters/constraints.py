@@ -8,7 +8,8 @@ Sources: https://docs.vllm.ai/en/latest/features/structured_outputs.html, https:
 https://github.com/ollama/ollama/blob/main/docs/api.md, https://huggingface.co/docs/text-generation-inference/basic_tutorials/using_guidance
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +35,7 @@ from unilect.core.requests import (
 
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 MAX_CHOICES = 1024
+_PARAM = re.compile(r"`(\w[\w.\[\]]*)`")
 MAX_BYTES = 64 * 1024
 #: What of `structured_outputs` binds the answer, and the field that says the same alone.
 _STRUCTURED = {
@@ -128,10 +130,13 @@ def support(capabilities: Capabilities) -> dict[str, Support]:
 
 def rename_param(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
     """An error that names a constraint as the client does."""
-    ours = error.param or ""
-    if (theirs := names.get(ours)) is not None:
-        error.message = error.message.replace(f"`{ours}`", f"`{theirs}`")
-        error.param = theirs
+    return rename_params(error, lambda name: names.get(name, name))
+
+
+def rename_params(error: UnilectError, rename: Callable[[str], str]) -> UnilectError:
+    """Have an error name parameters as the client does, in `param` and wherever a text has one in backticks; returns it."""
+    error.reword(lambda text: _PARAM.sub(lambda found: f"`{rename(found[1])}`", text))
+    error.param = error.param and rename(error.param)
     return error
 
 

@@ -27,9 +27,8 @@ from unilect.core.requests import (
 )
 from unilect.dialects.llamacpp import tokens
 from unilect.dialects.llamacpp._answer import NativeEncoder
-from unilect.dialects.llamacpp._names import list_ignored, native_names
+from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.llamacpp._props import props
-from unilect.dialects.llamacpp.prompts import Written, as_openai_prompt
 from unilect.dialects.openai import (
     completions as openai_completions,
 )
@@ -37,7 +36,9 @@ from unilect.dialects.openai import (
     embeddings as openai_embeddings,
 )
 from unilect.dialects.openai.chunks import encode_json
+from unilect.dialects.prompts import Written, as_openai_prompt
 from unilect.web.decode import BodyDecoder, decode_request, decode_translation
+from unilect.web.param_locations import ParamLocations
 from unilect.web.route import Handler, Route, both, call, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -45,8 +46,8 @@ from unilect.web.streaming import respond
 _LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 _Pieces = Annotated[list[Text | TokenId | list[TokenId]], Meta(max_length=65536)]
 #: Our names -> theirs, for errors.
-_NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs"}
-_INFILL_NAMES = _NAMES | {"suffix": "input_suffix", "prompt": "input_prefix"}
+_NAMES = ParamLocations({"max_tokens": "n_predict", "logprobs": "n_probs"})
+_INFILL_NAMES = ParamLocations({**_NAMES.names, "suffix": "input_suffix", "prompt": "input_prefix"})
 _ANY_SEED = 2**32 - 1  # as they write -1
 _NULL = Raw(b"null")
 #: The values at which a field of theirs asks for nothing.
@@ -115,7 +116,7 @@ def _answers(service: Service) -> list[Route]:
         return await generate(request, await decode_request(request, _infill.decode))
 
     async def generate(request: web.Request, native: NativeCompletionRequest) -> web.StreamResponse:
-        with native_names(_INFILL_NAMES if isinstance(native, InfillRequest) else _NAMES):
+        with (_INFILL_NAMES if isinstance(native, InfillRequest) else _NAMES).in_errors():
             if not isinstance(native.prompt, str):
                 prompt: Any = await as_openai_prompt(service, native.model, native.prompt)
                 native = msgspec.structs.replace(native, prompt=prompt)
@@ -147,7 +148,7 @@ def _embeddings(service: Service) -> list[Route]:
     async def native_embedding(request: web.Request) -> web.StreamResponse:
         """Embed a text, or several."""
         body = await decode_request(request, _embedding.decode)
-        with native_names({"input": "content"}):
+        with ParamLocations({"input": "content"}).in_errors():
             asked = await decode_translation(embedding_body(body), openai_embeddings.decode)
             asked = await openai_embeddings.of_one_kind(service, asked)
             _, embeddings, _ = await service.embed(asked)

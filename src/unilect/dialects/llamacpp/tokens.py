@@ -14,11 +14,12 @@ from unilect.answers.service import Service
 from unilect.api.backend import Backend
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import ChatRequest, Request, Text, TokenId
-from unilect.dialects.llamacpp._names import list_ignored, native_names
-from unilect.dialects.llamacpp.prompts import Mixed, check_pieces, ids_of
+from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.openai import chat as openai_chat
+from unilect.dialects.prompts import Mixed, check_pieces, ids_of
 from unilect.models.registry import Model
 from unilect.web.decode import BodyDecoder, decode_request
+from unilect.web.param_locations import ParamLocations
 from unilect.web.route import Route, both, call, json_answer
 
 
@@ -57,14 +58,14 @@ def _of_tokens(service: Service) -> list[Route]:
         """Tokenize a text."""
         body = await decode_request(request, _tokenize.decode)
         check_pieces([body.content] if body.content else [], "content")
-        with native_names({"prompt": "content"}):
+        with ParamLocations({"prompt": "content"}).in_errors():
             tokens = await service.call(body.model, partial(_tokens, body))
         return json_answer(request, {"tokens": tokens}, list_ignored(body))
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
         """Detokenize token ids."""
         body = await decode_request(request, _detokenize.decode)
-        with native_names({"prompt": "tokens"}):
+        with ParamLocations({"prompt": "tokens"}).in_errors():
             content = await service.call(body.model, partial(_text, body.tokens))
         return json_answer(request, {"content": content}, list_ignored(body))
 

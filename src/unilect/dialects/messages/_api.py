@@ -4,12 +4,10 @@ Anthropic's Messages API: POST /v1/messages and /v1/messages/count_tokens, and b
 Source: https://platform.claude.com/docs/en/api/messages
 """
 
-import msgspec
 from aiohttp import web
 from msgspec import structs
 
 from unilect.answers.service import Service
-from unilect.core.errors import UnilectError
 from unilect.dialects.messages import _errors
 from unilect.dialects.messages._body import MessagesRequest
 from unilect.dialects.messages._encoder import MessageEncoder
@@ -29,21 +27,16 @@ def routes(site: Site) -> list[Route]:
         """Answer a conversation, as Anthropic does."""
         asked = read(await decode_request(request, decode))
         with_request_id(request)
-        try:
+        with asked.places.in_errors():
             return await _answer(request, service, asked)
-        except UnilectError as error:
-            raise asked.places.reword(error) from error
 
     async def count_message_tokens(request: web.Request) -> web.StreamResponse:
         """Count the tokens that a conversation's prompt has."""
         asked = read(await decode_request(request, decode))
         with_request_id(request)
-        try:
+        with asked.places.in_errors():
             count = await service.count_tokens(asked.request)
-        except UnilectError as error:
-            raise asked.places.reword(error) from error
-        body = msgspec.json.encode({"input_tokens": count})
-        return json_answer(request, body, asked.left_out)
+        return json_answer(request, {"input_tokens": count}, asked.left_out)
 
     path, summary = "/messages", "Answer a conversation, as Anthropic does"
     counting = "Count the tokens of a conversation"
@@ -80,6 +73,6 @@ async def _answer(request: web.Request, service: Service, asked: DecodedBody) ->
         chat.stop_words,
         run.model.defaults.get("max_tokens") if chat.token_limit is None else chat.token_limit,
         asked.omits_thoughts,
-        asked.places.reword,
+        asked.places.rename,
     )
     return await respond(request, run, encoder)

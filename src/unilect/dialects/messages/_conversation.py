@@ -33,7 +33,7 @@ from unilect.core.requests import (
 )
 from unilect.dialects.messages._body import Block, Content, MessagesRequest, Source, Turn
 from unilect.web.decode import wrong_field
-from unilect.web.places import Place
+from unilect.web.param_locations import MessageLocation
 
 #: A signature of ours that holds the thought of a block whose text was omitted.
 MARK = "unilect1."
@@ -74,7 +74,7 @@ class Conversation:
 
     def __init__(self, body: MessagesRequest) -> None:
         self.messages: list[Message] = []
-        self.places: list[Place] = []
+        self.places: list[MessageLocation] = []
         self.left_out: list[str] = []
         self.referenced: set[str] = set()
         self._calls: set[str] = set()
@@ -96,7 +96,7 @@ class Conversation:
             raise InvalidRequest.at("messages", "has no turn of the user. Send at least one.")
         if not all(text.startswith(_BILLING) for text in self._system):
             self.messages.insert(0, Message("system", _BETWEEN.join(self._system)))
-            self.places.insert(0, Place("system", "system"))
+            self.places.insert(0, MessageLocation("system", "system"))
         if len(self.messages) > MAX_MESSAGES:
             raise InvalidRequest.at(
                 "messages",
@@ -269,7 +269,7 @@ class Conversation:
         """Add the assistant's message that was read, if one was."""
         turn, self._assistant_turn = self._assistant_turn, None
         if turn is not None:
-            place = Place(turn.place, f"{turn.place}.content", calls=turn.call_places)
+            place = MessageLocation(turn.place, f"{turn.place}.content", calls=turn.call_places)
             self._add(turn.message(), place)
 
     def _end_user(self) -> None:
@@ -278,12 +278,14 @@ class Conversation:
         if user is None:
             return
         for result, place in user.results:
-            self._add(result, Place(place, f"{place}.content"))
+            self._add(result, MessageLocation(place, f"{place}.content"))
         if user.parts or not user.results:
             content = user.image or f"{user.place}.content"
-            self._add(Message("user", user.content()), Place(user.place, content, user.places))
+            self._add(
+                Message("user", user.content()), MessageLocation(user.place, content, user.places)
+            )
 
-    def _add(self, message: Message, place: Place) -> None:
+    def _add(self, message: Message, place: MessageLocation) -> None:
         self.messages.append(message)
         self.places.append(place)
 

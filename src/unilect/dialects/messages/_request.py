@@ -22,7 +22,7 @@ from unilect.dialects.messages._conversation import Conversation
 from unilect.dialects.messages._errors import ThreadNotFound
 from unilect.dialects.messages._tools import Tools
 from unilect.web.decode import BodyDecoder
-from unilect.web.places import Places
+from unilect.web.param_locations import ParamLocations
 
 #: What a chat's parameters are called here; empty for what every client asks of every model, and nobody is told of.
 NAMES = {
@@ -56,7 +56,7 @@ class DecodedBody(Struct, frozen=True):
 
     request: ChatRequest
     left_out: tuple[str, ...]
-    places: Places
+    places: ParamLocations
     omits_thoughts: bool
 
     def check(self, can: Capabilities) -> None:
@@ -118,7 +118,7 @@ def read(given: MessagesRequest) -> DecodedBody:
     return DecodedBody(
         request,
         (*left_out, *conversation.left_out, *tools.left_out),
-        Places(NAMES, ".source", ".input_schema", conversation.places, tools.places),
+        ParamLocations(NAMES, ".source", ".input_schema", conversation.places, tools.places),
         thinking is not None and thinking.display == "omitted",
     )
 

@@ -10,10 +10,12 @@ from aiohttp import web
 from unilect.core.errors import EngineOverloaded, UnilectError, UnsupportedParameter
 from unilect.dialects.ollama._options import NAMES
 from unilect.runtime.context import current_request
+from unilect.web.param_locations import ParamLocations
 from unilect.web.streaming import JSON
 
 #: What a model lacks, in the words that clients look for, by our name of the parameter.
 _LACKS = {"tools": "tools", "enable_thinking": "thinking", "reasoning_effort": "thinking"}
+_NAMES = ParamLocations(NAMES)
 _BUSY = "server busy, please try again.  maximum pending requests exceeded"
 
 
@@ -34,7 +36,4 @@ def describe_error(error: UnilectError) -> str:
         return f"{_BUSY}: {error.message}"
     if isinstance(error, UnsupportedParameter) and (what := _LACKS.get(error.param or "")):
         return f'"{current_request().model}" does not support {what}: {error.message}'
-    for ours, theirs in NAMES.items():
-        if error.param == ours or (error.param or "").startswith(f"{ours}."):
-            return error.message.replace(f"`{ours}", f"`{theirs}")
-    return error.message
+    return _NAMES.rename(error).message

@@ -30,6 +30,7 @@ from unilect.dialects.openai.chunks import (
     legacy_logprobs,
     progress_object,
 )
+from unilect.dialects.prompts import MAX_CHOICES
 from unilect.web.decode import BodyDecoder, RawFields, check_one_kind, decode_request
 from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
@@ -37,7 +38,6 @@ from unilect.web.site import Site
 from unilect.web.streaming import respond
 
 _decoder = BodyDecoder(CompletionRequest)
-MAX_CHOICES = 128  # prompts x n of one request
 
 
 def routes(site: Site) -> list[Route]:

@@ -119,10 +119,8 @@ class Responses:
             asked, current_request().caller, response_id()
         )
         chat, places = prompt_of(asked, place_items(asked, before, items))
-        try:
+        with places.in_errors():
             count = await self._service.count_tokens(chat)
-        except UnilectError as error:
-            raise places.reword(error) from error
         return json_answer(request, {"object": "response.input_tokens", "input_tokens": count})
 
     async def compact_response(self, request: web.Request) -> web.StreamResponse:
@@ -136,12 +134,10 @@ class Responses:
         messages: Sequence[Message] = [*chat.messages, Message("user", _HANDOVER)]
         folding = Fold()
         run = self._service.run(chat.changed(messages=messages, stream=None, tools=None, tool_choice=None, response_format=None))  # fmt: skip
-        try:
+        with places.in_errors():
             async with aclosing(run.batches()) as batches:
                 async for batch in batches:
                     folding.add(batch)
-        except UnilectError as error:
-            raise places.reword(error) from error
         answer = folding.answer()
         text = _HANDED_OVER + (answer.choices[0].text or "")
         users = [list_form(item) for place, item in talk if kind_of(item, place) == "message" and item.get("role") == "user"]  # fmt: skip

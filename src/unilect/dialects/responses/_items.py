@@ -33,7 +33,7 @@ from unilect.core.requests import (
     TextPart,
 )
 from unilect.dialects.responses._tools import INPUT, Tools, wrong
-from unilect.web.places import Place
+from unilect.web.param_locations import MessageLocation
 
 #: What stands before a text of ours in `encrypted_content`; anyone else's is not read.
 _OURS = "unilect:"
@@ -150,7 +150,7 @@ class Conversation:
 
     def __init__(self, instructions: str | None, tools: Tools) -> None:
         self.left_out: list[str] = []
-        self.places: list[Place] = []
+        self.places: list[MessageLocation] = []
         self._tools = tools
         self._messages: list[Message] = []
         self._system = {"instructions": instructions} if instructions else {}  # by their places
@@ -218,10 +218,10 @@ class Conversation:
         if not self._system:
             return self._messages
         place = next(iter(self._system))
-        self.places.insert(0, Place(place, place))
+        self.places.insert(0, MessageLocation(place, place))
         return [Message("system", "\n\n".join(self._system.values())), *self._messages]
 
-    def _append(self, message: Message, place: Place) -> None:
+    def _append(self, message: Message, place: MessageLocation) -> None:
         self._messages.append(message)
         self.places.append(place)
 
@@ -232,7 +232,7 @@ class Conversation:
             text = _join_text(item.get("content"), f"{place}.content")
             if self._messages or self._is_open():
                 self._end_turn()
-                self._append(Message("user", text), Place(place, f"{place}.content"))
+                self._append(Message("user", text), MessageLocation(place, f"{place}.content"))
             else:
                 self._system[place] = text
         elif role == "user":
@@ -240,7 +240,9 @@ class Conversation:
             self._end_outputs()
             content, where = item.get("content"), f"{place}.content"
             parts = _content(content, where)
-            self._append(Message("user", parts), Place(place, where, _part_places(parts, where)))
+            self._append(
+                Message("user", parts), MessageLocation(place, where, _part_places(parts, where))
+            )
         elif role == "assistant":
             self._end_outputs()
             if self._calls:
@@ -310,7 +312,7 @@ class Conversation:
             parts = dict(zip(_part_places(content, where), content, strict=True))
             self._images |= {at: p for at, p in parts.items() if not isinstance(p, TextPart)}
             content = "\n".join(part.text for part in content if isinstance(part, TextPart))
-        self._append(Message("tool", content, tool_call_id=call), Place(place, where))
+        self._append(Message("tool", content, tool_call_id=call), MessageLocation(place, where))
 
     def _add_compaction(self, item: dict[str, Any], place: str) -> None:
         text = unpack(item.get("encrypted_content"))
@@ -321,7 +323,7 @@ class Conversation:
             )
         self._end_turn()
         self._end_outputs()
-        self._append(Message("user", text), Place(place, place))
+        self._append(Message("user", text), MessageLocation(place, place))
 
     def _is_open(self) -> bool:
         return bool(self._reasoning or self._texts or self._calls)
@@ -337,7 +339,7 @@ class Conversation:
                 tool_calls=self._calls or None,
                 reasoning_content="\n".join(self._reasoning) or None,
             ),
-            Place(self._turn, self._turn, calls=self._call_places),
+            MessageLocation(self._turn, self._turn, calls=self._call_places),
         )
         self._turn, self._reasoning, self._texts = "", [], []
         self._calls, self._call_places = [], []
@@ -346,7 +348,7 @@ class Conversation:
         """No more outputs follow: their images are told in a turn of the user."""
         if self._images:
             places = list(self._images)
-            place = Place(places[0], places[0], places)
+            place = MessageLocation(places[0], places[0], places)
             self._append(Message("user", list(self._images.values())), place)
             self._images = {}
 

@@ -28,7 +28,7 @@ from unilect.dialects.responses._items import MAX_ID, Conversation
 from unilect.dialects.responses._output import Telling
 from unilect.dialects.responses._tools import Tools
 from unilect.web.decode import wrong_field
-from unilect.web.places import Places
+from unilect.web.param_locations import ParamLocations
 
 #: Where an item stands in the body, and the item.
 Placed: TypeAlias = tuple[str, dict[str, Any]]
@@ -189,12 +189,12 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
         summary=(reasoning.summary or reasoning.generate_summary) is not None,
         encrypted=ENCRYPTED in include,
         logprobs=bool(chat.logprobs),
-        named=places.reword,
+        named=places.rename,
     )
     return Plan(chat, telling, (*left_out, *tools.left_out, *of_items), items)
 
 
-def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest, Places]:
+def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest, ParamLocations]:
     """The chat whose prompt a request makes, for what only counts its tokens, and where its parts stand; errors as `plan`."""
     fields = {name: _value(name, raw) for name, raw in asked.raw_fields.items() if name in _OF_PROMPTS}  # fmt: skip
     chat, places, _, _ = _read(asked, talk, fields)
@@ -203,7 +203,7 @@ def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest
 
 def _read(
     asked: PromptRequest, talk: Iterable[Placed], fields: dict[str, Any]
-) -> tuple[ChatRequest, Places, Tools, list[str]]:
+) -> tuple[ChatRequest, ParamLocations, Tools, list[str]]:
     """The chat of a conversation, where its parts stand, its tools, and the items that were left out."""
     tools = Tools()
     tools.add(asked.tools or ())
@@ -212,7 +212,7 @@ def _read(
         conversation.add(item, place)
     chat = _chat(asked, tools, conversation, fields)
     of_tools = [tools.places[tool.function.name] for tool in chat.tools or ()]
-    places = Places(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
+    places = ParamLocations(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
     return chat, places, tools, conversation.left_out
 
 

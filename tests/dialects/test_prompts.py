@@ -1,4 +1,4 @@
-"""Tests of unilect.dialects.llamacpp.prompts: every form of a prompt, beside llama.cpp's own server."""
+"""Tests of unilect.dialects.prompts: every form of a prompt, beside llama.cpp's own server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from support.models import tiny_gguf
 from support.servers.appserver import App, serving
 from unilect.config.server import ModelConfig
 from unilect.core.errors import InvalidRequest
-from unilect.dialects.llamacpp.prompts import Written, one_by_one
+from unilect.dialects.prompts import Written, one_by_one
 from unilect.engines.gguf.engine import GgufEngine
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

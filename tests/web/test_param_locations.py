@@ -1,20 +1,22 @@
-"""Tests of unilect.web.places: errors about a chat, in the words of the body that it was made of."""
+"""Tests of unilect.web.param_locations: errors about a chat, in the words of the body that it was made of."""
 
 import pytest
 from hypothesis import strategies as st
 
 from support.common.properties import given
 from unilect.core.errors import InvalidRequest
-from unilect.web.places import Place, Places
+from unilect.web.param_locations import MessageLocation, ParamLocations
 
-PLACES = Places(
+PLACES = ParamLocations(
     {"messages": "input", "max_completion_tokens": "max_output_tokens", "enable_thinking": ""},
     ".source",
     ".schema",
     [
-        Place("instructions", "instructions"),
-        Place("input[1]", "input[1].content", ["input[1].content[0]", "input[1].content[2]"]),
-        Place("input[2]", "input[2]", calls=["input[3]", "input[5]"]),
+        MessageLocation("instructions", "instructions"),
+        MessageLocation(
+            "input[1]", "input[1].content", ["input[1].content[0]", "input[1].content[2]"]
+        ),
+        MessageLocation("input[2]", "input[2]", calls=["input[3]", "input[5]"]),
     ],
     ["tools[4]"],
 )
@@ -45,7 +47,7 @@ PLACES = Places(
 def test_names(ours: str, theirs: str) -> None:
     """A parameter, a message, a part, a call and a tool have the client's names, in the message and as the parameter."""
     error = InvalidRequest(f"`{ours}` is wrong.", param=ours)
-    told = PLACES.reword(error)
+    told = PLACES.rename(error)
 
     assert (theirs, f"`{theirs}` is wrong.") == (told.param, told.message)
     assert (ours, f"`{ours}` is wrong.") == (error.param, error.message)
@@ -54,4 +56,4 @@ def test_names(ours: str, theirs: str) -> None:
 @given(st.text(alphabet="messagtool[]0123456789.`content_ur", max_size=80))
 def test_any_text(text: str) -> None:
     """Whatever an upstream writes into a message, it can be told."""
-    assert PLACES.reword(InvalidRequest(text)).message is not None
+    assert PLACES.rename(InvalidRequest(text)).message is not None
