@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from unilect.core.errors import InvalidRequest
-from unilect.engines.transformers.words.prompt_builder import Reader
+from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # the templates may have to be fetched
 NAME = re.compile(
@@ -36,7 +36,7 @@ def test_names_in_texts() -> None:
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=made, bos_token="<s>", eos_token="</s>"
         )
-        reader = Reader(tokenizer, template, 10**6, frozenset(), 0)
+        reader = PromptBuilder(tokenizer, template, 10**6, frozenset(), 0)
         counts = []
         try:
             for text in ("x", " a\n" + " b".join(names)):

@@ -88,12 +88,12 @@ def test_prompts_of_transformers_models(served: Engines) -> None:
     """The prompt of each conversation is what transformers' own renderer makes of it, once it is put as the template takes it."""
     from transformers import AutoTokenizer
 
-    from unilect.engines.transformers.words.prompt_builder import Reader
+    from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 
     tokenizer, wrong = AutoTokenizer.from_pretrained(FOLDER / "hf"), dict[Any, Any]()
     for name, template in chat_templates().items():
         model = served["transformers"][name]
-        reader = Reader(tokenizer, template, 512, frozenset(), 0)
+        reader = PromptBuilder(tokenizer, template, 512, frozenset(), 0)
         vars(reader)["_chat"] = ByTransformers(template)
         for talk in SPOKEN:
             request = msgspec.convert(body_of(talk), ChatRequest)
