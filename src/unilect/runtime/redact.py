@@ -34,7 +34,7 @@ def redact(text: str) -> str:
     """
     A text whose URLs hold no credentials: no user, no password, no value of a query that may be a key.
 
-    >>> redacted("http://me:pw@host/v1?api-version=2&api_key=abc")
+    >>> redact("http://me:pw@host/v1?api-version=2&api_key=abc")
     'http://***@host/v1?api-version=2&api_key=***'
     """
     text = _USER.sub(f"//{MASK}@", text)

@@ -113,12 +113,11 @@ def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) ->
         return json_of(_describe(known, await _make_change(known, made)) | {"key": secret}, 201)
 
     return [
-        Route("GET", "/keys", list_keys, admin=True, summary="List the keys of the store"),
+        Route("GET", "/keys", list_keys, summary="List the keys of the store"),
         Route(
             "POST",
             "/keys",
             create_key,
-            admin=True,
             request=NewKey,
             summary="Make a key; its secret is in the answer only",
         ),
@@ -161,7 +160,6 @@ def _changing(known: KnownKeys | None) -> list[Route]:
             "PATCH",
             "/keys/{key}",
             change_key,
-            admin=True,
             request=KeyChange,
             summary="Change the limits of a key",
         ),
@@ -169,12 +167,11 @@ def _changing(known: KnownKeys | None) -> list[Route]:
             "POST",
             "/keys/{key}/rotate",
             rotate_key,
-            admin=True,
             request=Rotation,
             summary="Give a key another secret; the old one works for a while",
         ),
-        Route("POST", "/keys/{key}/revoke", revoke_key, admin=True, summary="End a key"),
-        Route("DELETE", "/keys/{key}", delete_key, admin=True, summary="Delete a key"),
+        Route("POST", "/keys/{key}/revoke", revoke_key, summary="End a key"),
+        Route("DELETE", "/keys/{key}", delete_key, summary="Delete a key"),
     ]
 
 

@@ -50,10 +50,10 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
         return json_of(_describe(model, metrics))
 
     def act(name: str, handler: Any, summary: str) -> Route:
-        return Route("POST", f"/models/{{model:.+}}/{name}", handler, admin=True, summary=summary)
+        return Route("POST", f"/models/{{model:.+}}/{name}", handler, summary=summary)
 
     return [
-        Route("GET", "/models", list_models, admin=True, summary="List the models, with states"),
+        Route("GET", "/models", list_models, summary="List the models, with states"),
         act("load", load_model, "Start a model; end a drain"),
         act("stop", stop_model, "Stop a model until the next request"),
         act("drain", drain_model, "Send a model no more requests, and stop it"),

@@ -70,8 +70,8 @@ def routes(
         return json_of({"limits": found})
 
     return [
-        Route("GET", "/usage", get_usage, admin=True, summary="What was used, by key, model, day"),
-        Route("GET", "/limits", get_limits, admin=True, summary="What is left of limits"),
+        Route("GET", "/usage", get_usage, summary="What was used, by key, model, day"),
+        Route("GET", "/limits", get_limits, summary="What is left of limits"),
     ]
 
 

@@ -8,7 +8,8 @@ workers bound, and words of the code. Values with the same labels are added up.
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 
 from prometheus_client import ProcessCollector
@@ -41,6 +42,7 @@ _BACKENDS = {
         True,
     ),
 }
+_REQUEST_STATES = ("reading", "queued", "waiting", "answering", "held")
 
 
 def metrics_of(
@@ -53,55 +55,113 @@ def metrics_of(
     rejoin: Rejoin | None = None,
 ) -> Metrics:
     """
-    The metrics of a server.
+    Make the metrics of a server.
 
     Args:
-        connections, requests, database, rejoin: What else is told of, where it is known.
+        connections, requests, database, rejoin: The further parts that are measured, where there are such.
         per_key: Requests and tokens are counted for each key, too.
     """
     metrics = Metrics(per_key=per_key)
-    metrics.registry.register(Backends(registry))
-    metrics.registry.register(Process(connections, requests, database))
-    if rejoin is not None:
-        metrics.registry.register(Rejoined(rejoin))
+    metrics.registry.register(State(registry, connections, requests, database, rejoin))
     ProcessCollector(registry=metrics.registry)
     return metrics
 
 
-class Backends(Collector):
-    """The models and their backends."""
+class State(Collector):
+    """The state of a server; arguments as of `metrics_of`."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(
+        self,
+        registry: Registry,
+        connections: Connections | None,
+        requests: Requests | None,
+        database: Database | None,
+        rejoin: Rejoin | None,
+    ) -> None:
+        self._registry, self._connections, self._requests = registry, connections, requests
+        self._database, self._rejoin = database, rejoin
 
     def collect(self) -> Iterator[Metric]:
-        """Yield their current metrics."""
-        models = self._registry.models.values()
-        running = GaugeMetricFamily(
-            "unilect_model_loaded", "1 if the model's engine is loaded.", labels=("model",)
-        )
-        retries = CounterMetricFamily(
-            "unilect_retries",
-            "Requests that were sent to another backend, or again, after a backend failed.",
-            labels=("model",),
-        )
-        fallbacks = CounterMetricFamily(
-            "unilect_fallbacks",
-            "Requests that were sent to the fallback of the model that was asked for.",
-            labels=("model", "fallback"),
-        )
-        for model in models:
-            if model.required:
-                running.add_metric([model.name], model.runs_here)
-            retries.add_metric([model.name], model.retries)
-            for name, count in model.fallbacks.items():
-                fallbacks.add_metric([model.name, name], count)
-        yield from (running, retries, fallbacks)
-        members = [(model.name, one) for model in models for one in model.pool.members]
-        yield _states(members)
-        yield from _numbers("backend", _BACKENDS, [(*who, _of_backend(who[1])) for who in members])
-        engines = [(*who, _of_engine(who[1])) for who in members]
-        yield from _numbers("engine", _ENGINES, [one for one in engines if one[2]])
+        """Yield the current metrics."""
+        yield from _of_models(self._registry)
+        build = (version("unilect"), platform.python_version())
+        yield _gauge("build_info", "1, with the version.", ("version", "python"), [(build, 1)])
+        if self._requests is not None:
+            states = Counter(one.state for one in self._requests.values())
+            yield _by(
+                _gauge,
+                "requests_in_flight",
+                "Requests by state: reading (also those for no model), queued, waiting (for the first token), answering, held (without a client, see rejoin_s); with responses in the background.",
+                "state",
+                {state: states[state] for state in _REQUEST_STATES},
+            )
+        if self._connections is not None:
+            yield from _of_connections(self._connections)
+        if self._database is not None:
+            works, failures = self._database.works, self._database.failures
+            yield _gauge("store_up", "0 if the last use of the store failed.", (), [((), works)])
+            yield _counter("store_failures", "Uses of the store that failed.", (), [((), failures)])
+        if self._rejoin is not None:
+            yield from _of_rejoin(self._rejoin)
+
+
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    help: str,
+    labels: Sequence[str],
+    rows: Iterable[tuple[Sequence[str], float]],
+) -> Metric:
+    """Make a family from the values of its labels and its numbers."""
+    family = kind(f"unilect_{name}", help, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
+    return family
+
+
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
+
+
+def _by(
+    family: Callable[..., Metric], name: str, help: str, label: str, numbers: Mapping[str, float]
+) -> Metric:
+    """Make a family with one label."""
+    return family(name, help, (label,), [((value,), number) for value, number in numbers.items()])
+
+
+def _of_models(registry: Registry) -> Iterator[Metric]:
+    """Yield the metrics of the models and their backends."""
+    models = registry.models.values()
+    yield _by(
+        _gauge,
+        "model_loaded",
+        "1 if the model's engine is loaded.",
+        "model",
+        {model.name: model.runs_here for model in models if model.required},
+    )
+    yield _by(
+        _counter,
+        "retries",
+        "Requests that were sent to another backend, or again, after a backend failed.",
+        "model",
+        {model.name: model.retries for model in models},
+    )
+    yield _counter(
+        "fallbacks",
+        "Requests that were sent to the fallback of the model that was asked for.",
+        ("model", "fallback"),
+        [((m.name, name), count) for m in models for name, count in m.fallbacks.items()],
+    )
+    members = [(model.name, one) for model in models for one in model.pool.members]
+    yield _gauge(
+        "backends",
+        "Backends by state: up (gets requests), open (left out until a probe succeeds), resting (busy, for its Retry-After).",
+        (*_BACKEND, "state"),
+        _states(members).items(),
+    )
+    yield from _numbers("backend", _BACKENDS, [(*who, _of_backend(who[1])) for who in members])
+    engines = [(*who, _of_engine(who[1])) for who in members if who[1].backend.children]
+    yield from _numbers("engine", _ENGINES, engines)
 
 
 def _of_backend(member: Member) -> dict[str, float]:
@@ -113,25 +173,18 @@ def _of_backend(member: Member) -> dict[str, float]:
 
 
 def _of_engine(member: Member) -> dict[str, float]:
-    known = member.backend.children
-    return {name: sum(getattr(one, name) for one in known) for name in (_ENGINES if known else ())}
+    return {name: sum(getattr(one, name) for one in member.backend.children) for name in _ENGINES}
 
 
-def _states(members: list[tuple[str, Member]]) -> Metric:
-    family = GaugeMetricFamily(
-        "unilect_backends",
-        "Backends by state: up (gets requests), open (left out until a probe succeeds), resting (busy, for its Retry-After).",
-        labels=(*_BACKEND, "state"),
-    )
+def _states(members: list[tuple[str, Member]]) -> Counter[tuple[str, str, str]]:
+    """Count backends by model, source and state; 0 for the states that none has."""
     now_s, counts = time.monotonic(), Counter[tuple[str, str, str]]()
     for model, member in members:
         breaker = member.breaker
         state = "open" if breaker.open else "resting" if breaker.rest_s(now_s) else "up"
         for one in ("up", "open", "resting"):
             counts[model, shorten(member.source), one] += one == state
-    for labels, count in counts.items():
-        family.add_metric(labels, count)
-    return family
+    return counts
 
 
 def _numbers(
@@ -139,103 +192,49 @@ def _numbers(
     known: dict[str, tuple[str, bool]],
     rows: list[tuple[str, Member, dict[str, float]]],
 ) -> Iterator[Metric]:
-    """A family for each known number of backends, or of their engines."""
+    """Yield a family for each known number of backends, or of their engines."""
     for name, (help, counts_events) in known.items():
-        kind = CounterMetricFamily if counts_events else GaugeMetricFamily
-        family = kind(f"unilect_{prefix}_{name}", help, labels=_BACKEND)
         sums = defaultdict[tuple[str, str], float](float)
         for model, member, numbers in rows:
             sums[model, shorten(member.source)] += numbers[name]
-        for labels, value in sums.items():
-            family.add_metric(labels, value)
-        yield family
+        family = _counter if counts_events else _gauge
+        yield family(f"{prefix}_{name}", help, _BACKEND, sums.items())
 
 
-class Process(Collector):
-    """The rest of the server: its connections, what it is answering, its store, its version."""
-
-    def __init__(
-        self,
-        connections: Connections | None,
-        requests: Requests | None,
-        database: Database | None,
-    ) -> None:
-        self._connections = connections
-        self._requests = requests
-        self._database = database
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield its current metrics."""
-        build = GaugeMetricFamily(
-            "unilect_build_info", "1, with the version.", labels=("version", "python")
-        )
-        build.add_metric([version("unilect"), platform.python_version()], 1)
-        yield build
-        if self._requests is not None:
-            family = GaugeMetricFamily(
-                "unilect_requests_in_flight",
-                "Requests by state: reading (also those for no model), queued, waiting (for the first token), answering, held (without a client, see rejoin_s); with responses in the background.",
-                labels=("state",),
-            )
-            states = Counter(one.state for one in self._requests.values())
-            for state in ("reading", "queued", "waiting", "answering", "held"):
-                family.add_metric([state], states[state])
-            yield family
-        if self._connections is not None:
-            yield from _of_connections(self._connections)
-        if self._database is not None:
-            works = GaugeMetricFamily("unilect_store_up", "0 if the last use of the store failed.")
-            works.add_metric([], self._database.works)
-            failures = CounterMetricFamily(
-                "unilect_store_failures", "Uses of the store that failed."
-            )
-            failures.add_metric([], self._database.failures)
-            yield from (works, failures)
-
-
-class Rejoined(Collector):
-    """The answers that outlive their clients."""
-
-    def __init__(self, rejoin: Rejoin) -> None:
-        self._rejoin = rejoin
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the outcomes of held answers, and the memory that answers use now."""
-        family = CounterMetricFamily(
-            "unilect_held_answers",
-            "Answers whose client has disconnected, by outcome: joined by the same request, ended; with rejoin_s only.",
-            labels=("outcome",),
-        )
-        for outcome, count in self._rejoin.counts.items():
-            family.add_metric([outcome], count)
-        yield family
-        kept = GaugeMetricFamily(
-            "unilect_rejoin_bytes", "Memory of answers that may be joined; with rejoin_s only."
-        )
-        kept.add_metric([], self._rejoin.kept_bytes)
-        yield kept
+def _of_rejoin(rejoin: Rejoin) -> Iterator[Metric]:
+    """Yield the outcomes of held answers, and the memory that answers use now."""
+    yield _by(
+        _counter,
+        "held_answers",
+        "Answers whose client has disconnected, by outcome: joined by the same request, ended; with rejoin_s only.",
+        "outcome",
+        rejoin.counts,
+    )
+    yield _gauge(
+        "rejoin_bytes",
+        "Memory of answers that may be joined; with rejoin_s only.",
+        (),
+        [((), rejoin.kept_bytes)],
+    )
 
 
 def _of_connections(connections: Connections) -> Iterator[Metric]:
-    family = GaugeMetricFamily(
-        "unilect_connections",
+    yield _by(
+        _gauge,
+        "connections",
         "Connections by state: silent (no whole request head yet), answering, idle.",
-        labels=("state",),
+        "state",
+        connections.states,
     )
-    for state, count in connections.states.items():
-        family.add_metric([state], count)
-    yield family
-    most = GaugeMetricFamily("unilect_connections_limit", "Maximum number of connections.")
-    most.add_metric([], connections.limits.connections)
-    yield most
-    accepted = CounterMetricFamily("unilect_connections_accepted", "Accepted connections.")
-    accepted.add_metric([], connections.accepted)
-    yield accepted
-    closed = CounterMetricFamily(
-        "unilect_connections_closed",
+    most = connections.limits.connections
+    yield _gauge("connections_limit", "Maximum number of connections.", (), [((), most)])
+    yield _counter(
+        "connections_accepted", "Accepted connections.", (), [((), connections.accepted)]
+    )
+    yield _by(
+        _counter,
+        "connections_closed",
         "Connections that the server closed or refused, by reason; not those that ended as usual.",
-        labels=("reason",),
+        "reason",
+        connections.closed,
     )
-    for reason, count in connections.closed.items():
-        closed.add_metric([reason], count)
-    yield closed

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -90,8 +89,9 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
         *_request_routes(operated.requests),
         *_failure_routes(operated.failures),
         *_process_routes(operated),
-        structs.replace(metrics_route(operated.metrics), admin=True),
+        metrics_route(operated.metrics),
     ]
+    routes = [structs.replace(route, admin=True) for route in routes]
     pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
     # who types the address into a browser gets the page, too
     pages += [structs.replace(route, path="/") for route in pages if route.path == "/docs"]
@@ -139,13 +139,9 @@ def _request_routes(requests: Requests) -> list[Route]:
         return json_of(_describe_request(context))
 
     return [
-        Route("GET", "/requests", list_requests, admin=True, summary="List the requests that run"),
+        Route("GET", "/requests", list_requests, summary="List the requests that run"),
         Route(
-            "POST",
-            "/requests/{request}/cancel",
-            cancel_request,
-            admin=True,
-            summary="End a request that runs",
+            "POST", "/requests/{request}/cancel", cancel_request, summary="End a request that runs"
         ),
     ]
 
@@ -169,10 +165,9 @@ def _failure_routes(failures: Failures) -> list[Route]:
             )
         return json_of(structs.asdict(found))
 
-    get = partial(Route, "GET", admin=True)
     return [
-        get("/failures", list_failures, summary="List the last failed requests"),
-        get("/failures/{request}", get_failure, summary="Why a request failed"),
+        Route("GET", "/failures", list_failures, summary="List the last failed requests"),
+        Route("GET", "/failures/{request}", get_failure, summary="Why a request failed"),
     ]
 
 
@@ -224,10 +219,10 @@ def _process_routes(operated: Operated) -> list[Route]:
         return json_of({"count": len(tasks), "tasks": dict(sorted(names.items()))})
 
     return [
-        Route("GET", "/server", get_server, admin=True, summary="Describe the server"),
-        Route("GET", "/reload", get_reload, admin=True, summary="Whether a reload is under way"),
-        Route("POST", "/reload", reload, admin=True, summary="Reload the configuration"),
-        Route("GET", "/debug/tasks", count_tasks, admin=True, summary="Count the server's tasks"),
+        Route("GET", "/server", get_server, summary="Describe the server"),
+        Route("GET", "/reload", get_reload, summary="Whether a reload is under way"),
+        Route("POST", "/reload", reload, summary="Reload the configuration"),
+        Route("GET", "/debug/tasks", count_tasks, summary="Count the server's tasks"),
     ]
 
 
