@@ -30,7 +30,7 @@ BUDGETS = {
     "": 17,
     "accounting": 1_099,
     "adapt": 1_024,
-    "answers": 1_364,
+    "answers": 1_331,
     "api": 136,
     "api/parameters": 627,
     "auth": 358,
@@ -65,7 +65,7 @@ BUDGETS = {
     "models": 1_178,
     "runtime": 664,
     "scheduling": 1_035,
-    "server": 2_507,
+    "server": 2_495,
     "store": 1_477,
     "store/sql": 892,
     "templates": 1_037,
@@ -75,7 +75,7 @@ BUDGETS = {
     "upstreams/fastchat": 684,
     "upstreams/llamacpp": 348,
     "upstreams/openai": 1_040,
-    "web": 1_729,
+    "web": 1_693,
     "wire": 1_495,
 }
 

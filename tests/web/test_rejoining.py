@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 
 from unilect import dialects
 from unilect.accounting.ledger import Recorded
-from unilect.answers.rejoin import Bounds, Rejoin
+from unilect.answers.inflight import Answers, Bounds
 from unilect.api.backend import Batches
 from unilect.auth import known_keys
 from unilect.auth.secret import digest, id_of, new_secret
@@ -93,7 +93,7 @@ class Site:
         self.file: Path
 
     @property
-    def rejoin(self) -> Rejoin:
+    def rejoin(self) -> Answers:
         """The owner of its answers."""
         assert self.listener._rejoin is not None
         return self.listener._rejoin

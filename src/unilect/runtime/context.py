@@ -124,7 +124,7 @@ class Context(Struct, eq=False, kw_only=True):
         ended: The reason why unilect ended it; None where it did not.
         failure: The error that its client got instead of an answer, or of the rest of one; None where it got none.
         attempts: The backends that have failed on it, in order.
-        held: Its client has left, and its answer waits for the same request (`answers/rejoin.py`), which takes it off the list.
+        held: Its client has left, and its answer waits for the same request (`answers/inflight.py`), which takes it off the list.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
         headers: Headers of every answer to the request, such as what is left of the caller's limits.

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from unilect.accounting.metrics import Metrics
-from unilect.answers.rejoin import Rejoin
+from unilect.answers.inflight import Answers
 from unilect.models.registry import Registry
 from unilect.runtime.context import Requests
 from unilect.runtime.redact import shorten
@@ -52,7 +52,7 @@ def metrics_of(
     database: Database | None = None,
     *,
     per_key: bool = False,
-    rejoin: Rejoin | None = None,
+    rejoin: Answers | None = None,
 ) -> Metrics:
     """
     Make the metrics of a server.
@@ -76,7 +76,7 @@ class State(Collector):
         connections: Connections | None,
         requests: Requests | None,
         database: Database | None,
-        rejoin: Rejoin | None,
+        rejoin: Answers | None,
     ) -> None:
         self._registry, self._connections, self._requests = registry, connections, requests
         self._database, self._rejoin = database, rejoin
@@ -201,7 +201,7 @@ def _numbers(
         yield family(f"{prefix}_{name}", help, _BACKEND, sums.items())
 
 
-def _of_rejoin(rejoin: Rejoin) -> Iterator[Metric]:
+def _of_rejoin(rejoin: Answers) -> Iterator[Metric]:
     """Yield the outcomes of held answers, and the memory that answers use now."""
     yield _by(
         _counter,

@@ -17,7 +17,7 @@ from unilect.accounting.ledger import LedgerBook
 from unilect.accounting.metrics import Metrics
 from unilect.accounting.tracing import Tracing
 from unilect.adapt.images import Images
-from unilect.answers.rejoin import Rejoin
+from unilect.answers.inflight import Answers
 from unilect.answers.service import Service
 from unilect.auth.known_keys import KnownKeys
 from unilect.config.server import Config
@@ -63,7 +63,7 @@ def create_app(
     ledger: LedgerBook | None = None,
     limits: LimitBook | None = None,
     tracing: Tracing | None = None,
-    rejoin: Rejoin | None = None,
+    rejoin: Answers | None = None,
     failures: Failures | None = None,
 ) -> web.Application:
     """

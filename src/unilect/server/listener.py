@@ -25,8 +25,8 @@ from msgspec import structs
 from unilect.accounting.failures import Failures
 from unilect.accounting.ledger import LedgerBook
 from unilect.accounting.tracing import tracing_of
+from unilect.answers.inflight import Answers
 from unilect.answers.measure import Measures
-from unilect.answers.rejoin import Rejoin
 from unilect.auth.known_keys import KnownKeys, wrong
 from unilect.config.admin import admin_folders
 from unilect.config.server import Config, check_keys, each_listener, process_environment
@@ -86,7 +86,7 @@ class Listener:
         clock.followers.append(self._limits.correct_periods)
         if known is not None:
             known.changed = self._limits.note_change
-        self._rejoin = Rejoin(config.rejoin_s, self._requests) if config.rejoin_s else None
+        self._rejoin = Answers(config.rejoin_s, self._requests) if config.rejoin_s else None
         metrics = self._metrics = metrics_of(
             registry,
             self._connections,

@@ -2,7 +2,7 @@
 Requests that come again: the same request of the same key, sent again after its connection was lost, gets the answer that is still made.
 
 `Rejoining` stands in front of the handlers that ask a model, below the guard: the key of a request is checked before, each time. The handler
-runs in a task of `answers/rejoin.py`, and what it answers is recorded there, in bytes, whatever its dialect. So ids and times stay
+runs in a task of `answers/inflight.py`, and what it answers is recorded there, in bytes, whatever its dialect. So ids and times stay
 those of the first request.
 
 What SDKs send says too little to go by: openai and anthropic (2.x) number their own retries in `X-Stainless-Retry-Count`, do not retry a
@@ -12,7 +12,6 @@ stream that has begun, and send no `Idempotency-Key` of their own; other clients
 import asyncio
 import hashlib
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial, wraps
 
@@ -22,7 +21,7 @@ from msgspec import structs
 from unilect.accounting.account import Entry, wait_for_entry
 from unilect.accounting.ledger import LedgerBook
 from unilect.accounting.metrics import CLIENT_LEFT
-from unilect.answers.rejoin import Answer, Rejoin
+from unilect.answers.inflight import Answer, Answers
 from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import LedgerUnavailable, UnilectError
 from unilect.core.events import Usage
@@ -35,7 +34,7 @@ from unilect.runtime.context import (
     explain_cancellation,
 )
 from unilect.web.route import Handler, Route
-from unilect.web.streaming import RECORDER
+from unilect.web.streaming import RECORD
 
 #: The endpoints, as metrics name them, whose requests may come again.
 ENDPOINTS = frozenset(
@@ -67,15 +66,15 @@ _OURS = "unilect.dialects."  # who else knows which headers another package's di
 
 class Rejoining:
     """
-    The requests of one address.
+    The requests of one address that may come again.
 
     Args:
-        rejoin: The answers of the server.
+        answers: The answers of the server.
         ledger: Records a request that has joined an answer, with no tokens: those are the answer's.
     """
 
-    def __init__(self, rejoin: Rejoin, ledger: LedgerBook | None = None) -> None:
-        self._rejoin, self._ledger = rejoin, ledger
+    def __init__(self, answers: Answers, ledger: LedgerBook | None = None) -> None:
+        self._answers, self._ledger = answers, ledger
         self._place = f"{id(self):x}"  # other addresses may answer in another way
 
     def joinable(self, route: Route) -> Route:
@@ -105,20 +104,18 @@ class Rejoining:
         else:
             key = _digest(parts, body)
         if "no-cache" not in request.headers.get("Cache-Control", ""):
-            found = self._rejoin.join(key, context.models)
+            found = self._answers.join(key, context.models)
             if found is not None:
-                return await self._join(request, context, found)
-        answer = self._rejoin.begin(key, context, len(body), partial(_make, request, handler))
+                return await self._join(_Reader(request, found, context))
+        answer = self._answers.start(key, context, len(body), partial(_make, request, handler))
         try:
-            return await self._send(_First(request, answer))
+            return await self._send(_Reader(request, answer, context))
         except asyncio.CancelledError:
             # what ends the answer from now on is no reason why this task has ended
             CURRENT_REQUEST.set(None)
             raise
 
-    async def _join(
-        self, request: web.Request, context: Context, answer: Answer
-    ) -> web.StreamResponse:
+    async def _join(self, reader: "_Reader") -> web.StreamResponse:
         """
         Send an answer that was begun for an earlier request.
 
@@ -126,14 +123,14 @@ class Rejoining:
             LedgerUnavailable: This request has to be recorded, and cannot be; the answer is held again.
             UnilectError: The answer has failed before there was anything to send.
         """
+        answer, context = reader.answer, reader.context
         begun = answer.context
-        reader = _Joined(request, answer, context)
         context.set_model(begun.model, reader)
         try:
             if self._ledger is not None and self._ledger.applies(context):
                 reader.entry = await wait_for_entry(self._ledger.open(context, Request()))
         except BaseException:
-            self._rejoin.leave(answer)
+            self._answers.leave(answer)
             raise
         context.set_backend(begun.answering, f"rejoined:{begun.request_id}")
         try:
@@ -145,33 +142,42 @@ class Rejoining:
         finally:
             await reader.close(CLIENT_LEFT)  # nothing where it was closed before its end
 
-    async def _send(self, reader: "_First") -> web.StreamResponse:
-        """Send an answer to its reader, and say what became of that."""
+    async def _send(self, reader: "_Reader") -> web.StreamResponse:
+        """Send an answer to its reader, which leaves it or finishes it."""
         answer = reader.answer
         try:
             response = await reader.send()
         except (asyncio.CancelledError, ConnectionError):
             reader.cut()
-            self._rejoin.leave(answer)
+            self._answers.leave(answer)
             raise
         except BaseException:
-            self._rejoin.finish(answer)
+            self._answers.finish(answer)
             raise
-        self._rejoin.finish(answer)
+        self._answers.finish(answer)
         return response
 
 
-class _First:
+class _Reader:
     """
-    The reader of an answer for whose request it was begun.
+    The reader of an answer, for whose request it was begun, or that has joined it; one that has joined measures its own request, which uses no tokens.
 
     Attributes:
-        answer: What it reads.
+        answer: The answer that it reads.
+        context: Of its request.
+        entry: Its row of the ledger, if it gets one.
+        usage, first_token_s, finish_reason: As `Measured`.
     """
 
-    def __init__(self, request: web.Request, answer: Answer) -> None:
-        self.answer = answer
+    usage = Usage(0, 0)
+    finish_reason = ""
+
+    def __init__(self, request: web.Request, answer: Answer, context: Context) -> None:
+        self.answer, self.context = answer, context
+        self.entry: Entry | None = None
+        self.first_token_s: float | None = None
         self._request = request
+        self._has_joined = context is not answer.context
         self._begun = False
 
     async def send(self) -> web.StreamResponse:
@@ -182,10 +188,14 @@ class _First:
             UnilectError: It has failed before that.
         """
         data, is_last = await self._take()
+        answer, headers = self.answer, self.answer.headers
+        if self._has_joined:
+            own = {"X-Request-Id": self.context.request_id, REJOINED: answer.context.request_id}
+            headers = headers | own
         if is_last:
-            await self.close(self.answer.status)
-            return web.Response(status=self.answer.status, headers=self._headers(), body=data)
-        response = web.StreamResponse(status=self.answer.status, headers=self._headers())
+            await self.close(answer.status)
+            return web.Response(status=answer.status, headers=headers, body=data)
+        response = web.StreamResponse(status=answer.status, headers=headers)
         self._begun = True
         if self._request.version >= HttpVersion11:
             response.enable_chunked_encoding()
@@ -193,43 +203,16 @@ class _First:
         while not is_last:
             await response.write(data)
             data, is_last = await self._take()
-        await self.close(self.answer.status)
+        await self.close(answer.status)
         await response.write_eof(data)
         return response
 
     async def close(self, status: int) -> None:
-        """The last piece is about to be sent, or will never be. Idempotent."""
+        """
+        Have the row written: the last piece is about to be sent, or will never be. Idempotent.
 
-    def cut(self) -> None:
-        """The answer could not be sent to its end."""
-
-    def _headers(self) -> dict[str, str]:
-        return self.answer.headers
-
-    async def _take(self) -> tuple[bytes, bool]:
-        return await self.answer.take()
-
-
-class _Joined(_First):
-    """
-    The reader of an answer that was begun for an earlier request; it measures its own, which uses no tokens.
-
-    Attributes:
-        entry: Its row of the ledger, if it gets one.
-        usage, first_token_s, finish_reason: As `Measured`.
-    """
-
-    usage = Usage(0, 0)
-    finish_reason = ""
-
-    def __init__(self, request: web.Request, answer: Answer, context: Context) -> None:
-        super().__init__(request, answer)
-        self.entry: Entry | None = None
-        self.first_token_s: float | None = None
-        self._context = context
-
-    async def close(self, status: int) -> None:
-        """Have the row written. That of the answer is there already, so one that cannot be written now is no reason to break it."""
+        That of the answer is there already, so one that cannot be written now is no reason to break it.
+        """
         entry, self.entry = self.entry, None
         if entry is not None:
             with suppress(LedgerUnavailable):
@@ -240,82 +223,32 @@ class _Joined(_First):
         """Nothing is made for this request."""
 
     def cut(self) -> None:
-        """End the answer too, and abort a begun response, if the server has ended this request: a part must not look complete."""
-        if (ended := self._context.ended) is not None:
+        """End the answer too, and abort a begun response, if the server has ended a request that has joined: a part must not look complete."""
+        if self._has_joined and (ended := self.context.ended) is not None:
             self.answer.context.end(ended)
             if self._begun and self._request.transport is not None:
                 self._request.transport.abort()
 
-    def _headers(self) -> dict[str, str]:
-        told = {"X-Request-Id": self._context.request_id}
-        return self.answer.headers | told | {REJOINED: self.answer.context.request_id}
-
     async def _take(self) -> tuple[bytes, bool]:
-        """As the answer's; where this request is ended by us the answer is, and tells it in its own form."""
+        """As the answer's; where a request that has joined is ended by us the answer is, and tells it in its own form."""
         while True:
             try:
                 taken = await self.answer.take()
                 break
             except asyncio.CancelledError as error:
-                ended = self._context.ended
+                ended = self.context.ended if self._has_joined else None
                 if ended is None or explain_cancellation(error) is error:
                     raise
                 self.answer.context.end(ended)
         if self.first_token_s is None:
-            self.first_token_s = time.perf_counter() - self._context.started
+            self.first_token_s = time.perf_counter() - self.context.started
         return taken
-
-
-class _Recorder:
-    """Writes an answer into its record; see `Recorder`."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self.write, self.drain, self.mark_broken = answer.write, answer.drain, answer.mark_broken
-
-    @property
-    def transport(self) -> "_Recorder":
-        """Itself."""
-        return self
-
-    writer = transport
-
-    def response(self, headers: Mapping[str, str]) -> "_Recorded":
-        """The answer, recorded."""
-        return _Recorded(self._answer, headers)
-
-    def is_closing(self) -> bool:
-        """Never."""
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that its reader has not taken."""
-        return self._answer.unread
-
-
-class _Recorded(web.StreamResponse):
-    """A stream into a record: pieces without HTTP's framing, which its readers get each in their own."""
-
-    def __init__(self, answer: Answer, headers: Mapping[str, str]) -> None:
-        super().__init__(headers=headers)
-        self._answer = answer
-
-    def enable_chunked_encoding(self, chunk_size: int | None = None) -> None:
-        """There is no framing."""
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Record the head."""
-        self._answer.begin(self.status, self.headers)
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Record the end."""
-        self._answer.end(data)
 
 
 async def _make(request: web.Request, handler: Handler, answer: Answer) -> None:
     """Have a handler's answer recorded; errors as the handler."""
     CURRENT_REQUEST.set(answer.context)
-    request[RECORDER] = _Recorder(answer)
+    request[RECORD] = answer
     response = await handler(request)
     if isinstance(response, web.Response):
         body = response.body or b""

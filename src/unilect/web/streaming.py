@@ -22,6 +22,7 @@ from urllib.parse import quote
 from aiohttp import web
 from aiohttp.hdrs import METH_HEAD
 
+from unilect.answers.inflight import Answer as Record
 from unilect.api.backend import Batches
 from unilect.api.parameters.rules import format_ignored
 from unilect.core.errors import UnilectError
@@ -45,38 +46,8 @@ SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
 COMMENT = b": keep-alive\n\n"  # every reader of server-sent events skips it
 
 
-class Recorder(Protocol):
-    """A transport and writer that takes an answer instead of its request's connection, which the answer may outlive."""
-
-    @property
-    def transport(self) -> "Recorder":
-        """Itself."""
-
-    @property
-    def writer(self) -> "Recorder":
-        """Itself."""
-
-    def response(self, headers: dict[str, str]) -> web.StreamResponse:
-        """The answer, which is recorded from its head on."""
-
-    def write(self, data: bytes) -> None:
-        """Record a piece."""
-
-    def is_closing(self) -> bool:
-        """Never: who does not want the answer any more cancels the task that makes it."""
-
-    def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that the client has not read yet; 0 where it has left."""
-
-    async def drain(self) -> None:
-        """Wait until it has."""
-
-    def mark_broken(self) -> None:
-        """The answer is about to end with an error."""
-
-
-#: Where an answer is recorded.
-RECORDER = web.RequestKey("recorder", Recorder)
+#: Where an answer is recorded that may outlive its request's connection.
+RECORD = web.RequestKey("record", Record)
 
 
 class Encoder(Protocol):
@@ -299,13 +270,12 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
     ) -> None:
         self.last = b""
         self._request = request
-        self._recorder = request.get(RECORDER)
-        self._client: web.Request | Recorder = self._recorder or request
+        self._record = request.get(RECORD)
         self._content_type = content_type
         self._told = told
         self._filler = keep_alive
         self._run = run
-        self._transport = self._client.transport
+        self._transport = self._record or request.transport
         self._chunked = False
         self._begun, self._quiet = False, 0  # half times of KEEP_ALIVE_S without a byte
         self._comment: asyncio.Task[None] | None = None
@@ -337,7 +307,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             raise ConnectionResetError("The client closed the connection.")
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if transport.get_write_buffer_size() > HIGH_WATER_BYTES:
-            await self._client.writer.drain()
+            await (self._record or self._request.writer).drain()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Send the end of the body, with the error if one can be told; what cannot is raised."""
@@ -362,8 +332,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
     def _error_frame(self, error: UnilectError) -> bytes:
         """The frame for an error, which the log tells; a record is told that it is one."""
         current_request().fails(error)
-        if self._recorder is not None:
-            self._recorder.mark_broken()
+        if self._record is not None:
+            self._record.failed = True
         return self._told(error)
 
     async def _begin(self) -> None:
@@ -376,9 +346,10 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if not self._begun:
             self._begun = True
             headers = _headers(self._request, self._content_type, self._run)
-            recorded = self._recorder
-            self.response = (ChunkedResponse if recorded is None else recorded.response)(
-                headers=headers
+            self.response = (
+                ChunkedResponse(headers=headers)
+                if self._record is None
+                else _RecordedResponse(self._record, headers)
             )
             await self.response.prepare(self._request)
             self._chunked = self.response.chunked
@@ -391,7 +362,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
     def _tick(self) -> None:
         """Break a silence of KEEP_ALIVE_S, unless the client still has to read what was sent before."""
         self._quiet += 1
-        transport = self._client.transport
+        transport = self._record or self._request.transport
         if self._quiet >= 2 and transport is not None and not transport.get_write_buffer_size():
             self._quiet = 0
             self._comment = asyncio.create_task(self._keep_alive())
@@ -403,6 +374,22 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if self._filler is not None and not self.last and (filler := self._filler()):
             with suppress(ConnectionError):
                 await self.write(filler)
+
+
+class _RecordedResponse(web.StreamResponse):
+    """A stream into a record: pieces without HTTP's framing, which its readers get each in their own."""
+
+    def __init__(self, record: Record, headers: dict[str, str]) -> None:
+        super().__init__(headers=headers)
+        self._record = record
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Record the head."""
+        self._record.begin(self.status, self.headers)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Record the end."""
+        self._record.end(data)
 
 
 class _HoldingWriter(_Writer):

@@ -1,5 +1,5 @@
 """
-Answers that go on for a while after their client has left, so that the same request, sent again, gets them: `Rejoin` is their owner.
+Answers that go on for a while after their client has left, so that the same request, sent again, gets them: `Answers` is their owner.
 
 1. An answer is *joined* by the client that reads it, *held* for a window once that has left, and *over* when nobody gets it any more. It
    has one reader at a time, and who joins reads it from its first byte.
@@ -11,11 +11,11 @@ Answers that go on for a while after their client has left, so that the same req
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ _MIB = 1024 * 1024
 
 
 class State(Enum):
-    """Of an `Answer`."""
+    """The state of an `Answer`."""
 
     JOINED = "a client reads it"
     HELD = "its client has left, and the same request may take its place"
@@ -55,83 +55,78 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 class Answer:
     """
-    One answer: what was made of it so far, and the place of its reader. Whoever makes it begins, writes and ends it.
+    One answer: what was made of it so far, and the place of its reader. Whoever makes it begins, writes and ends it, as a transport.
 
     Args:
-        key: What tells its request from others.
-        context: Of its request.
-        size: Bytes that are kept for it from the start.
-        grew: Told of each piece that is kept.
+        key: Distinguishes its request from others.
+        context: That of its request.
+        grow: Called with each number of bytes that is kept.
 
     Attributes:
-        key, context, size: As given; the size grows by what is kept.
+        key, context: As given.
+        task: The task that makes it.
+        size: The bytes that are kept of it and for it.
         state: Who gets it.
         status, headers: Its head, known when there is something to take.
         joins: How often it was joined.
+        unread: Bytes that its reader has not taken; 0 while it has none.
         kept: All of it is there, so that another client may read it.
+        failed: It ended before it was complete, also where its last piece says so.
         listed: Its owner takes it off the list of requests.
-        task: What makes it.
+        timer: Ends the window in which it is held.
     """
 
     task: "asyncio.Task[None]"
+    timer: asyncio.TimerHandle
 
-    def __init__(
-        self, key: bytes, context: Context, size: int, grew: "Callable[[Answer, int], None]"
-    ) -> None:
-        self.key, self.context, self.size = key, context, size
+    def __init__(self, key: bytes, context: Context, grow: "Callable[[Answer, int], None]") -> None:
+        self.key, self.context = key, context
         self.state = State.JOINED
         self.status, self.headers = 0, dict[str, str]()
-        self.joins = 0
-        self.kept, self.listed = True, False
-        self.timer: asyncio.TimerHandle | None = None
-        self._grew = grew
+        self.size = self.joins = self.unread = 0
+        self.kept, self.failed, self.listed = True, False, False
+        self._grow = grow
         self._pieces: list[bytes] = []
-        self._taken = self._unread = 0  # pieces that the reader has, and bytes that it has not
-        self._is_whole = self._is_broken = False
+        self._taken = 0  # pieces that the reader has
+        self._is_whole = False
         self._error: BaseException | None = None
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
-    @property
-    def unread(self) -> int:
-        """Bytes that its reader has not taken; 0 while it has none."""
-        return self._unread
-
-    @property
-    def failed(self) -> bool:
-        """True if it ended before it was complete, also where its last piece says so."""
-        return self._is_broken or self._error is not None
-
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Its head is known."""
+        """Set the head."""
         self.status, self.headers = status, dict(headers)
 
     def write(self, data: bytes) -> None:
         """Add a piece."""
         self._pieces.append(data)
         if self.state is State.JOINED:
-            self._unread += len(data)
+            self.unread += len(data)
         self._news.set()
         if self.kept:
-            self._grew(self, len(data))
+            self._grow(self, len(data))
 
     def end(self, data: bytes = b"") -> None:
         """Add the last piece."""
         self._is_whole = True
         self.write(data)
 
-    def mark_broken(self) -> None:
-        """Its last piece will tell its reader of an error; no other client gets that."""
-        self._is_broken = True
-
     def fail(self, error: BaseException) -> None:
-        """It ended before it was whole; nothing where it has ended already."""
+        """End it before it is whole; nothing where it has ended already."""
         if not self._is_whole and self._error is None:
-            self._error = error
+            self._error, self.failed = error, True
             self._news.set()
+
+    def is_closing(self) -> bool:
+        """Never: who does not want the answer any more cancels the task that makes it."""
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        """Return the number of bytes that its reader has not taken."""
+        return self.unread
 
     async def drain(self) -> None:
         """Wait until the reader has all pieces, or there is none any more."""
-        while self._unread:
+        while self.unread:
             self._room.clear()
             await self._room.wait()
 
@@ -151,22 +146,19 @@ class Answer:
             self._news.clear()
             await self._news.wait()
         data = b"".join(self._pieces[self._taken :])
-        if self.kept:
-            self._taken = len(self._pieces)
-        else:
-            self._pieces.clear()
-            self._taken = 0
-        self._unread = 0
-        self._room.set()
+        self._taken = len(self._pieces)
+        if not self.kept:
+            self.forget()
+        self.release_writer()
         return data, self._is_whole
 
     def rewind(self) -> None:
-        """Its next reader begins at its first byte."""
-        self._taken, self._unread = 0, sum(map(len, self._pieces))
+        """Have its next reader begin at its first byte."""
+        self._taken, self.unread = 0, sum(map(len, self._pieces))
 
-    def left(self) -> None:
-        """Its reader is gone: whoever makes it waits for nobody."""
-        self._unread = 0
+    def release_writer(self) -> None:
+        """Have whoever makes it go on: the reader has all, or is gone."""
+        self.unread = 0
         self._room.set()
 
     def forget(self) -> None:
@@ -176,7 +168,7 @@ class Answer:
         self._taken = 0
 
 
-class Rejoin:
+class Answers:
     """
     The owner of all answers of a server that may outlive their clients.
 
@@ -188,45 +180,40 @@ class Rejoin:
     Attributes:
         window_s: As given.
         counts: How many answers were `joined`, and how many `ended` without anybody having come back.
+        kept_bytes: The memory of all answers, in bytes.
     """
 
     def __init__(self, window_s: float, requests: Requests, bounds: Bounds | None = None) -> None:
         self.window_s = window_s
         self.counts = Counter[str](joined=0, ended=0)
+        self.kept_bytes = 0
         self._requests, self._bounds = requests, bounds or Bounds()
-        self._held = dict[bytes, deque[Answer]]()  # of the same request the oldest first
-        self._held_of = Counter[str]()
-        self._bytes = 0
+        self._held: list[Answer] = []  # the oldest first
         self._tasks = Tasks()
         self._is_open = True
 
     @property
     def held(self) -> int:
         """The number of held answers."""
-        return self._held_of.total()
+        return len(self._held)
 
-    @property
-    def kept_bytes(self) -> int:
-        """The memory of all answers, in bytes."""
-        return self._bytes
-
-    def begin(
+    def start(
         self, key: bytes, context: Context, size: int, make: Callable[[Answer], Awaitable[Any]]
     ) -> Answer:
         """
-        Begin an answer, which the caller reads.
+        Start an answer, which the caller reads.
 
         Args:
-            key: What tells its request from others, its caller included.
-            context: Of its request, which from now on ends by ending the answer.
+            key: Distinguishes its request from others, its caller included.
+            context: That of its request, which from now on ends by ending the answer.
             size: Bytes that are kept as long as the answer.
-            make: Makes it. It runs in a task of its own, which has nothing in hand.
+            make: Makes it. It runs in a task of its own, which has no current request.
         """
-        answer = Answer(key, context, 0, self._grew)
+        answer = Answer(key, context, self._grow)
         answer.task = self._tasks.start("an answer that may be held", _run(answer, make))
         context.task = answer.task
         answer.task.add_done_callback(partial(self._end_task, answer))
-        self._grew(answer, size)
+        self._grow(answer, size)
         return answer
 
     def join(self, key: bytes, models: frozenset[str] | None) -> Answer | None:
@@ -239,10 +226,9 @@ class Rejoin:
         Returns:
             The answer, whose reader the caller is now; None where none is held for such a request.
         """
-        waiting = self._held.get(key)
-        if not waiting or waiting[0].context.models != models:
+        answer = next((one for one in self._held if one.key == key), None)
+        if answer is None or answer.context.models != models:
             return None
-        answer = waiting[0]
         self._release(answer)
         answer.state = State.JOINED
         answer.joins += 1
@@ -251,30 +237,32 @@ class Rejoin:
         return answer
 
     def leave(self, answer: Answer) -> None:
-        """The reader of an answer has left before its end: hold the answer, or end it where it cannot be held."""
+        """Hold an answer whose reader has left before its end, or end it where it cannot be held."""
         if answer.state is not State.JOINED:
             return
-        answer.left()
+        answer.release_writer()
         if not self._may_hold(answer):
             self._drop(answer)
             return
-        caller = answer.context.caller
         answer.state = State.HELD
-        self._held.setdefault(answer.key, deque()).append(answer)
-        self._held_of[caller] += 1
+        self._held.append(answer)
         if not answer.task.done():
             answer.listed = answer.context.held = True
         loop = asyncio.get_running_loop()
-        answer.timer = loop.call_later(self.window_s, self._expire, answer)
+        answer.timer = loop.call_later(self.window_s, self._drop, answer)
 
     def finish(self, answer: Answer) -> None:
-        """The reader of an answer has all of it, or its error."""
-        self._end(answer)
+        """Give an answer to no other client: its reader has all of it, or its error, or nobody may come back."""
+        if answer.state is State.HELD:
+            self._release(answer)
+        answer.state = State.OVER
+        if answer.kept:
+            self._forget(answer)
 
     def shut(self) -> None:
         """Hold nothing any more: what is held ends, and what is read ends with its client."""
         self._is_open = False
-        for answer in [one for waiting in self._held.values() for one in waiting]:
+        for answer in list(self._held):
             self._drop(answer)
 
     async def aclose(self) -> None:
@@ -282,14 +270,8 @@ class Rejoin:
         self.shut()
         await self._tasks.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
     def _may_hold(self, answer: Answer) -> bool:
-        most = self._bounds
+        most, caller = self._bounds, answer.context.caller
         return (
             self._is_open
             and answer.kept
@@ -297,58 +279,37 @@ class Rejoin:
             and answer.context.ended is None
             and answer.joins < most.joins
             and self.held < most.held
-            and self._held_of[answer.context.caller] < most.held_of_caller
+            and sum(one.context.caller == caller for one in self._held) < most.held_of_caller
         )
 
     def _release(self, answer: Answer) -> None:
-        """A held answer is held no more."""
-        waiting, caller = self._held[answer.key], answer.context.caller
-        waiting.remove(answer)
-        if not waiting:
-            del self._held[answer.key]
-        self._held_of[caller] -= 1
-        if not self._held_of[caller]:
-            del self._held_of[caller]
+        """Hold an answer no more."""
+        self._held.remove(answer)
         answer.context.held = False
-        if answer.timer is not None:
-            answer.timer.cancel()
-            answer.timer = None
-
-    def _expire(self, answer: Answer) -> None:
-        """Nobody has come back in time."""
-        answer.timer = None
-        self._drop(answer)
+        answer.timer.cancel()
 
     def _drop(self, answer: Answer) -> None:
-        """End an answer that nobody reads."""
+        """End an answer that nobody reads, also where nobody has come back in time."""
         self.counts["ended"] += 1
-        self._end(answer)
+        self.finish(answer)
         answer.task.cancel()
 
-    def _end(self, answer: Answer) -> None:
-        """An answer is over."""
-        if answer.state is State.HELD:
-            self._release(answer)
-        answer.state = State.OVER
-        if answer.kept:
-            self._forget(answer)
-
-    def _grew(self, answer: Answer, count: int) -> None:
-        """More is kept of an answer: not so where that is too much."""
+    def _grow(self, answer: Answer, count: int) -> None:
+        """Keep more of an answer, unless that is too much."""
         answer.size += count
-        self._bytes += count
-        if answer.size > self._bounds.answer_bytes or self._bytes > self._bounds.all_bytes:
+        self.kept_bytes += count
+        if answer.size > self._bounds.answer_bytes or self.kept_bytes > self._bounds.all_bytes:
             if answer.state is State.HELD:
                 self._drop(answer)
             else:
                 self._forget(answer)
 
     def _forget(self, answer: Answer) -> None:
-        self._bytes -= answer.size
+        self.kept_bytes -= answer.size
         answer.forget()
 
     def _end_task(self, answer: Answer, task: "asyncio.Task[None]") -> None:
-        """The task of an answer has ended: its answer is whole, or will never be."""
+        """Note that the task of an answer has ended: the answer is whole, or will never be."""
         if answer.listed:
             answer.context.held = False
             self._requests.pop(answer.context.request_id, None)
@@ -356,7 +317,7 @@ class Rejoin:
         error = None if task.cancelled() else task.exception()
         answer.fail(error or answer.context.ended or asyncio.CancelledError())
         if answer.failed and answer.state is State.HELD:
-            self._end(answer)  # the same request is a new one
+            self.finish(answer)  # the same request is a new one
 
 
 async def _run(answer: Answer, make: Callable[[Answer], Awaitable[Any]]) -> None:

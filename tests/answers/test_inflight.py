@@ -1,14 +1,15 @@
-"""Tests of unilect.answers.rejoin: the owner of answers that outlive their clients, without engines and connections."""
+"""Tests of unilect.answers.inflight: the owner of answers that outlive their clients, without engines and connections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from unilect.answers.rejoin import Answer, Bounds, Rejoin, State
+from unilect.answers.inflight import Answer, Answers, Bounds, State
 from unilect.core.errors import BackendError, RequestCancelled
 from unilect.runtime.context import CURRENT_REQUEST, Context
 
@@ -27,7 +28,7 @@ class Server:
 
     def __init__(self, window_s: float = LATE_S, **bounds: int) -> None:
         self.requests: dict[str, Context] = {}
-        self.rejoin = Rejoin(window_s, self.requests, Bounds(**bounds))
+        self.rejoin = Answers(window_s, self.requests, Bounds(**bounds))
         self.made: list[str] = []
         self.cancelled: list[str] = []
 
@@ -48,7 +49,7 @@ class Server:
                 self.cancelled.append(id)
                 raise
 
-        return self.rejoin.begin(f"{caller} asks".encode(), context, size, make or waits)
+        return self.rejoin.start(f"{caller} asks".encode(), context, size, make or waits)
 
     def leaves(self, answer: Answer) -> None:
         """Its reader leaves, and the guard takes the request off the list unless it is held."""
@@ -88,7 +89,7 @@ async def test_a_reader_that_stays() -> None:
             await asyncio.sleep(0)
         answer.end(b".")
 
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         answer = server.ask("r1", size=7, make=make)
         assert State.JOINED is answer.state
         assert b"one two three." == await whole(answer)
@@ -111,7 +112,7 @@ async def test_a_reader_that_comes_back() -> None:
         await go_on.wait()
         answer.end(b"two")
 
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         answer = server.ask("r1", make=make)
         assert (b"one ", False) == await answer.take()
         server.leaves(answer)
@@ -142,7 +143,7 @@ async def test_an_answer_that_ends_while_it_is_held() -> None:
         answer.begin(200, {})
         answer.end(b"all")
 
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         answer = server.ask("r1", make=make)
         server.leaves(answer)
         go_on.set()
@@ -161,7 +162,7 @@ async def test_an_answer_that_ends_while_it_is_held() -> None:
 async def test_nobody_comes_back() -> None:
     """An answer is cancelled when its window is over, and taken off the list of requests."""
     server = Server(SOON_S)
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         answer = server.ask("r1")
         await asyncio.sleep(0)
         server.leaves(answer)
@@ -174,7 +175,7 @@ async def test_nobody_comes_back() -> None:
 async def test_ended_from_outside() -> None:
     """Ending the request of a held answer ends the answer; of one that is read, its reader is told why."""
     server = Server()
-    async with server.rejoin:
+    async with aclosing(server.rejoin):
         held = server.ask("r1")
         await asyncio.sleep(0)
         server.leaves(held)
@@ -186,7 +187,7 @@ async def test_ended_from_outside() -> None:
         read.context.end(RequestCancelled("enough"))  # before its task has begun
         with pytest.raises(RequestCancelled, match="enough"):
             await read.take()
-        assert State.JOINED is read.state
+        assert "JOINED" == read.state.name
         server.leaves(read)
         assert State.OVER is read.state
 
@@ -207,7 +208,7 @@ async def test_an_answer_that_fails() -> None:
         await go_on.wait()
         raise BackendError("broken")
 
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         read, held = server.ask("r1", make=make), server.ask("r2", "bob", make=make)
         server.leaves(held)
         go_on.set()
@@ -226,7 +227,7 @@ async def test_a_flaw_is_carried_to_the_reader(caplog: pytest.LogCaptureFixture)
     async def make(answer: Answer) -> None:
         raise ZeroDivisionError
 
-    async with server.rejoin:
+    async with aclosing(server.rejoin):
         answer = server.ask("r1", make=make)
         with pytest.raises(ZeroDivisionError):
             await answer.take()
@@ -274,7 +275,7 @@ async def test_answers_of_a_closed_owner() -> None:
 async def test_bounds(bounds: dict[str, int], held: int) -> None:
     """What would pass a bound is not held: it ends with its client."""
     server = Server(**bounds)
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         callers = ["ann", "ann", "bob"]
         answers = [server.ask(f"r{n}", who, size=10) for n, who in enumerate(callers)]
         await asyncio.sleep(0)
@@ -289,7 +290,7 @@ async def test_bounds(bounds: dict[str, int], held: int) -> None:
 async def test_an_answer_that_grows_too_large() -> None:
     """One that is read is sent on and cannot be joined any more; a held one is cancelled."""
     server = Server(answer_bytes=8)
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         read, held = server.ask("r1"), server.ask("r2", "bob")
         await asyncio.sleep(0)
         server.leaves(held)
@@ -312,7 +313,7 @@ async def test_an_answer_that_grows_too_large() -> None:
 async def test_joined_too_often() -> None:
     """An answer is sent from its beginning a few times, and no more."""
     server = Server(joins=2)
-    async with server.rejoin:
+    async with aclosing(server.rejoin):
         answer = server.ask("r1")
         for _ in range(2):
             server.leaves(answer)
@@ -324,7 +325,7 @@ async def test_joined_too_often() -> None:
 async def test_other_rights() -> None:
     """Who may use other models than when the answer was begun does not get it."""
     server = Server()
-    async with server.rejoin as rejoin:
+    async with aclosing(server.rejoin) as rejoin:
         answer = server.ask("r1")
         server.leaves(answer)
         assert rejoin.join(answer.key, frozenset({"m"})) is None
@@ -334,7 +335,7 @@ async def test_other_rights() -> None:
 async def test_two_that_left() -> None:
     """Of two answers to the same request each is given to one, the older first."""
     server = Server()
-    async with server.rejoin:
+    async with aclosing(server.rejoin):
         first, second = server.ask("r1"), server.ask("r2")
         server.leaves(second)
         server.leaves(first)
@@ -353,7 +354,7 @@ async def test_who_makes_it_waits_for_the_reader() -> None:
             steps.append(step)
         answer.end()
 
-    async with server.rejoin:
+    async with aclosing(server.rejoin):
         answer = server.ask("r1", make=make)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -369,7 +370,7 @@ async def test_who_makes_it_waits_for_the_reader() -> None:
         assert b"firstsecondthird" == await whole(answer)
 
 
-class Answers(RuleBasedStateMachine):
+class Clients(RuleBasedStateMachine):
     """Clients that ask, read, leave and come back, and answers that grow, end, fail and expire, in every order."""
 
     def __init__(self) -> None:
@@ -492,7 +493,7 @@ class Answers(RuleBasedStateMachine):
         """A window ends."""
         number = self._some(pick, State.HELD)
         if number is not None:
-            self._in_loop(lambda: self.server.rejoin._expire(self.answers[number]))
+            self._in_loop(lambda: self.server.rejoin._drop(self.answers[number]))
             self._settle()
 
     @precondition(lambda self: self.answers)
@@ -524,4 +525,4 @@ class Answers(RuleBasedStateMachine):
                 assert one.timer is not None
 
 
-TestAnswers = Answers.TestCase
+TestClients = Clients.TestCase
