@@ -7,7 +7,8 @@ Money is counted in millionths of the currency, as integers, like in the ledger:
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import Protocol
 
 from msgspec import Struct, structs
 
@@ -18,18 +19,17 @@ from unilect.core.requests import Request
 from unilect.limits.counters import Claim, State
 from unilect.runtime.context import Rates
 
-MILLION = (
-    10**6
-)  # also the tokens that a price is for, so that a token costs its price in millionths
+#: Also the tokens that a price is for, so that a token costs its price in millionths.
+MILLION = 10**6
 #: Without a limit of tokens in a request a minute is claimed a tenth of, at most so many tokens; what the answer has is counted in the end.
 _USUAL_TOKENS = 512
 #: An answer that has to be shorter, as little is left, has so many tokens at least: where more may become free, and where not.
 _WORTH_TOKENS, _LEAST_TOKENS = 256, 16
-_MOST_COST = (
-    10**15
-)  # of a request, as the ledger has it; some thousands of them fit into 64 bits, as Redis counts
+#: Of a request, as the ledger has it; some thousands of them fit into 64 bits, as Redis counts.
+_MOST_COST = 10**15
 #: A prompt of which only a bound is known is counted exactly where a budget has less than so many times what the request may use.
 LOOSE = 32
+_DAY_S = 86_400.0
 
 
 class Limit:
@@ -45,12 +45,9 @@ class Limit:
         leaks: It is a rate.
         counts_requests: It is of requests, whatever they use.
         is_budget: It is of tokens or money, of a day or a month.
-        period: The counter of the day or the month that was asked for last; see `counter`.
-        same: What every request claims; None where that is not always the same.
-        each: What every request has used in the end; None where that is not always the same.
     """
 
-    __slots__ = ("counts_requests", "each", "is_budget", "leaks", "most", "name", "of", "period", "same", "subject", "unit")  # fmt: skip
+    __slots__ = ("counts_requests", "is_budget", "leaks", "most", "name", "of", "subject", "unit")
 
     def __init__(self, name: str, of: str, subject: str, most: int) -> None:
         self.name, self.of, self.subject, self.most = name, of, subject, most
@@ -58,28 +55,6 @@ class Limit:
         self.leaks = name.endswith("_minute")
         self.counts_requests = self.unit in ("requests", "parallel")
         self.is_budget = self.unit in ("tokens", "money") and not self.leaks
-        self.period: Counter | None = None
-        self.same: Claim | None = None
-        self.each = {"requests": 1, "parallel": 0}.get(self.unit)
-        if self.counts_requests and not name.endswith(("_day", "_month")):
-            self.same = Claim(name=f"{subject}/{name}", leaks=self.leaks, most=most, need=1, room=1)
-
-
-class Counter(NamedTuple):
-    """
-    The counter of a limit at a time.
-
-    Attributes:
-        name: Its name.
-        since: When its day or month begins, in seconds since 1970; of a limit of neither, never.
-        until: When it ends.
-        ends_at: The same; None of a limit of neither.
-    """
-
-    name: str
-    since: float = -math.inf
-    until: float = math.inf
-    ends_at: float | None = None
 
 
 class Size(Struct, frozen=True, kw_only=True, gc=False):
@@ -154,28 +129,29 @@ def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[
 
 def period(name: str, now: float) -> tuple[str, float, float] | None:
     """The day or the month (UTC) that a limit is of, as text, its end and its begin in seconds since 1970; None where it is of neither."""
-    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    if name.endswith("_day"):
-        return f"{day:%Y-%m-%d}", (day + timedelta(days=1)).timestamp(), day.timestamp()
-    if name.endswith("_month"):
-        first = day.replace(day=1)
-        end = (first + timedelta(days=32)).replace(day=1)
-        return f"{first:%Y-%m}", end.timestamp(), first.timestamp()
-    return None
+    unit = name.rpartition("_")[2]
+    return period_of(unit, now) if unit in ("day", "month") else None
+
+
+def period_of(unit: str, now: float) -> tuple[str, float, float]:
+    """As `period`, of a `day` or a `month`."""
+    return _period(unit, int(now // _DAY_S))
+
+
+@lru_cache(64)
+def _period(unit: str, day: int) -> tuple[str, float, float]:
+    begin = datetime.fromtimestamp(day * _DAY_S, UTC)
+    if unit == "day":
+        return f"{begin:%Y-%m-%d}", (day + 1) * _DAY_S, day * _DAY_S
+    begin = begin.replace(day=1)
+    end = (begin + timedelta(days=32)).replace(day=1)
+    return f"{begin:%Y-%m}", end.timestamp(), begin.timestamp()
 
 
 def counter(limit: Limit, now: float) -> tuple[str, float | None]:
-    """The name of a limit's counter, and when it ends."""
-    known = limit.period
-    if known is not None:
-        name, since, until, ends_at = known
-        if since <= now < until:
-            return name, ends_at
-    found = period(limit.name, now)
-    name = f"{limit.subject}/{limit.name}"
-    known = Counter(name) if found is None else Counter(f"{name}/{found[0]}", found[2], found[1], found[1])  # fmt: skip
-    limit.period = known
-    return known.name, known.ends_at
+    """Name the counter of a limit, and tell when it ends; None for never."""
+    name, found = f"{limit.subject}/{limit.name}", period(limit.name, now)
+    return (name, None) if found is None else (f"{name}/{found[0]}", found[1])
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -189,11 +165,11 @@ class Asked(Struct, frozen=True, kw_only=True):
         loose: Its prompt may be counted exactly yet.
     """
 
-    size: Size | None
-    price: Rates | None
-    allowed: int | None
-    loose: bool
     now: float
+    size: Size | None = None
+    price: Rates | None = None
+    allowed: int | None = None
+    loose: bool = False
 
     def needs(self, limit: Limit) -> int:
         """Return the amount that is held of a limit for the request: requests, tokens, or millionths of the currency."""
@@ -221,9 +197,6 @@ class Asked(Struct, frozen=True, kw_only=True):
         """Make its claim on each limit."""
         found: list[Claim] = []
         for limit in limits:
-            if limit.same is not None:
-                found.append(limit.same)
-                continue
             need, (name, ends_at) = self.needs(limit), counter(limit, self.now)
             room = need * LOOSE if self.loose and limit.is_budget else need
             claim = Claim(name=name, leaks=limit.leaks, most=limit.most, need=need, room=room, ends_at=ends_at)  # fmt: skip
@@ -239,16 +212,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     def never_fits(self, limit: Limit) -> bool:
         """Return True if the request may use more in a minute than the limit has."""
         return limit.leaks and self.needs(limit) > limit.most
-
-
-def never_fit(claims: Sequence[Claim], minutes: Sequence[int]) -> bool:
-    """Return True if a claim at one of the places `minutes` may use more in a minute than its limit has; as `Asked.never_fits`."""
-    found = False
-    for at in minutes:
-        claim = claims[at]
-        if claim.need > claim.most:
-            found = True
-    return found
 
 
 def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
@@ -293,8 +256,8 @@ def count_used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> li
     """Return the amount that a request has used of each limit."""
     found: list[int] = []
     for limit in limits:
-        if limit.each is not None:
-            found.append(limit.each)
+        if limit.counts_requests:
+            found.append(int(limit.unit == "requests"))
         elif limit.unit == "tokens":
             found.append(usage.prompt_tokens + usage.completion_tokens)
         else:

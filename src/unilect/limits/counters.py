@@ -91,11 +91,13 @@ class Counters(Protocol):
         cannot be done now, and never waits for long.
         """
 
-    async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
-        """Raise counters, by name, to at least the use that a ledger has, each with the time at which it ends, in seconds since 1970."""
+    async def raise_to(self, used: Mapping[str, tuple[int, float]], *, are_all: bool = True) -> None:  # fmt: skip
+        """
+        Raise counters, by name, to at least the use that a ledger has, each with the time at which it ends, in seconds since 1970.
 
-    async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
-        """The same of some of the budgets."""
+        Args:
+            are_all: These are all budgets that the ledger has.
+        """
 
     async def look(self, claims: Sequence[Claim]) -> list[State]:
         """The counters of claims as they are; nothing is held."""
@@ -111,10 +113,6 @@ def fits(claim: Claim, state: State) -> bool:
     return state.used + state.held + claim.room <= claim.most
 
 
-# A `State`'s own constructor is a function in Python, and several are made for each request.
-_made = tuple.__new__
-
-
 class Budget:
     """A counter that counts until it ends."""
 
@@ -125,21 +123,16 @@ class Budget:
         self.ends_at = ends_at
 
     def state(self, claim: Claim, now_us: int) -> State:
-        """The counter as it is, for a claim."""
-        return _made(State, (self.used, self.held, 0))
+        """Return the counter as it is, for a claim."""
+        return State(self.used, self.held)
 
-    def hold(self, claim: Claim, now_us: int) -> State:
-        """Hold a claim that fits; returns the counter as it is then."""
-        self.held += claim.need
-        return _made(State, (self.used, self.held, 0))
-
-    def settle(self, claim: Claim, units: int, now_us: int) -> None:
-        """Count what was used of a claim, and hold nothing for it any more."""
-        self.held -= claim.need
-        self.used += units
+    def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
+        """Hold so much more, or less, and count so much more as used."""
+        self.held += held
+        self.used += used
 
     def is_empty(self, now: float, now_us: int) -> bool:
-        """True if it may be forgotten."""
+        """Return True if it may be forgotten."""
         return not self.held and (not self.used or (self.ends_at is not None and self.ends_at + KEPT_S <= now))  # fmt: skip
 
 
@@ -167,30 +160,21 @@ class Minute:
             level = self.level(self.most, now_us)
             self.mark = min(level, most * _LONGEST_US) + most * now_us
             self.most = most
-        level = self.mark - most * now_us
-        return level if level > 0 else 0
+        return max(0, self.mark - most * now_us)
 
     def state(self, claim: Claim, now_us: int) -> State:
-        """The counter as it is, for a claim."""
+        """Return the counter as it is, for a claim."""
         level = self.level(claim.most, now_us)
         over = level - (claim.most - claim.room) * MINUTE_US
-        return _made(State, (-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0))
+        return State(-(-level // MINUTE_US), 0, max(0, -(-over // claim.most)))
 
-    def hold(self, claim: Claim, now_us: int) -> State:
-        """Hold a claim that fits; returns the counter as it is then."""
-        level = self.level(claim.most, now_us) + claim.need * MINUTE_US
-        self.mark = claim.most * now_us + level
-        return _made(State, (-(-level // MINUTE_US), 0, 0))
-
-    def settle(self, claim: Claim, units: int, now_us: int) -> None:
-        """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
-        most, more = claim.most, units - claim.need
-        if more:
-            level = self.level(most, now_us) + more * MINUTE_US
-            self.mark = most * now_us + min(level, most * _LONGEST_US)
+    def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
+        """Have more in it, or less, whether held or used; it never takes longer than two minutes to leak."""
+        level = self.level(claim.most, now_us) + (held + used) * MINUTE_US
+        self.mark = claim.most * now_us + min(level, claim.most * _LONGEST_US)
 
     def is_empty(self, now: float, now_us: int) -> bool:
-        """True if it may be forgotten."""
+        """Return True if it may be forgotten."""
         return not self.level(self.most, now_us)
 
 
@@ -230,31 +214,31 @@ class MemoryCounters:
         states = [one.state(claim, now_us) for one, claim in found]
         ok = all(map(fits, claims, states))
         if ok:
-            states = [one.hold(claim, now_us) for one, claim in found]
+            for one, claim in found:
+                one.add(claim, claim.need, 0, now_us)
+            states = [one.state(claim, now_us) for one, claim in found]
         return Taken(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self.now_us()
         for claim, units in zip(claims, used, strict=True):
-            self._find(claim).settle(claim, units, now_us)
+            self._find(claim).add(claim, -claim.need, units, now_us)
 
-    async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
+    async def raise_to(self, used: Mapping[str, tuple[int, float]], *, are_all: bool = True) -> None:  # fmt: skip
         """See `Counters`."""
         for name, (units, ends_at) in used.items():
             budget = self._all.setdefault(name, Budget(ends_at))
             if isinstance(budget, Budget):
                 budget.used = max(budget.used, units)
 
-    raise_some = raise_to
-
     async def look(self, claims: Sequence[Claim]) -> list[State]:
         """See `Counters`."""
-        now_us, states = self.now_us(), list[State]()
-        for claim in claims:
-            one = self._all.get(claim.name)
-            states.append(State(0) if one is None else one.state(claim, now_us))
-        return states
+        now_us = self.now_us()
+        return [
+            State(0) if (one := self._all.get(claim.name)) is None else one.state(claim, now_us)
+            for claim in claims
+        ]
 
     def move(self, old: str, new: str, ends_at: float) -> None:
         """Count what budgets whose names end with `old` have used with those that end with `new`, also where these are not there yet."""

@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Protocol
 
@@ -24,7 +23,7 @@ from unilect.core.errors import AnswerTooLong, LimitsUnavailable, UnilectError
 from unilect.core.events import Usage
 from unilect.core.requests import Call, Request
 from unilect.limits import claims
-from unilect.limits.claims import Asked, Limit, Measures, never_fit
+from unilect.limits.claims import Asked, Limit, Measures
 from unilect.limits.counters import (  # fmt: skip
     Claim,
     Counters,
@@ -63,17 +62,17 @@ class _Plan:
     Attributes:
         given: The key's own limits, that it was made of.
         limits: All of them.
-        places: Where those of tokens in a minute are among all.
+        minutes: Those of tokens in a minute.
         has_budget: One is a budget.
         needs_size: One is of tokens or money.
         shown: What headers tell of.
     """
 
-    __slots__ = ("given", "has_budget", "limits", "needs_size", "places", "shown")
+    __slots__ = ("given", "has_budget", "limits", "minutes", "needs_size", "shown")
 
     def __init__(self, given: Mapping[str, float], limits: Sequence[Limit]) -> None:
         self.given, self.limits = given, limits
-        self.places = [at for at, one in enumerate(limits) if one.leaks and one.unit == "tokens"]
+        self.minutes = [one for one in limits if one.leaks and one.unit == "tokens"]
         self.has_budget = any(one.is_budget for one in limits)
         self.needs_size = not all(one.counts_requests for one in limits)
         self.shown = select_limits(limits)
@@ -108,14 +107,14 @@ class LimitBook:
         self._measures, self._ledger, self.clock = measures, ledger, clock
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
-        self._counters = counters or self._open_counters(url)
+        self._counters = counters or self._make_counters(url)
         self._requests: Requests = {} if requests is None else requests
         self._recounts = Recounts(self.seed, self.has_budget, self._requests)
         self.recover: Callable[[], Awaitable[None]] | None = None
         self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
         self.configure(config)
 
-    def _open_counters(self, url: str | None) -> Counters:
+    def _make_counters(self, url: str | None) -> Counters:
         """Make the counters of a Redis server's URL, or of memory."""
         if url is None:
             return MemoryCounters()
@@ -125,14 +124,14 @@ class LimitBook:
 
     def configure(self, config: Config) -> None:
         """Have other limits and prices from now on, for requests that come; what was used stays. Where is counted cannot be changed."""
-        self._defaults = {name: most for name, most in _fields_of(config.limits).items() if name in _NAMES and most is not None}  # fmt: skip
+        self._defaults = {name: most for name, most in structs.asdict(config.limits).items() if name in _NAMES and most is not None}  # fmt: skip
         self._owners = {
-            name: claims.limits_of(_fields_of(one), "owner", f"owner:{name}")
+            name: claims.limits_of(structs.asdict(one), "owner", f"owner:{name}")
             for name, one in config.owners.items()
         }
         self._has_models = any(one.limits is not None for one in config.models.values())
         self._has_own = bool(self._defaults or self._owners or self._has_models)
-        every = [one.limits is not None and any(_fields_of(one.limits).values()) for one in config.models.values()]  # fmt: skip
+        every = [one.limits is not None and any(structs.astuple(one.limits)) for one in config.models.values()]  # fmt: skip
         self._limits_all = bool(self._defaults) or (bool(every) and all(every))
         self._plans = dict[tuple[str, str, str], _Plan]()
         # budgets that were not counted before have what the ledger says, also of what runs now
@@ -170,55 +169,45 @@ class LimitBook:
         if not (self._has_own or context.limits):
             return None
         plan: _Plan = context.plan or self._plan(context)
-        context.has_budget = has_budget = plan.has_budget
+        context.has_budget = plan.has_budget
         if not plan.limits:
             return None
         if type(request) is Call and not request.counts:
             return self._check(context, plan)
-        # first: the clock may tell that the ledger has to be read
-        now = self.clock() if context.at is None else context.at
-        if has_budget and (self._unread or context.caller in self._recounts):
-            return self._open_after_recount(context, request, plan, now)
-        return self._reserve(
-            context, request, plan, self._build_demand(context, request, plan, now)
-        )
+        return self._reserve(context, request, plan)
 
-    async def _open_after_recount(
-        self, context: Context, request: Request, plan: _Plan, now: float
-    ) -> "_Entry":
-        """As `open`, once what was used before is counted."""
+    async def _sync_usage(self, caller: str) -> None:
+        """Count what was used before; errors as `seed`."""
         if self._unread:
-            await self._seed_once()
-        await self._recounts.before(context.caller)
-        return await self._reserve(
-            context, request, plan, self._build_demand(context, request, plan, now)
-        )
+            async with self._seeding:
+                if self._unread:
+                    await self.seed()
+        await self._recounts.before(caller)
 
     async def _check(self, context: Context, plan: _Plan) -> None:
         """Refuse what would be refused whatever it asked for, and hold nothing; errors as `open`."""
-        asked = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock())
         found = await self.look(context)
         if not all(fits(claim, state) for _, claim, state in found):
-            refuse(asked, plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
+            refuse(Asked(now=self.clock()), plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
 
-    async def _reserve(
-        self, context: Context, request: Request, plan: _Plan, asked: Asked
-    ) -> "_Entry":
+    async def _reserve(self, context: Context, request: Request, plan: _Plan) -> "_Entry":
         """Hold what a request may use by a claim of each counter; errors as `open`."""
-        limits = plan.limits
+        # first: the clock may tell that the ledger has to be read
+        now = self.clock() if context.at is None else context.at
+        if plan.has_budget and (self._unread or context.caller in self._recounts):
+            await self._sync_usage(context.caller)
+        limits, asked = plan.limits, self._build_demand(context, request, plan, now)
         claimed = asked.claims(limits)
-        too_large = never_fit(claimed, plan.places)
-        if too_large and asked.loose:
+        if asked.loose and any(map(asked.never_fits, plan.minutes)):
             states = await self._counters.look(claimed)
             if any(claims.hopeless(asked, *one) for one in zip(limits, states, strict=True)):
                 asked = structs.replace(asked, loose=False)  # a count may load its model, in vain
                 refuse(asked, limits, asked.claims(limits), states)
             asked = await self._count_prompt(context.model, request, asked, plan)
             claimed = asked.claims(limits)
-            too_large = never_fit(claimed, plan.places)
         request_id = f"{self._id}-{next(self._numbers)}"
         for _ in range(_TRIES):
-            if too_large:
+            if any(map(asked.never_fits, plan.minutes)):
                 refuse_large(asked, limits)
             taken = await self._counters.take(request_id, claimed)
             if taken.ok:
@@ -231,7 +220,6 @@ class LimitBook:
             if less is None:
                 break
             asked, claimed = less, less.claims(limits)
-            too_large = never_fit(claimed, plan.places)
         self._tell(context, plan, claimed, taken)
         refuse(asked, limits, claimed, taken.states)
 
@@ -244,10 +232,8 @@ class LimitBook:
         """
         limits = self._limits(context)
         if any(limit.is_budget for limit in limits):
-            if self._unread:
-                await self._seed_once()
-            await self._recounts.before(context.caller)
-        claimed = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock()).claims(limits)  # fmt: skip
+            await self._sync_usage(context.caller)
+        claimed = Asked(now=self.clock()).claims(limits)
         states = await self._counters.look(claimed) if limits else []
         return list(zip(limits, claimed, states, strict=True))
 
@@ -277,10 +263,10 @@ class LimitBook:
         """
         self._unread = self._ledger is not None
         if isinstance(self._counters, MemoryCounters):
-            for of in ("_day", "_month"):
-                old, new = claims.period(of, before), claims.period(of, now)
-                if old is not None and new is not None and new[1] < old[1]:
-                    self._counters.move(f"{of}/{old[0]}", f"{of}/{new[0]}", new[1])
+            for of in ("day", "month"):
+                old, new = claims.period_of(of, before), claims.period_of(of, now)
+                if new[1] < old[1]:
+                    self._counters.move(f"_{of}/{old[0]}", f"_{of}/{new[0]}", new[1])
 
     async def aclose(self) -> None:
         """Release everything. Idempotent."""
@@ -296,7 +282,8 @@ class LimitBook:
         """
         totals: dict[str, tuple[int, float]] = {}
         now = self.clock()
-        for since, of in ((_day(now), "day"), (_month(now), "month")):
+        for of in ("day", "month"):
+            text, ends_at, since = claims.period_of(of, now)
             for one in await self._ledger_since(since, key or None):
                 subjects = [f"key:{one.key}"]
                 if key == EVERY:
@@ -306,15 +293,12 @@ class LimitBook:
                 for subject in subjects:
                     for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
                         if amount:
-                            limit = Limit(f"{unit}_per_{of}", "", subject, 0)
-                            name, ends_at = claims.counter(limit, now)
+                            name = f"{subject}/{unit}_per_{of}/{text}"
                             before = totals.get(name, (0, 0.0))[0]
-                            totals[name] = (before + amount, ends_at or now)
+                            totals[name] = (before + amount, ends_at)
+        await self._counters.raise_to(totals, are_all=key == EVERY)
         if key == EVERY:
-            await self._counters.raise_to(totals)
             self._unread = False
-        else:
-            await self._counters.raise_some(totals)
 
     async def _seed_after_death(self) -> None:
         """Raise the budgets to what a server has used that is dead, before what it has reserved is free; errors as `recover` and `seed`."""
@@ -350,16 +334,14 @@ class LimitBook:
     def of_model(self, name: str) -> list[Limit]:
         """The limits of a model, made anew."""
         table = self._measures.limits(name) if self._has_models else None
-        return (
-            [] if table is None else claims.limits_of(_fields_of(table), "model", f"model:{name}")
-        )
+        return [] if table is None else claims.limits_of(structs.asdict(table), "model", f"model:{name}")  # fmt: skip
 
     def _build_demand(self, context: Context, request: Request, plan: _Plan, now: float) -> Asked:
         """A request as its limits see it, with a bound of its size."""
         if not plan.needs_size:
-            return Asked(size=None, price=None, allowed=None, loose=False, now=now)
+            return Asked(now=now)
         size = self._measures.size(context.model, request)
-        return _bound(Asked(size=size, price=context.price, allowed=None, loose=not size.exact, now=now), plan)  # fmt: skip
+        return _bound(Asked(now=now, size=size, price=context.price, loose=not size.exact), plan)
 
     async def _count_prompt(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
         """The same with its prompt counted, where it can be."""
@@ -394,11 +376,6 @@ class LimitBook:
 
     def _tell(self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: Taken) -> None:
         context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
-
-    async def _seed_once(self) -> None:
-        async with self._seeding:
-            if self._unread:
-                await self.seed()
 
     async def _ledger_since(self, since: float, key: str | None) -> Sequence[KeyUsage]:
         if self._ledger is None:
@@ -441,10 +418,6 @@ class _Entry(Struct, eq=False):
         return self._counters.settle(self.request, self.claimed, amounts)
 
 
-def _fields_of(table: Table) -> dict[str, float | None]:
-    return structs.asdict(table)
-
-
 def _bound(asked: Asked, plan: _Plan) -> Asked:
     """
     A request whose answer has a bound, where it does not say how long: what its model has room for, where a budget has to be kept and the
@@ -455,16 +428,5 @@ def _bound(asked: Asked, plan: _Plan) -> Asked:
         return asked
     if plan.has_budget and size.choices and not size.knows_room:
         asked = structs.replace(asked, allowed=size.room)
-    if not plan.places:
-        return asked
-    minutes = [plan.limits[at] for at in plan.places]
-    allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes))
+    allowed = claims.allowance(asked, plan.minutes, [State(0)] * len(plan.minutes))
     return asked if allowed is None else structs.replace(asked, allowed=allowed)
-
-
-def _day(now: float) -> float:
-    return datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()  # fmt: skip
-
-
-def _month(now: float) -> float:
-    return datetime.fromtimestamp(_day(now), UTC).replace(day=1).timestamp()

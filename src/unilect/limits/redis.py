@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -101,11 +102,10 @@ class RedisCounters:
             retry=Retry(NoBackoff(), 0),
         )
         self._redis: Any = Redis.from_pool(pool)
-        self._take = self._script(scripts.TAKE)
-        self._look = self._script(scripts.LOOK)
-        self._settle = self._script(scripts.SETTLE)
-        self._lapse = self._script(scripts.LAPSE)
-        self._raise = self._script(scripts.SEED)
+        script: Callable[[str], AsyncScript] = self._redis.register_script
+        self._take, self._look = script(scripts.TAKE), script(scripts.LOOK)
+        self._settle, self._lapse = script(scripts.SETTLE), script(scripts.LAPSE)
+        self._raise = script(scripts.SEED)
         self._tasks = Tasks()
         self._settling: set[asyncio.Task[None]] = set()
         self._unsettled = deque[_Settlement]()  # those that were let through are the last ones
@@ -144,12 +144,7 @@ class RedisCounters:
         done = self._start(_Settlement(request, claims, used))
         await asyncio.wait([done], timeout=ANSWER_TIMEOUT_S)
 
-    async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
-        """See `Counters`."""
-        await self.raise_some(used)
-        await self._ask(self._redis.set(_SEEDED, 1))
-
-    async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
+    async def raise_to(self, used: Mapping[str, tuple[int, float]], *, are_all: bool = True) -> None:  # fmt: skip
         """See `Counters`; what the ledger may have already, and was not settled yet, is settled first."""
         if self._settling:
             await asyncio.wait(set(self._settling))
@@ -160,15 +155,13 @@ class RedisCounters:
             numbers = [str(n) for units, end in map(used.__getitem__, some) for n in (units, int(end * 1000))]  # fmt: skip
             keys = [_PREFIX + name for name in some]
             await self._ask(self._raise(keys=keys, args=numbers))
+        if are_all:
+            await self._ask(self._redis.set(_SEEDED, 1))
 
     async def look(self, claims: Sequence[Claim]) -> list[State]:
         """See `Counters`."""
-        given = [
-            number for claim in claims for number in (int(claim.leaks), claim.most, claim.room)
-        ]
-        keys = [_PREFIX + claim.name for claim in claims]
-        rest = list(map(int, await self._ask(self._look(keys=keys, args=given))))
-        return [State(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
+        given = _numbers(claims, [claim.room for claim in claims])
+        return _states(await self._ask(self._look(keys=_keys(claims), args=given)))
 
     async def aclose(self) -> None:
         """See `Counters`: all that could not be settled yet is tried once more."""
@@ -185,10 +178,6 @@ class RedisCounters:
             await self._ask(self._lapse(keys=keys, args=[self.id]))
         await close_each(self._tasks.aclose, self._redis.aclose)
 
-    def _script(self, text: str) -> "AsyncScript":
-        script: AsyncScript = self._redis.register_script(text)
-        return script
-
     async def _send_claims(self, request: str, claims: Sequence[Claim]) -> Taken | None:
         """
         Send claims to the Redis server; return None where it has not been seeded.
@@ -196,12 +185,11 @@ class RedisCounters:
         Raises:
             LimitsUnavailable: It does not answer, or too late; whatever it has taken is released.
         """
-        keys = [self._held, _mark(request), _SEEDED, _alive(self.id), _SERVERS]
+        keys = [self._held, _mark(request), _SEEDED, _alive(self.id), _SERVERS, *_keys(claims)]
         needs_seed = any(claim.ends_at is not None for claim in claims)
-        given: list[Any] = [request, self.id, int(DEAD_S * 1000), int(needs_seed), _budgets(claims)]  # fmt: skip
-        for claim in claims:
-            keys.append(_PREFIX + claim.name)
-            given += _numbers(claim, claim.room)
+        held = {_PREFIX + one.name: str(one.need) for one in claims if not one.leaks and one.need}
+        given: list[Any] = [request, self.id, int(DEAD_S * 1000), int(needs_seed), msgspec.json.encode(held)]  # fmt: skip
+        given += _numbers(claims, [claim.room for claim in claims])
         try:
             answer = await self._ask(self._let_take(keys, given))
         except BaseException:  # nobody knows whether it was taken
@@ -211,17 +199,12 @@ class RedisCounters:
             return None
         if answer[0] == -2:
             raise _unavailable(f"the Redis server at {self._where} answered too late")
-        rest = list(map(int, answer[1:]))
-        states = [State(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
-        return Taken(answer[0] == 1, states)
+        return Taken(answer[0] == 1, _states(answer[1:]))
 
-    async def _let_take(self, keys: list[str], given: list[Any]) -> list[Any]:
+    async def _let_take(self, keys: list[str], given: list[Any]) -> Any:
         from redis.exceptions import NoScriptError
 
-        def once() -> Awaitable[list[Any]]:
-            answer: Awaitable[list[Any]] = self._redis.evalsha(self._take.sha, len(keys), *keys, *given)  # fmt: skip
-            return answer
-
+        once = partial(self._redis.evalsha, self._take.sha, len(keys), *keys, *given)
         try:
             return await once()
         except NoScriptError:  # it is new, or was started again
@@ -249,11 +232,8 @@ class RedisCounters:
         (self._unsettled.append if one.begun else self._unsettled.appendleft)(one)
 
     async def _send(self, one: _Settlement) -> None:
-        keys = [self._held, _mark(one.request)]
-        given: list[Any] = [one.request]
-        for claim, units in zip(one.claims, one.used, strict=True):
-            keys.append(_PREFIX + claim.name)
-            given += _numbers(claim, units)
+        keys = [self._held, _mark(one.request), *_keys(one.claims)]
+        given: list[str | int] = [one.request, *_numbers(one.claims, one.used)]
         counted = await self._ask(self._settle(keys=keys, args=given))
         if not counted and one.begun and any(claim.ends_at is not None for claim in one.claims):
             self._missed_at = time.monotonic()
@@ -381,16 +361,21 @@ def _mark(request: str) -> str:
     return f"{_PREFIX}settled:{request}"
 
 
-def _numbers(claim: Claim, units: int) -> list[int]:
-    """The arguments of a counter, see `scripts.ARGUMENTS`."""
-    return [int(claim.leaks), claim.most, claim.need, units, _ends_ms(claim)]
+def _keys(claims: Sequence[Claim]) -> list[str]:
+    """Name the counters of claims."""
+    return [_PREFIX + claim.name for claim in claims]
 
 
-def _ends_ms(claim: Claim) -> int:
-    return 0 if claim.ends_at is None else int(claim.ends_at * 1000)
+def _numbers(claims: Sequence[Claim], units: Sequence[int]) -> list[int]:
+    """Make the arguments of counters, as the scripts take them."""
+    found: list[int] = []
+    for claim, number in zip(claims, units, strict=True):
+        ends_ms = 0 if claim.ends_at is None else int(claim.ends_at * 1000)
+        found += (int(claim.leaks), claim.most, claim.need, number, ends_ms)
+    return found
 
 
-def _budgets(claims: Sequence[Claim]) -> bytes:
-    """Encode the held amount of each budget as JSON, by its name in Redis."""
-    held = {_PREFIX + one.name: str(one.need) for one in claims if not one.leaks and one.need}
-    return msgspec.json.encode(held)
+def _states(answer: Sequence[Any]) -> list[State]:
+    """Read the counters in a script's answer."""
+    numbers = map(int, answer)
+    return [State(*one) for one in zip(numbers, numbers, numbers, strict=True)]

@@ -30,41 +30,46 @@ local function keep(key, ends)
 end
 """
 
+#: Of each counter there are five arguments: whether it is a minute, its limit, what to hold, a number (what must be free, or what was used), and
+#: when it ends (Unix ms, 0 for never). What is returned of it is what was used, what is held, and how long to wait (in microseconds).
+_LOOK = (
+    _CLOCK
+    + """
+local function look(first, before)
+  local ok, states = 1, {}
+  for i = first, #KEYS do
+    local a = before + (i - first) * 5
+    local most, room = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 4])
+    local used, held, wait
+    if ARGV[a + 1] == '1' then
+      local l = level(KEYS[i], most)
+      used, held = math.ceil(l / 60000000), 0
+      wait = math.max(0, math.ceil((l + room * 60000000 - most * 60000000) / most))
+      if wait > 0 then ok = 0 end
+    else
+      local found = redis.call('HMGET', KEYS[i], 'u', 'h')
+      used, held, wait = tonumber(found[1] or 0), tonumber(found[2] or 0), 0
+      if used + held + room > most then ok = 0 end
+    end
+    for _, number in ipairs({used, held, wait}) do states[#states + 1] = string.format('%.0f', number) end
+  end
+  return ok, states
+end
+"""
+)
+
 #: KEYS: what this server holds, the mark of a request that has ended, the mark of a seeded Redis, who is alive, all servers, and the counters.
 #: ARGV: the request, this server, its lifetime in ms, whether the counters must be seeded, what is held (JSON), and those of the counters.
-#: Returns 1 (held), 0 (no room), -1 (not seeded) or -2 (given up), and of each counter what was used, what is held, and how long to wait.
+#: Returns 1 (held), 0 (no room), -1 (not seeded) or -2 (given up), and the counters.
 TAKE = (
-    _CLOCK
+    _LOOK
     + """
 if redis.call('EXISTS', KEYS[2]) == 1 then return {-2} end
 if ARGV[4] == '1' and redis.call('EXISTS', KEYS[3]) == 0 then return {-1} end
 local again = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
-local function look()
-  local ok, told = 1, {}
-  for i = 6, #KEYS do
-    local a = 5 + (i - 6) * 5
-    local most, room = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 4])
-    if ARGV[a + 1] == '1' then
-      local l = level(KEYS[i], most)
-      local wait = math.max(0, math.ceil((l + room * 60000000 - most * 60000000) / most))
-      if wait > 0 then ok = 0 end
-      told[#told + 1] = string.format('%.0f', math.ceil(l / 60000000))
-      told[#told + 1] = '0'
-      told[#told + 1] = string.format('%.0f', wait)
-    else
-      local found = redis.call('HMGET', KEYS[i], 'u', 'h')
-      local used, held = tonumber(found[1] or 0), tonumber(found[2] or 0)
-      if used + held + room > most then ok = 0 end
-      told[#told + 1] = string.format('%.0f', used)
-      told[#told + 1] = string.format('%.0f', held)
-      told[#told + 1] = '0'
-    end
-  end
-  return ok, told
-end
-local ok, told = look()
-if again then return {1, unpack(told)} end
-if ok == 0 then return {0, unpack(told)} end
+local ok, states = look(6, 5)
+if again then return {1, unpack(states)} end
+if ok == 0 then return {0, unpack(states)} end
 for i = 6, #KEYS do
   local a = 5 + (i - 6) * 5
   local most, need = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
@@ -78,32 +83,17 @@ end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[5])
 redis.call('SET', KEYS[4], '1', 'PX', ARGV[3])
 redis.call('SADD', KEYS[5], ARGV[2])
-ok, told = look()
-return {1, unpack(told)}
+ok, states = look(6, 5)
+return {1, unpack(states)}
 """
 )
 
-#: KEYS: counters. ARGV: of each counter whether it is a minute, its limit, and what must be free. Returns of each as `TAKE` does.
+#: KEYS, ARGV: the counters. Returns them.
 LOOK = (
-    _CLOCK
+    _LOOK
     + """
-local told = {}
-for i = 1, #KEYS do
-  local a = (i - 1) * 3
-  local most, room = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
-  if ARGV[a + 1] == '1' then
-    local l = level(KEYS[i], most)
-    told[#told + 1] = string.format('%.0f', math.ceil(l / 60000000))
-    told[#told + 1] = '0'
-    told[#told + 1] = string.format('%.0f', math.max(0, math.ceil((l + room * 60000000 - most * 60000000) / most)))
-  else
-    local found = redis.call('HMGET', KEYS[i], 'u', 'h')
-    told[#told + 1] = found[1] or '0'
-    told[#told + 1] = found[2] or '0'
-    told[#told + 1] = '0'
-  end
-end
-return told
+local ok, states = look(1, 0)
+return states
 """
 )
 
