@@ -15,7 +15,6 @@ from unilect.core.errors import (
     LedgerUnavailable,
     StoreUnavailable,
 )
-from unilect.runtime.context import Context
 from unilect.store.journal import LOST, Journal, RequestInfo
 from unilect.store.records import CORRECTED
 
@@ -139,22 +138,6 @@ async def test_what_is_written_is_let_go(tmp_path: Path, url: str) -> None:
         await writer.settle()
         assert [] == writer._writing
     assert [] == made_errors
-
-
-async def test_limits_are_asked_once(tmp_path: Path) -> None:
-    """Whether a request has a budget is found out once."""
-    async with books(tmp_path, None) as made:
-        asked: list[str] = []
-
-        def has_budget(context: Context) -> bool:
-            asked.append(context.request_id)
-            return True
-
-        made.book.has_budget = has_budget
-        await made.answer("a")
-        await made.answer("b")
-        assert ["a", "b"] == asked
-        assert ["a", "b"] == list(made.rows())
 
 
 async def test_a_client_that_has_left(tmp_path: Path, url: str) -> None:

@@ -97,33 +97,6 @@ def test_one_with_requests_stays(tmp_path: Path) -> None:
     assert ("req_1.a1", 1, 2, None) == (row.id, row.prompt, row.completion, row.first_token_ms)
 
 
-@pytest.mark.parametrize(("grown", "torn", "told"), [(9, 0, 9), (300, 0, 300), (9, 1, 5), (3, 0, 5), (2**40, 0, 5)])  # fmt: skip
-def test_what_an_answer_grew_by(tmp_path: Path, grown: int, torn: int, told: int) -> None:
-    """The tokens since the last counts are there, unless they are torn or no number that fits; then the counts are."""
-    journal = Journal(tmp_path / "a.db", "me")
-    slot = journal.take(ABOUT)
-    slot.set_counts(7, 1, 5, 1.0, 2.0)
-    slot.set_completion(grown)
-    journal.close()
-    if torn:
-        with journal.path.open("r+b") as file:
-            file.seek(2 * 2048 - torn)  # the end of the first slot, which is behind the file's head
-            file.write(b"x")
-    (row,) = left(tmp_path / "a.db")
-    assert (7, 1, told) == (row.prompt, row.cached, row.completion)
-
-
-def test_counts_after_growth(tmp_path: Path) -> None:
-    """Counts that come after single tokens stand alone, also where they are lower."""
-    journal = Journal(tmp_path / "a.db", "me")
-    slot = journal.take(ABOUT)
-    slot.set_completion(9)
-    slot.set_counts(7, 1, 8, 1.0, 2.0)
-    journal.close()
-    (row,) = left(tmp_path / "a.db")
-    assert 8 == row.completion
-
-
 def test_slots_are_counted(tmp_path: Path) -> None:
     """A journal knows how many slots are not free, also when it has grown."""
     journal = Journal(tmp_path / "unilect.db", "one")

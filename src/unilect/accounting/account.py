@@ -6,15 +6,13 @@ stands for the request in each: it is opened before a backend is leased, sees ev
 frame is sent, so that a client that has a whole answer finds it in the ledger.
 """
 
-import asyncio
-from collections.abc import Awaitable, Coroutine
-from types import CoroutineType, TracebackType
-from typing import Any, Protocol, Self, TypeAlias, cast
+from types import TracebackType
+from typing import Protocol, Self
 
 from msgspec import Struct
 
 from unilect.accounting.metrics import Meter, Metrics
-from unilect.core.errors import InternalError, UnilectError
+from unilect.core.errors import UnilectError
 from unilect.core.events import Event, Usage
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
@@ -31,25 +29,13 @@ class Entry(Protocol):
             UnilectError: It must end here.
         """
 
-    def close(self, usage: Usage, status: int) -> Awaitable[None] | None:
+    async def close(self, usage: Usage, status: int) -> None:
         """
-        The request has ended, with an HTTP status (499: its client has left). It is called once, before the last frame is sent.
-
-        Returns:
-            What the answer has to wait for, which may raise the same; None where all is done.
+        End the record of a request, with its HTTP status (499: its client has left). It is called once, before the last frame is sent.
 
         Raises:
             UnilectError: What has to be kept cannot be, and the answer must not be called whole.
         """
-
-
-#: What a book opens for a request: an entry, or none where it keeps nothing of it; at once, or where it has to wait for something, later.
-Opened: TypeAlias = Entry | Coroutine[Any, Any, Entry | None] | None
-
-
-async def wait_for_entry(found: Opened) -> Entry | None:
-    """The entry that a book has opened, once it has; errors as `Book.open`."""
-    return cast("Entry | None", await found if isinstance(found, CoroutineType) else found)
 
 
 class Book(Protocol):
@@ -58,12 +44,15 @@ class Book(Protocol):
     def applies(self, context: Context) -> bool:
         """Return True if the book may keep something of a request. It must cost next to nothing."""
 
-    def open(self, context: Context, request: Request) -> Opened:
+    async def open(self, context: Context, request: Request) -> Entry | None:
         """
-        A request comes; `context` tells of whom, and for which model.
+        Begin the record of a request; `context` tells of whom it is, and for which model.
+
+        Returns:
+            None where nothing is kept of it.
 
         Raises:
-            UnilectError: It must not be answered; what is awaited may raise the same.
+            UnilectError: It must not be answered.
         """
 
 
@@ -106,14 +95,10 @@ class Account(Struct, eq=False):
             UnilectError: A book does not let the request through.
         """
         try:
-            context, request, entries = self._context, self._request, self._entries
             for book in self._books:
-                entry = book.open(context, request)
-                if isinstance(entry, CoroutineType):  # of `Coroutine` it takes longer to ask
-                    entry = await entry
-                    context.plan = context.at = None  # what was looked up may have changed since
+                entry = await book.open(self._context, self._request)
                 if entry is not None:
-                    entries.append(entry)  # type: ignore[arg-type]  # to `cast` is a call
+                    self._entries.append(entry)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
@@ -126,37 +111,22 @@ class Account(Struct, eq=False):
         Raises:
             UnilectError: What must be kept cannot be; only where the answer was whole.
         """
-        meter, entries = self._meter, self._entries
-        status = InternalError.status  # of a flaw of ours
+        failure: BaseException | None = None
         try:
-            told = 200 if error is None else meter.status(error)
-            # as `_close`, which is a frame more for whatever wakes an answer that waits for its row
-            try:
-                usage = meter.usage
-                while entries:
-                    if (closing := entries.pop().close(usage, told)) is not None:
-                        await closing
-            except BaseException as failure:
-                await self._close(error or failure)
+            await self._close(error)
+        except BaseException as raised:
+            failure = raised
+            if error is None or not isinstance(raised, UnilectError):
                 raise
-            status = told
-        except UnilectError as failure:
-            status = meter.status(error or failure)
-            if error is None:
-                raise
-        except asyncio.CancelledError as left:
-            status = meter.status(error or left)
-            raise
         finally:
-            meter.finish(status)
+            self._meter.finish(self._meter.status(error or failure))
 
     async def _close(self, error: BaseException | None) -> None:
         """Close all entries, also those after one that fails."""
         entries, usage, status = self._entries, self._meter.usage, self._meter.status(error)
         try:
             while entries:
-                if (closing := entries.pop().close(usage, status)) is not None:
-                    await closing
+                await entries.pop().close(usage, status)
         except BaseException as failure:
             await self._close(error or failure)
             raise

@@ -12,13 +12,12 @@ import asyncio
 import itertools
 import logging
 import secrets
-import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -44,7 +43,6 @@ LOOK_S = 60.0  # between two looks for journals of dead servers
 _AGAIN_S = 1.0  # between two attempts to make a journal
 _FLUSH_S = 5.0
 _FREE = (0.0, 0.0, 0.0)
-_APART = 16  # tokens between two times that the journal is told more than how many there are
 Rule: TypeAlias = Literal["required", "best_effort", "off"]
 
 
@@ -128,9 +126,7 @@ class LedgerBook:
         """Return True if a request is recorded."""
         return self._rule_for(context) != "off"
 
-    def open(
-        self, context: Context, request: Request
-    ) -> "Recorded | Coroutine[Any, Any, Recorded | None] | None":
+    async def open(self, context: Context, request: Request) -> "Recorded | None":
         """
         Record a request; see `Book`.
 
@@ -143,22 +139,13 @@ class LedgerBook:
         if type(request) is Call:
             return None
         rule = self._rule_for(context)
-        if rule == "off" or self.state is State.CLOSED:
+        if rule == "off":
             return None
-        required = rule == "required"
         if self.state is State.UNUSED:
-            return self._first(context, request, required)
-        return self._record(context, request, required)
-
-    async def _first(self, context: Context, request: Request, required: bool) -> "Recorded | None":
-        """As `_record`, once the ledger is open."""
-        await self._open()
+            await self._open()
         if self.state is State.CLOSED:
             return None
-        return self._record(context, request, required)
-
-    def _record(self, context: Context, request: Request, required: bool) -> "Recorded":
-        """Make the record of a request; errors as `open`."""
+        required = rule == "required"
         if required:
             self._is_required = True
             self.writer.check()
@@ -208,11 +195,8 @@ class LedgerBook:
     def _rule_for(self, context: Context | None) -> Rule:
         if self._rule is not None:
             return self._rule
-        if context is not None:
-            if context.has_budget is None:  # the limits will say so, and are not asked twice
-                context.has_budget = self.has_budget(context)
-            if context.has_budget:
-                return "required"
+        if context is not None and self.has_budget(context):
+            return "required"
         try:
             if self._known is None or not self._known.has_keys:
                 return "off"
@@ -312,21 +296,26 @@ class Recorded(Struct, eq=False):
     _streams: bool
     _meter: Measured | None
     _source: str = ""
-    _next: int = -1  # tokens of the answer up to which their number is enough
-    _prompt: int = -1
 
     def note_usage(self, usage: Usage) -> None:
         """Note in the journal what was used so far."""
-        if (
-            usage.completion_tokens > self._next
-            or usage.prompt_tokens != self._prompt
-            or self._context.source is not self._source
-        ):
-            self._note(usage)
-        elif self._streams and self._slot is not None and self._book.state is not State.CLOSED:
-            self._slot.set_completion(usage.completion_tokens)
+        slot, source = self._slot, self._context.source
+        if slot is None or self._book.state is State.CLOSED:
+            return
+        if source is not self._source:
+            self._source = source
+            slot.set_backend(_redact(source))
+        if self._streams:  # else nothing is delivered before the end, and so nothing is charged where the server dies
+            first_s = None if self._meter is None else self._meter.first_token_s
+            slot.set_counts(
+                usage.prompt_tokens,
+                usage.cached_tokens or 0,
+                usage.completion_tokens,
+                -1.0 if first_s is None else first_s * 1000,
+                (time.perf_counter() - self._context.started) * 1000,
+            )
 
-    def close(self, usage: Usage, status: int) -> Awaitable[None] | None:
+    async def close(self, usage: Usage, status: int) -> None:
         """
         Have the row written; it is waited for unless the client has left.
 
@@ -335,43 +324,21 @@ class Recorded(Struct, eq=False):
         """
         book, context = self._book, self._context
         if book.state is State.CLOSED:
-            return None  # what stands in the journal is for the next server
+            return  # what stands in the journal is for the next server
         done = _nothing if self._slot is None else self._slot.free
         begun = status >= CLIENT_LEFT and context.leased_at is not None
         if not (status == 200 or usage.prompt_tokens or usage.completion_tokens or begun):
             done()
-            return None
+            return
         writer, required = book.writer, self._required
         try:
             item = writer.put(self._row(usage, status), done, required)
         except LedgerUnavailable:
             if required:
                 raise
-            return None
-        return None if status == CLIENT_LEFT else writer.end_of(item)
-
-    def _note(self, usage: Usage) -> None:
-        """Write all of it to the journal."""
-        slot, source = self._slot, self._context.source
-        if slot is None or self._book.state is State.CLOSED:
-            self._next, self._prompt, self._source = sys.maxsize, usage.prompt_tokens, source
             return
-        if source is not self._source:
-            self._source = source
-            slot.set_backend(_redact(source))
-        self._prompt = usage.prompt_tokens
-        if not self._streams:
-            self._next = sys.maxsize
-            return  # nothing is delivered before the end, and so nothing is charged where the server dies
-        self._next = usage.completion_tokens + _APART - 1
-        first_s = None if self._meter is None else self._meter.first_token_s
-        slot.set_counts(
-            usage.prompt_tokens,
-            usage.cached_tokens or 0,
-            usage.completion_tokens,
-            -1.0 if first_s is None else first_s * 1000,
-            (time.perf_counter() - self._context.started) * 1000,
-        )
+        if status != CLIENT_LEFT and (end := writer.end_of(item)) is not None:
+            await end
 
     def _row(self, usage: Usage, status: int) -> LedgerRow:
         if status == CLIENT_LEFT and (ended := self._context.ended) is not None:

@@ -130,7 +130,7 @@ def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[
 def period(name: str, now: float) -> tuple[str, float, float] | None:
     """The day or the month (UTC) that a limit is of, as text, its end and its begin in seconds since 1970; None where it is of neither."""
     unit = name.rpartition("_")[2]
-    return period_of(unit, now) if unit in ("day", "month") else None
+    return _period(unit, int(now // _DAY_S)) if unit in ("day", "month") else None
 
 
 def period_of(unit: str, now: float) -> tuple[str, float, float]:

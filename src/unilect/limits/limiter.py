@@ -10,10 +10,10 @@ Limits and budgets of keys, owners and models: what a request may use is held fo
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct, structs
 
@@ -150,14 +150,9 @@ class LimitBook:
 
     def has_budget(self, context: Context) -> bool:
         """Return True if a request counts against a budget, and so must be in a ledger."""
-        if not self.applies(context):
-            return False
-        plan = context.plan = self._plan(context)
-        return plan.has_budget
+        return self.applies(context) and self._plan(context).has_budget
 
-    def open(
-        self, context: Context, request: Request
-    ) -> "Coroutine[Any, Any, _Entry | None] | None":
+    async def open(self, context: Context, request: Request) -> "_Entry | None":
         """
         Hold what a request may use; see `Book`.
 
@@ -166,15 +161,15 @@ class LimitBook:
             RateLimited: The request comes too early, or too many run.
             LimitsUnavailable: What is left cannot be read now.
         """
-        if not (self._has_own or context.limits):
+        if not self.applies(context):
             return None
-        plan: _Plan = context.plan or self._plan(context)
-        context.has_budget = plan.has_budget
+        plan = self._plan(context)
         if not plan.limits:
             return None
         if type(request) is Call and not request.counts:
-            return self._check(context, plan)
-        return self._reserve(context, request, plan)
+            await self._check(context, plan)
+            return None
+        return await self._reserve(context, request, plan)
 
     async def _sync_usage(self, caller: str) -> None:
         """Count what was used before; errors as `seed`."""
@@ -412,10 +407,10 @@ class _Entry(Struct, eq=False):
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
 
-    def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
+    async def close(self, usage: Usage, status: int) -> None:
         """See `Entry`."""
         amounts = claims.count_used(self.limits, usage, self.price)
-        return self._counters.settle(self.request, self.claimed, amounts)
+        await self._counters.settle(self.request, self.claimed, amounts)
 
 
 def _bound(asked: Asked, plan: _Plan) -> Asked:
@@ -428,5 +423,7 @@ def _bound(asked: Asked, plan: _Plan) -> Asked:
         return asked
     if plan.has_budget and size.choices and not size.knows_room:
         asked = structs.replace(asked, allowed=size.room)
+    if not plan.minutes:
+        return asked
     allowed = claims.allowance(asked, plan.minutes, [State(0)] * len(plan.minutes))
     return asked if allowed is None else structs.replace(asked, allowed=allowed)

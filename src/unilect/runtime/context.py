@@ -104,8 +104,6 @@ class Context(Struct, eq=False, kw_only=True):
         models: The names of the models that the caller may use; None for all.
         owner: The owner of the key; empty where it has none.
         limits: The limits of the caller's key, by name.
-        has_budget: One of the limits that held for it when it came is a budget; None where they were not looked at.
-        plan: The limits that hold for it, as `limits/limiter.py` keeps them; None where they were not looked at.
         at: The time when it came, in seconds since 1970, as its row of the ledger has it; None where it has none.
         endpoint: The endpoint that was called, as metrics name it.
         dialect: The API that was called.
@@ -138,8 +136,6 @@ class Context(Struct, eq=False, kw_only=True):
     models: frozenset[str] | None = None
     owner: str = ""
     limits: Mapping[str, float] = {}
-    has_budget: bool | None = None
-    plan: Any = None
     at: float | None = None
     endpoint: str = ""
     dialect: str = ""
@@ -184,7 +180,7 @@ class Context(Struct, eq=False, kw_only=True):
         """A request for a model begins."""
         self.model = self.answering = model
         self.meter = meter
-        self.plan = self.at = None
+        self.at = None
 
     def set_backend(self, model: str, source: str) -> None:
         """A backend is about to answer."""

@@ -4,7 +4,7 @@ The journal of a server: what the requests that are running have used so far, in
 1. The file is mapped into memory: to note a token costs no system call, and what was noted is in the system's page cache when the
    process is killed. A loss of power may lose it.
 2. Each running request has a slot. Its parts have checksums, and its counts two places, which are written in turn: a part that was torn
-   in the middle of a write is recognised, and the counts before it are there. The tokens that an answer has had since are eight bytes.
+   in the middle of a write is recognised, and the counts before it are there.
 3. Room in the file is reserved before it is mapped, since a write into a mapped hole kills the process where the disk is full.
 4. A server holds a lock on its journal. One that nobody holds is a dead server's, and is read by the next server that looks.
 
@@ -39,17 +39,13 @@ _SLOT = 2048  # bytes
 _IN_SEGMENT = 256  # slots that are reserved and mapped at once; the first of the file is its head
 _MOST_SEGMENTS = 128
 _SEGMENT = _SLOT * _IN_SEGMENT
-#: Places in a slot: who asks, the backend, the counts twice, and the tokens of the answer since these.
-_ABOUT, _BACKEND, _COUNTS, _GREW = 0, 1408, (1920, 1984), 2040
+#: Places in a slot: who asks, the backend, and the counts twice.
+_ABOUT, _BACKEND, _COUNTS = 0, 1408, (1920, 1984)
 _HEAD = struct.Struct("<II")  # length and checksum of a text
 _NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
 _SUM = struct.Struct("<I")
-_TOKENS = struct.Struct(
-    "<II"
-)  # their number, and it with all bits turned: eight bytes, which are written at once
-_BITS = 2**32 - 1
 _MOST_TOKENS = 2**63
-_NO_HEAD, _NO_SLOT, _NO_TOKENS = bytes(_HEAD.size), bytes(_SLOT), bytes(_TOKENS.size)
+_NO_HEAD, _NO_SLOT = bytes(_HEAD.size), bytes(_SLOT)
 
 
 #: What a million tokens cost: of the prompt, of the prompt from a cache, of the answer.
@@ -78,33 +74,24 @@ _MOST_BACKEND = 480
 class Slot:
     """Place of one running request in a journal; `free` gives it back."""
 
-    __slots__ = ("_at", "_free", "_grew", "_map", "_writes")
+    __slots__ = ("_at", "_free", "_map", "_writes")
 
     def __init__(self, map: mmap.mmap, number: int, free: "list[Slot]") -> None:
         self._map, self._free = map, free
         self._at = number % _IN_SEGMENT * _SLOT
         self._writes = 0
-        self._grew = False  # since the counts were written last
 
     def begin(self, about: RequestInfo) -> None:
         """Note who asks; what stood here is gone."""
-        at, id = self._at, about.id
-        self._writes, self._grew = 0, False
-        self._map[at : at + _SLOT] = _NO_SLOT
-        if len(id) > _MOST_ID or not id.isascii():
-            id = _cut(id, _MOST_ID)
-        # an `RequestInfo`, of which all but the first two parts is the same in many requests
-        first = msgspec.msgpack.encode((id, about.at))[1:]
-        rest = _pack(about.key, about.owner, about.model, about.dialect, about.endpoint, about.price)  # fmt: skip
-        data = _with_checksum(b"\x98" + first + rest)
-        at += _ABOUT
-        self._map[at : at + len(data)] = data
+        self._writes = 0
+        self._map[self._at : self._at + _SLOT] = _NO_SLOT
+        id, at, *texts, price = structs.astuple(about)
+        cut = [_cut(text, most) for text, most in zip(texts, _ROOM, strict=True)]
+        self._write(_ABOUT, _encode(msgspec.msgpack.encode((_cut(id, _MOST_ID), at, *cut, price))))
 
     def set_backend(self, backend: str) -> None:
         """Note who answers."""
-        data = _encode(backend)
-        at = self._at + _BACKEND
-        self._map[at : at + len(data)] = data
+        self._write(_BACKEND, _encode(_cut(backend, _MOST_BACKEND).encode()))
 
     def set_counts(
         self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
@@ -115,25 +102,16 @@ class Slot:
         if not (0 <= prompt < most and 0 <= cached < most and 0 <= completion < most):
             return  # no counts: the ones before them stay
         data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
-        at = self._at + _COUNTS[self._writes & 1]
-        self._map[at : at + _NUMBERS.size + _SUM.size] = data + _SUM.pack(crc32(data))
-        if self._grew:
-            self._grew = False
-            at = self._at + _GREW
-            self._map[at : at + 8] = _NO_TOKENS
-
-    def set_completion(self, completion: int) -> None:
-        """Note the tokens of the answer, where all else is as it was in `set_counts`: a single write."""
-        if 0 <= completion < _BITS:
-            self._grew = True
-            at = self._at + _GREW
-            self._map[at : at + 8] = _TOKENS.pack(completion, completion ^ _BITS)
+        self._write(_COUNTS[self._writes & 1], data + _SUM.pack(crc32(data)))
 
     def free(self) -> None:
         """Give the slot back: the request has its row in the ledger, or needs none."""
-        at = self._at
-        self._map[at : at + len(_NO_HEAD)] = _NO_HEAD
+        self._write(_ABOUT, _NO_HEAD)
         self._free.append(self)
+
+    def _write(self, place: int, data: bytes) -> None:
+        at = self._at + place
+        self._map[at : at + len(data)] = data
 
 
 class Journal:
@@ -310,7 +288,7 @@ def _rows(file: int) -> Iterator[tuple[LedgerRow, Price | None]]:
             backend=backend,
             prompt=int(prompt),
             cached=int(cached),
-            completion=max(int(completion), _completion(slot)),
+            completion=int(completion),
             first_token_ms=first_ms if first_ms >= 0 else None,
             duration_ms=taken_ms,
             status=_LOST_STATUS,
@@ -333,12 +311,6 @@ def _counts(slot: bytes, place: int) -> tuple[float, ...]:
     if crc32(data) != checksum or data == bytes(_NUMBERS.size):
         return 0, 0, 0, 0, -1.0, 0.0
     return _NUMBERS.unpack(data)
-
-
-def _completion(slot: bytes) -> int:
-    """Read the tokens that stand alone; 0 where there are none, or no such number."""
-    completion, turned = _TOKENS.unpack_from(slot, _GREW)
-    return int(completion) if completion ^ turned == _BITS else 0
 
 
 def _path(stem: Path, instance: str) -> Path:
@@ -366,25 +338,12 @@ def _is_at(file: int, path: Path) -> bool:
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 
-@lru_cache(256)
-def _pack(key: str, owner: str, model: str, dialect: str, endpoint: str, price: Price | None) -> bytes:  # fmt: skip
-    """Encode the part of a request that is the same in many, as MessagePack has it in a `RequestInfo`."""
-    texts = (key, owner, model, dialect, endpoint)
-    cut = [_cut(text, most) for text, most in zip(texts, _ROOM, strict=True)]
-    return b"".join(map(msgspec.msgpack.encode, [*cut, price]))
-
-
-@lru_cache(256)
-def _encode(backend: str) -> bytes:
-    """Encode the text of a backend as it stands in a slot."""
-    return _with_checksum(_cut(backend, _MOST_BACKEND).encode())
-
-
-def _with_checksum(data: bytes) -> bytes:
+def _encode(data: bytes) -> bytes:
     """Put before a text its length and its checksum."""
     return _HEAD.pack(len(data), crc32(data)) + data
 
 
+@lru_cache(1024)
 def _cut(text: str, most: int) -> str:
     """Cut a text to so many bytes."""
     return text.encode(errors="replace")[:most].decode(errors="ignore")

@@ -18,7 +18,7 @@ from functools import partial, wraps
 from aiohttp import HttpVersion11, web
 from msgspec import structs
 
-from unilect.accounting.account import Entry, wait_for_entry
+from unilect.accounting.account import Entry
 from unilect.accounting.ledger import LedgerBook
 from unilect.accounting.metrics import CLIENT_LEFT
 from unilect.answers.inflight import Answer, Answers
@@ -128,7 +128,7 @@ class Rejoining:
         context.set_model(begun.model, reader)
         try:
             if self._ledger is not None and self._ledger.applies(context):
-                reader.entry = await wait_for_entry(self._ledger.open(context, Request()))
+                reader.entry = await self._ledger.open(context, Request())
         except BaseException:
             self._answers.leave(answer)
             raise
@@ -216,8 +216,7 @@ class _Reader:
         entry, self.entry = self.entry, None
         if entry is not None:
             with suppress(LedgerUnavailable):
-                if (closing := entry.close(self.usage, status)) is not None:
-                    await closing
+                await entry.close(self.usage, status)
 
     def hold(self, prompt: int, completion: int) -> None:
         """Nothing is made for this request."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unilect.accounting.account import Book, wait_for_entry
+from unilect.accounting.account import Book
 from unilect.core.events import Usage
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
@@ -10,10 +10,9 @@ from unilect.runtime.context import Context
 
 async def entry_of(book: Book, context: Context, request: Request) -> Any:
     """What a book opens for a request."""
-    return await wait_for_entry(book.open(context, request))
+    return await book.open(context, request)
 
 
 async def closed(entry: Any, usage: Usage, status: int = 200) -> None:
     """Close an entry, and wait for what an answer would wait for."""
-    if (closing := entry.close(usage, status)) is not None:
-        await closing
+    await entry.close(usage, status)
