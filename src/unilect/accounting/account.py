@@ -6,13 +6,14 @@ stands for the request in each: it is opened before a backend is leased, sees ev
 frame is sent, so that a client that has a whole answer finds it in the ledger.
 """
 
+import asyncio
 from types import TracebackType
 from typing import Protocol, Self
 
 from msgspec import Struct
 
 from unilect.accounting.metrics import Meter, Metrics
-from unilect.core.errors import UnilectError
+from unilect.core.errors import InternalError, UnilectError
 from unilect.core.events import Event, Usage
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
@@ -111,15 +112,16 @@ class Account(Struct, eq=False):
         Raises:
             UnilectError: What must be kept cannot be; only where the answer was whole.
         """
-        failure: BaseException | None = None
+        meter, status = self._meter, InternalError.status  # of a flaw of ours
         try:
             await self._close(error)
-        except BaseException as raised:
-            failure = raised
-            if error is None or not isinstance(raised, UnilectError):
+            status = meter.status(error)
+        except (UnilectError, asyncio.CancelledError) as failure:
+            status = meter.status(error or failure)
+            if error is None or isinstance(failure, asyncio.CancelledError):
                 raise
         finally:
-            self._meter.finish(self._meter.status(error or failure))
+            meter.finish(status)
 
     async def _close(self, error: BaseException | None) -> None:
         """Close all entries, also those after one that fails."""
