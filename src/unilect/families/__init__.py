@@ -44,42 +44,10 @@ __all__ = ["FAMILIES", "PLAIN", "CallStyle", "Family", "MarkScanner", "Marks", "
 
 #: The first that a template shows, or that a name has, counts: families whose marks are a part of others' come later.
 FAMILIES = (
-    *(
-        DSML,
-        PLAIN,
-        DEEPSEEK,
-        KIMI3,
-        KIMI,
-        GEMMA4,
-        GPT_OSS,
-        MINIMAX,
-        MINIMAX3,
-        SEED,
-        COMMAND,
-        COMMAND_R,
-        APERTUS,
-    ),
-    *(
-        APRIEL,
-        MUSE,
-        SOLAR,
-        HUNYUAN3,
-        FUNCTIONARY,
-        HUNYUAN,
-        JAMBA,
-        LFM2,
-        OLMO3,
-        GIGACHAT,
-        GIGACHAT3,
-        CHATGLM3,
-        GLM45,
-        QWEN_CODER,
-        STEP3,
-        NEMOTRON,
-        MINICPM,
-    ),
-    *(HERMES, MISTRAL, GRANITE, PHI, FUNCTOOLS, LLAMA4, LLAMA3, GEMMA, GLM),
-)
+    DSML, PLAIN, DEEPSEEK, KIMI3, KIMI, GEMMA4, GPT_OSS, MINIMAX, MINIMAX3, SEED, COMMAND, COMMAND_R, APERTUS, APRIEL, MUSE, SOLAR,
+    HUNYUAN3, FUNCTIONARY, HUNYUAN, JAMBA, LFM2, OLMO3, GIGACHAT, GIGACHAT3, CHATGLM3, GLM45, QWEN_CODER, STEP3, NEMOTRON, MINICPM,
+    HERMES, MISTRAL, GRANITE, PHI, FUNCTOOLS, LLAMA4, LLAMA3, GEMMA, GLM,
+)  # fmt: skip
 _BY_NAME = {family.name: family for family in FAMILIES}
 
 

@@ -57,15 +57,23 @@ def python_call(name: str, given: Arguments, number: int) -> str:
     return python_text(name, given) or as_json("", "parameters", "")(name, given, number)
 
 
-def invoke_call(
-    name: str, given: Arguments, number: int, space: str = "", between: str = "\n"
-) -> str:
-    """A call as MiniMax writes it: an element with its name, and one for each argument, texts as they are."""
-    inside = "".join(
-        f'<{space}parameter name="{key}">{bare(value)}</{space}parameter>{between}'
-        for key, value in given.items()
-    )
-    return f'<{space}invoke name="{name}">{between}{inside}</{space}invoke>'
+def in_elements(before: str, argument: str, behind: str) -> Callable[[str, Arguments, int], str]:
+    """
+    A call with an element for each argument, texts as they are.
+
+    Args:
+        before: What it begins with; `{name}` is the tool's.
+        argument: An element, with `{key}`, `{value}`, and `{is_text}` for true or false.
+    """
+
+    def write(name: str, given: Arguments, number: int) -> str:
+        inside = "".join(
+            argument.format(key=key, value=bare(value), is_text=dumped(isinstance(value, str)))
+            for key, value in given.items()
+        )
+        return before.format(name=name) + inside + behind
+
+    return write
 
 
 def around(before: str, behind: str) -> Callable[[str, int, str], str]:

@@ -6,23 +6,13 @@ Sources: https://huggingface.co/deepseek-ai/DeepSeek-V3.1, https://huggingface.c
 
 from unilect.core.requests import FunctionDefinition
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import Arguments, around, bare, dumped
+from unilect.families._writing import around, dumped, in_elements
 
 
 def describe_tool(function: FunctionDefinition) -> str:
     """A function as DeepSeek reads it: a line for each thing that is said of it."""
     schema = dumped(function.parameters or {"type": "object", "properties": {}})
     return f"### {function.name}\nDescription: {function.description or ''}\n\nParameters: {schema}"
-
-
-def dsml_call(name: str, given: Arguments, number: int) -> str:
-    """A call as DeepSeek V3.2 writes it: an element for each argument, texts as they are."""
-    inside = "".join(
-        f'<｜DSML｜parameter name="{key}" string="{"true" if isinstance(value, str) else "false"}">'
-        f"{bare(value)}</｜DSML｜parameter>\n"
-        for key, value in given.items()
-    )
-    return f'<｜DSML｜invoke name="{name}">\n{inside}</｜DSML｜invoke>'
 
 
 DSML = Family(
@@ -40,12 +30,14 @@ DSML = Family(
         rules='\n</functions>\n\nTo call some, write:\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="name">\n'
         '<｜DSML｜parameter name="name" string="true|false">value</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
         "</｜DSML｜function_calls>\nTexts are written as they are, with string true; all else is JSON, with string false.",
-        call=dsml_call,
+        call=in_elements(
+            '<｜DSML｜invoke name="{name}">\n',
+            '<｜DSML｜parameter name="{key}" string="{is_text}">{value}</｜DSML｜parameter>\n',
+            "</｜DSML｜invoke>",
+        ),
         calls=("<｜DSML｜function_calls>\n", "\n", "\n</｜DSML｜function_calls>"),
         result=around("<function_results>\n<result>", "</result>\n</function_results>"),
     ),
-    vllm=("deepseek_v32", "deepseek_v3"),
-    sglang=("deepseekv32", "deepseek-v3"),
 )
 DEEPSEEK = Family(
     name="deepseek",
@@ -66,6 +58,4 @@ DEEPSEEK = Family(
         calls=("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
         result=around("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
     ),
-    vllm=("deepseek_v31", "deepseek_r1"),
-    sglang=("deepseekv31", "deepseek-r1"),
 )

@@ -23,6 +23,4 @@ GEMMA = Family(
         result=write.IN_TAGS,
         in_user=True,
     ),
-    vllm=("pythonic", ""),
-    sglang=("pythonic", ""),
 )

@@ -7,7 +7,7 @@ Sources: https://huggingface.co/zai-org/GLM-4-9B-0414, https://huggingface.co/za
 from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import Family, ToolFormat
-from unilect.families._writing import Arguments, bare, dumped
+from unilect.families._writing import dumped
 from unilect.families.hermes import CALLS, FORCE
 
 _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
@@ -16,15 +16,6 @@ _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
 def glm_tool(function: FunctionDefinition) -> str:
     """A function as GLM 4 reads it: JSON below its name."""
     return f"## {function.name}\n\n{write.indent_tool(function)}"
-
-
-def glm45_call(name: str, given: Arguments, number: int) -> str:
-    """A call as GLM 4.5 writes it: two elements for each argument, texts as they are."""
-    inside = "".join(
-        f"<arg_key>{key}</arg_key>\n<arg_value>{bare(value)}</arg_value>\n"
-        for key, value in given.items()
-    )
-    return f"<tool_call>{name}\n{inside}</tool_call>"
 
 
 GLM45 = Family(
@@ -39,11 +30,13 @@ GLM45 = Family(
         tool=write.wrap_tool,
         rules="\n</tools>\n\nTo call one, answer:\n<tool_call>name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n"
         "</tool_call>",
-        call=glm45_call,
+        call=write.in_elements(
+            "<tool_call>{name}\n",
+            "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+            "</tool_call>",
+        ),
         result=write.IN_TAGS,
     ),
-    vllm=("glm45", "glm45"),
-    sglang=("glm45", "glm45"),
 )
 GLM = Family(
     name="glm",

@@ -23,5 +23,4 @@ GRANITE = Family(
         calls=("<|tool_call|>[", ", ", "]"),
         result=lambda name, number, text: dumped({"name": name, "content": text}),
     ),
-    vllm=("granite", "granite"),
 )

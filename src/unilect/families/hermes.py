@@ -8,7 +8,7 @@ https://huggingface.co/Qwen/Qwen3-Coder-30B-A3B-Instruct
 from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import CallStyle, Family, Marks, ToolFormat
-from unilect.families._writing import Arguments, as_json, bare, dumped
+from unilect.families._writing import as_json, dumped
 
 #: Some models leave out the mark around a call.
 CALLS = (
@@ -30,14 +30,6 @@ def coder_tool(function: FunctionDefinition) -> str:
     return "\n".join([*lines, "</parameters>", "</function>"])
 
 
-def coder_call(name: str, given: Arguments, number: int) -> str:
-    """A call as Qwen Coder writes it: an element for each argument, texts as they are."""
-    inside = "".join(
-        f"<parameter={key}>\n{bare(value)}\n</parameter>\n" for key, value in given.items()
-    )
-    return f"<tool_call>\n<function={name}>\n{inside}</function>\n</tool_call>"
-
-
 QWEN_CODER = Family(
     name="qwen-coder",
     shown=("<parameter=",),
@@ -49,11 +41,13 @@ QWEN_CODER = Family(
         tool=coder_tool,
         rules="\n</tools>\n\nTo call one, answer:\n<tool_call>\n<function=name>\n<parameter=name>\nvalue\n</parameter>\n"
         "</function>\n</tool_call>",
-        call=coder_call,
+        call=write.in_elements(
+            "<tool_call>\n<function={name}>\n",
+            "<parameter={key}>\n{value}\n</parameter>\n",
+            "</function>\n</tool_call>",
+        ),
         result=write.IN_TAGS,
     ),
-    vllm=("qwen3_coder", "qwen3"),
-    sglang=("qwen3_coder", "qwen3"),
 )
 HERMES = Family(
     name="hermes",
@@ -68,6 +62,4 @@ HERMES = Family(
         call=as_json("<tool_call>\n", "arguments", "\n</tool_call>"),
         result=write.IN_TAGS,
     ),
-    vllm=("hermes", "qwen3"),
-    sglang=("qwen25", "qwen3"),
 )

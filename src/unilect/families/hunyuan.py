@@ -26,5 +26,4 @@ HUNYUAN = Family(
         calls=("<tool_calls>\n", "\n", "\n</tool_calls>"),
         result=around("<tool_response>", "</tool_response>"),
     ),
-    vllm=("hunyuan_a13b", "hunyuan_a13b"),
 )

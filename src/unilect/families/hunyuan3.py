@@ -6,16 +6,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/models/templates/tence
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import Arguments, around, bare
-
-
-def _call(name: str, given: Arguments, number: int) -> str:
-    inside = "".join(
-        f"<arg_key:opensource>{key}</arg_key:opensource>\n<arg_value:opensource>{bare(value)}</arg_value:opensource>\n"
-        for key, value in given.items()
-    )
-    return f"<tool_call:opensource>{name}<tool_sep:opensource>\n{inside}</tool_call:opensource>\n"
-
+from unilect.families._writing import around
 
 HUNYUAN3 = Family(
     name="hunyuan3",
@@ -31,9 +22,12 @@ HUNYUAN3 = Family(
         rules="\n</tools>\n\nTo call some, write:\n<tool_calls:opensource>\n<tool_call:opensource>name<tool_sep:opensource>\n"
         "<arg_key:opensource>key</arg_key:opensource>\n<arg_value:opensource>value</arg_value:opensource>\n"
         "</tool_call:opensource>\n</tool_calls:opensource>",
-        call=_call,
+        call=write.in_elements(
+            "<tool_call:opensource>{name}<tool_sep:opensource>\n",
+            "<arg_key:opensource>{key}</arg_key:opensource>\n<arg_value:opensource>{value}</arg_value:opensource>\n",
+            "</tool_call:opensource>\n",
+        ),
         calls=("<tool_calls:opensource>\n", "", "</tool_calls:opensource>"),
         result=around("<tool_response:opensource>\n", "\n</tool_response:opensource>"),
     ),
-    vllm=("hy_v3", "hy_v3"),
 )

@@ -35,5 +35,4 @@ JAMBA = Family(
     is_bare=True,
     force=_FORCE,
     written=_WRITTEN,
-    vllm=("jamba", ""),
 )

@@ -21,6 +21,4 @@ LFM2 = Family(
         calls=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
         result=around("<|tool_response_start|>", "<|tool_response_end|>"),
     ),
-    vllm=("lfm2", ""),
-    sglang=("lfm2", ""),
 )

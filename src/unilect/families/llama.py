@@ -26,8 +26,6 @@ LLAMA3 = Family(
         calls=("", "; ", ""),
         result=lambda name, number, text: dumped({"output": text}),
     ),
-    vllm=("llama3_json", ""),
-    sglang=("llama3", ""),
 )
 LLAMA4 = Family(
     name="llama4",
@@ -44,6 +42,4 @@ LLAMA4 = Family(
         calls=("[", ", ", "]"),
         result=lambda name, number, text: dumped(text),
     ),
-    vllm=("llama4_pythonic", ""),
-    sglang=("pythonic", ""),
 )

@@ -10,7 +10,7 @@ from typing import Any
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
 from unilect.families._tagged import SIGN
-from unilect.families._writing import Arguments, around, bare, invoke_call
+from unilect.families._writing import Arguments, around, bare
 
 _ENDS = ("[e~[",)
 
@@ -25,12 +25,14 @@ MINIMAX = Family(
         tool=lambda function: f"<tool>{write.json_tool(function)}</tool>",
         rules='\n</tools>\n\nTo call some, write:\n<minimax:tool_call>\n<invoke name="name">\n<parameter name="name">value</parameter>\n'
         "</invoke>\n</minimax:tool_call>",
-        call=invoke_call,
+        call=write.in_elements(
+            '<invoke name="{name}">\n',
+            '<parameter name="{key}">{value}</parameter>\n',
+            "</invoke>",
+        ),
         calls=("<minimax:tool_call>\n", "\n", "\n</minimax:tool_call>"),
         result=around("<response>", "</response>"),
     ),
-    vllm=("minimax_m2", "minimax_m2"),
-    sglang=("minimax-m2", "minimax"),
 )
 
 
@@ -68,6 +70,4 @@ MINIMAX3 = Family(
         calls=(f"{SIGN}<tool_call>\n", "", f"{SIGN}</tool_call>"),
         result=around("<response>", "</response>"),
     ),
-    vllm=("minimax_m3", "minimax_m3"),
-    sglang=("minimax-m3", "minimax-m3"),
 )

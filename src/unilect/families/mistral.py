@@ -28,6 +28,4 @@ MISTRAL = Family(
         ),
         in_user=True,
     ),
-    vllm=("mistral", "mistral"),
-    sglang=("mistral", "mistral"),
 )

@@ -5,7 +5,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/models/templates/muse-
 """
 
 from unilect.families._family import Family, ToolFormat
-from unilect.families._writing import Arguments, invoke_call
+from unilect.families._writing import in_elements
 from unilect.families.gpt_oss import ChannelScanner
 
 
@@ -13,11 +13,6 @@ class MessageScanner(ChannelScanner):
     """Reads messages, of which each is for the user, for the model itself or for a tool; see `Scanner`."""
 
     others = frozenset({"user", "self"})
-
-
-def _call(name: str, given: Arguments, number: int) -> str:
-    written = invoke_call(name, given, number, "atem:")
-    return f"<atem:function_calls>\n{written}\n</atem:function_calls>"
 
 
 MUSE = Family(
@@ -32,10 +27,12 @@ MUSE = Family(
     written=ToolFormat(
         rules='\n\nTo call one, write:\n<atem:function_calls>\n<atem:invoke name="name">\n'
         '<atem:parameter name="name">value</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
-        call=lambda name, given, number: f" to={name}<|message|>{_call(name, given, number)}",
+        call=in_elements(
+            ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n',
+            '<atem:parameter name="{key}">{value}</atem:parameter>\n',
+            "</atem:invoke>\n</atem:function_calls>",
+        ),
         calls=("", "<|eom|><|start|>assistant", ""),
         result=lambda name, number, text: f'<tool_output name="{name}">\n{text}\n</tool_output>',
     ),
-    vllm=("muse_glimmer", "muse_glimmer"),
-    sglang=("muse", "muse"),
 )

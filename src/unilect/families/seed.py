@@ -6,15 +6,6 @@ Source: https://huggingface.co/ByteDance-Seed/Seed-OSS-36B-Instruct
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import Arguments, bare
-
-
-def _call(name: str, given: Arguments, number: int) -> str:
-    inside = "".join(
-        f"<parameter={key}>{bare(value)}</parameter>\n" for key, value in given.items()
-    )
-    return f"<seed:tool_call>\n<function={name}>\n{inside}</function>\n</seed:tool_call>"
-
 
 SEED = Family(
     name="seed",
@@ -27,7 +18,10 @@ SEED = Family(
         tool=write.wrap_tool,
         rules="\n\nTo call one, answer:\n<seed:tool_call>\n<function=name>\n<parameter=name>value</parameter>\n</function>\n"
         "</seed:tool_call>",
-        call=_call,
+        call=write.in_elements(
+            "<seed:tool_call>\n<function={name}>\n",
+            "<parameter={key}>{value}</parameter>\n",
+            "</function>\n</seed:tool_call>",
+        ),
     ),
-    vllm=("seed_oss", "seed_oss"),
 )

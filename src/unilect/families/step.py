@@ -6,13 +6,6 @@ Source: https://huggingface.co/stepfun-ai/step3
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import Arguments, invoke_call
-
-
-def _call(name: str, given: Arguments, number: int) -> str:
-    written = invoke_call(name, given, number, "steptml:", "")
-    return f"<｜tool_call_begin｜>function<｜tool_sep｜>{written}<｜tool_call_end｜>"
-
 
 STEP3 = Family(
     name="step3",
@@ -24,9 +17,11 @@ STEP3 = Family(
         tool=write.wrap_tool,
         rules='\n\nTo call some, write:\n<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="name">'
         '<steptml:parameter name="name">value</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>',
-        call=_call,
+        call=write.in_elements(
+            '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{name}">',
+            '<steptml:parameter name="{key}">{value}</steptml:parameter>',
+            "</steptml:invoke><｜tool_call_end｜>",
+        ),
         calls=("<｜tool_calls_begin｜>", "", "<｜tool_calls_end｜>"),
     ),
-    vllm=("step3", "step3"),
-    sglang=("step3", "step3"),
 )
