@@ -35,7 +35,7 @@ from unilect.core.events import (
     fold,
 )
 from unilect.core.requests import ChatRequest, CompletionRequest
-from unilect.families import MarkScanner, find
+from unilect.families import MarkScanner, Reading, find
 from unilect.http.client import HttpServer
 from unilect.models.registry import Model, Registry
 from unilect.scheduling.pool import Member
@@ -58,7 +58,10 @@ PIECES = st.lists(
 def parsed(text: str, sizes: list[int], first_id: int = 0, index: int = 0) -> list[Event]:
     """The events of a text that is read in pieces of these sizes, again and again."""
     ids = itertools.count(first_id)
-    parser = MarkScanner(find("hermes"), {"add": None}, lambda: f"call_{next(ids)}", thinking=True)
+    parser = MarkScanner(
+        Reading(family=find("hermes"), tools={"add": None}, thinking=True),
+        lambda: f"call_{next(ids)}",
+    )
     events: list[Event] = []
     at, turns = 0, itertools.cycle(sizes)
     while at < len(text):

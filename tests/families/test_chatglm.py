@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.common.properties import given
 from unilect.core.events import Event, Extra, Finish, TextDelta, ToolCallDelta, fold
 from unilect.core.requests import FunctionCall, FunctionDefinition, Tool
+from unilect.families import Reading
 from unilect.families.chatglm import IN_TURNS, read_arguments, system_text, write_call
-from unilect.tools.reader import Reader, Reading
+from unilect.tools.reader import Reader
 
 literals = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

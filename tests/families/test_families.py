@@ -11,10 +11,9 @@ from support.common.properties import given
 from unilect import families
 from unilect.core.events import Choice, TextDelta, fold
 from unilect.core.requests import FunctionCall, FunctionDefinition, Message, MessageToolCall, Tool
-from unilect.families import PLAIN
+from unilect.families import PLAIN, Reading
 from unilect.templates.chat import find as template
 from unilect.tools.conversation import rewrite_as_text
-from unilect.tools.reader import Reading
 
 FORMS = {family.name: family for family in families.FAMILIES}
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from unilect.core.events import Event, ReasoningDelta, TextDelta, ToolCallDelta, fold
-from unilect.families import find
-from unilect.tools.reader import Reading
+from unilect.families import Reading, find
 
 TOOLS: dict[str, Any] = {"f": {"type": "object"}}
 

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from support.common.effort import effort_s
 from unilect.core.events import Event, fold
 from unilect.families import FAMILIES as ALL
-from unilect.families import Family
+from unilect.families import Family, Reading
 from unilect.families.chatglm import IN_TURNS
-from unilect.tools.reader import Reading
 
 TOOLS: dict[str, Any] = {"tool_call": None, "get_weather": {"type": "object", "properties": {"city": {"type": "string"}}}}  # fmt: skip
 FAMILIES = {one.name: one for one in (*ALL, replace(IN_TURNS, name="turns"))}

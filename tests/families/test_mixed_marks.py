@@ -11,9 +11,8 @@ from support.common.effort import effort_s
 from support.common.properties import given
 from unilect.core.events import Event, fold
 from unilect.families import FAMILIES as ALL
-from unilect.families import PLAIN
+from unilect.families import PLAIN, Reading
 from unilect.families.chatglm import IN_TURNS
-from unilect.tools.reader import Reading
 
 TOOLS: dict[str, Any] = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 FAMILIES = {one.name: one for one in (*ALL, replace(IN_TURNS, name="turns"))}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.common.properties import given
 from unilect.core.events import Choice, TextDelta, ToolCallDelta, fold
-from unilect.families import Family, MarkScanner, find, has_begun, of_template, thoughts_of
+from unilect.families import Family, MarkScanner, Reading, find, has_begun, of_template, thoughts_of
 
 HERMES, MISTRAL, LLAMA3, GLM, PHI, DEEPSEEK = map(
     find, ("hermes", "mistral", "llama3", "glm", "phi", "deepseek")
@@ -26,7 +26,7 @@ def parsed(
 ) -> Choice:
     """What a text says that comes in pieces of this size."""
     ids = itertools.count()
-    parser = MarkScanner(style, tools, lambda: f"call_{next(ids)}", **how)
+    parser = MarkScanner(Reading(family=style, tools=tools, **how), lambda: f"call_{next(ids)}")
     batches = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
     choices = fold([*batches, parser.end()]).choices
     return choices[0] if choices else Choice(0)
@@ -106,14 +106,14 @@ def test_pieces_tell_what_the_whole_tells(style: Family, text: str) -> None:
 
 def test_words_like_a_tools_name_are_told_as_they_come() -> None:
     """An answer that begins like a tool's name is held back for as long as it may be one."""
-    parser = MarkScanner(LLAMA3, NAMES, str)
+    parser = MarkScanner(Reading(family=LLAMA3, tools=NAMES), str)
 
     assert [[], [TextDelta("add two")]] == [parser.add("add"), parser.add(" two")]
 
 
 def test_no_more_calls_than_may_be() -> None:
     """Where one call may be made, one is told of a list, and nothing behind it."""
-    parser = MarkScanner(MISTRAL, NAMES, str, most=1)
+    parser = MarkScanner(Reading(family=MISTRAL, tools=NAMES, most=1), str)
     events = [*parser.add(f"[TOOL_CALLS][{CALL}, {CALL}] and on"), *parser.end()]
 
     assert [0] == [event.call for event in events if isinstance(event, ToolCallDelta)]
@@ -122,7 +122,7 @@ def test_no_more_calls_than_may_be() -> None:
 
 def test_line_breaks_without_end() -> None:
     """A model that writes nothing but line breaks is told as it goes, and nothing of it is lost."""
-    parser = MarkScanner(HERMES, NAMES, lambda: "call")
+    parser = MarkScanner(Reading(family=HERMES, tools=NAMES), lambda: "call")
     events = []
     for _ in range(100):
         events += parser.add("\n\n")
@@ -284,11 +284,11 @@ def test_a_call_that_is_cut(text: str) -> None:
     """A call that is cut behind a mark in one of its arguments is none by a stop word, one by a limit, and never one that the argument tells of."""
     for tools in (NAMES, {"add": {"properties": {"a": {"type": "string"}}}}):
         for size in (1, 5, 1000):
-            parser = MarkScanner(HERMES, tools, lambda: "call")
+            parser = MarkScanner(Reading(family=HERMES, tools=tools), lambda: "call")
             pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
             words = [*pieces, parser.end(is_cut=True, by_word=True)]
             assert (text, []) == ((told := fold(words).choices[0]).text, told.tool_calls)
-            parser = MarkScanner(HERMES, tools, lambda: "call")
+            parser = MarkScanner(Reading(family=HERMES, tools=tools), lambda: "call")
             pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
             told = fold([*pieces, parser.end(is_cut=True)]).choices[0]
             assert (["add"], None) == ([call.name for call in told.tool_calls], told.text)
@@ -311,7 +311,7 @@ def test_a_call_that_is_cut(text: str) -> None:
 )  # fmt: skip
 def test_slips_end_where_they_did(text: str, ends: list[str]) -> None:
     """A call with a small mistake is told at its mark, and not at the end of the answer; the text behind it and the next call are told as well."""
-    parser = MarkScanner(HERMES, NAMES, lambda: "call")
+    parser = MarkScanner(Reading(family=HERMES, tools=NAMES), lambda: "call")
     events = parser.add(f'{text} It is 5" long.')
     names = [event.name for event in events if isinstance(event, ToolCallDelta)]
     assert ends == names

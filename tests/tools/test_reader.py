@@ -19,9 +19,9 @@ from unilect.core.events import (
     fold,
 )
 from unilect.core.requests import ChatRequest, FunctionDefinition, Message, Tool
-from unilect.families import FAMILIES, find
+from unilect.families import FAMILIES, Reading, find
 from unilect.families.chatglm import IN_TURNS
-from unilect.tools.reader import Reader, Reading, reading_of, tools_of
+from unilect.tools.reader import Reader, reading_of, tools_of
 
 TOOLS: dict[str, Any] = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 CALL = '<tool_call>{"name": "f", "arguments": {"a": "1"}}</tool_call>'

@@ -37,11 +37,11 @@ from unilect.core.requests import (
     JsonSchemaFormat,
     TextRequest,
 )
-from unilect.families import CallStyle, Family, find
+from unilect.families import CallStyle, Family, Reading, find
 from unilect.tools.conversation import has_calls, rewrite_as_text, with_text
 from unilect.tools.forced import Call, call_head, callable_tools, must_call
 from unilect.tools.grammar import calls_grammar
-from unilect.tools.reader import Reader, Reading, tools_of
+from unilect.tools.reader import Reader, tools_of
 
 _FEW_TOOLS, _FEW_MESSAGES = 16, 64  # what is more is written beside the loop
 _BUDGET = "thinking_budget_tokens"

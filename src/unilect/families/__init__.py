@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from unilect.families._calls import new_call_id
 from unilect.families._family import CallStyle, Family, Marks, ToolFormat
-from unilect.families._scanner import MarkScanner, Scanner
+from unilect.families._scanner import MarkScanner, Reading, Scanner
 from unilect.families._typing import Tools
 from unilect.families.apertus import APERTUS
 from unilect.families.chatglm import CHATGLM3
@@ -40,7 +40,7 @@ from unilect.families.seed import SEED
 from unilect.families.solar import SOLAR
 from unilect.families.step import STEP3
 
-__all__ = ["FAMILIES", "PLAIN", "CallStyle", "Family", "MarkScanner", "Marks", "Scanner", "ToolFormat", "Tools", "new_call_id"]  # fmt: skip
+__all__ = ["FAMILIES", "PLAIN", "CallStyle", "Family", "MarkScanner", "Marks", "Reading", "Scanner", "ToolFormat", "Tools", "new_call_id"]  # fmt: skip
 
 #: The first that a template shows, or that a name has, counts: families whose marks are a part of others' come later.
 FAMILIES = (

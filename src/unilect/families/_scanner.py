@@ -7,7 +7,9 @@ the text that decides it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+
+from msgspec import Struct
 
 from unilect.core.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 from unilect.core.marks import held, split_at
@@ -28,18 +30,37 @@ _MOST_HEAD = 4096
 _MOST_MISSES = 256
 
 
-class Scanner:
+class Reading(Struct, frozen=True, kw_only=True):
     """
-    Tells the events of one answer's text.
+    The way in which the answers to a request are read.
 
-    Args:
+    Attributes:
         family: The model's.
         tools: The tools; None where calls are not looked for.
-        new_id: Makes an id for a call.
         thinking: Thoughts are marked in the text.
         begun: The prompt has begun them.
         most: The most calls that are told; what comes after the last of them is not.
         bare: Calls may come without their marks, which are special tokens to some tokenizers, and lost on the way.
+        stop_words: The client's own, of which one may cut a call.
+    """
+
+    family: Family
+    tools: Tools | None = None
+    thinking: bool = False
+    begun: bool = False
+    most: int | None = None
+    bare: bool = False
+    stop_words: Collection[str] = ()
+
+    def scanner(self, new_id: Callable[[], str] = new_call_id) -> "Scanner":
+        """Make a scanner for the text of one answer; `new_id` makes an id for a call."""
+        scanner: Scanner = (self.family.scanner or MarkScanner)(self, new_id)
+        return scanner
+
+
+class Scanner:
+    """
+    Tells the events of one answer's text.
 
     Attributes:
         calls: How many have been told.
@@ -47,26 +68,16 @@ class Scanner:
         held: What is not told yet.
     """
 
-    def __init__(
-        self,
-        family: Family,
-        tools: Tools | None,
-        new_id: Callable[[], str] = new_call_id,
-        *,
-        thinking: bool = False,
-        begun: bool = False,
-        most: int | None = None,
-        bare: bool = False,
-    ) -> None:
+    def __init__(self, reading: Reading, new_id: Callable[[], str] = new_call_id) -> None:
         self.calls = 0
         self.held = ""
-        self.thinks = begun
-        self._family = family
-        self._tools = tools
+        self.thinks = reading.begun
+        self._family = reading.family
+        self._tools = reading.tools
         self._new_id = new_id
-        self._thinking = thinking
-        self._most = most
-        self._bare = bare or family.is_bare
+        self._thinking = reading.thinking
+        self._most = reading.most
+        self._bare = reading.bare or reading.family.is_bare
 
     @property
     def full(self) -> bool:
@@ -102,8 +113,8 @@ class Scanner:
 class MarkScanner(Scanner):
     """Looks for the marks of a family; see `Scanner`."""
 
-    def __init__(self, *args: object, **how: object) -> None:
-        super().__init__(*args, **how)  # type: ignore[arg-type]
+    def __init__(self, reading: Reading, new_id: Callable[[], str] = new_call_id) -> None:
+        super().__init__(reading, new_id)
         known = self._family.calls if self._tools is not None else ()
         self._begins = {one.begin: one for one in known}
         self._wraps = self._family.wraps

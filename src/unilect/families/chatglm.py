@@ -11,17 +11,17 @@ Source: https://github.com/THUDM/ChatGLM3/tree/main/tools_using_demo
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from unilect.core.events import Event, TextDelta
 from unilect.core.requests import FunctionCall, FunctionDefinition, Tool
+from unilect.families._calls import new_call_id
 from unilect.families._family import Family, ToolFormat
 from unilect.families._python import json_text, python_calls, python_text
-from unilect.families._scanner import Scanner
+from unilect.families._scanner import Reading, Scanner
 from unilect.families._writing import dumped
 
 HEADER = (
@@ -86,8 +86,8 @@ class TurnScanner(Scanner):
     Reads an answer in turns, of which the last is a call where a tool's result is expected; see `Scanner`. Blanks around it are dropped.
     """
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, reading: Reading, new_id: Callable[[], str] = new_call_id) -> None:
+        super().__init__(reading, new_id)
         self._names = {*self._tools, INTERPRETER} if self._tools else set()
         self._begun = False  # a text was told, so that blanks within it count
         self._blanks = ""

@@ -5,10 +5,12 @@ Source: https://github.com/MeetKai/functionary
 """
 
 import re
-from typing import Any
+from collections.abc import Callable
 
 from unilect.core.events import Event
+from unilect.families._calls import new_call_id
 from unilect.families._family import Family, ToolFormat
+from unilect.families._scanner import Reading
 from unilect.families._writing import dumped
 from unilect.families.gpt_oss import ChannelScanner
 
@@ -23,8 +25,8 @@ class PartScanner(ChannelScanner):
 
     others: frozenset[str] = frozenset({"all"})
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, reading: Reading, new_id: Callable[[], str] = new_call_id) -> None:
+        super().__init__(reading, new_id)
         self._open = _BEGIN  # the prompt has written it
         self._is_begin = True
 

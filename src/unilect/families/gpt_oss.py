@@ -5,16 +5,16 @@ Source: https://github.com/openai/harmony/blob/main/docs/format.md
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unilect.core.events import Event, ReasoningDelta, TextDelta
 from unilect.core.marks import held
 from unilect.core.requests import FunctionDefinition
-from unilect.families._calls import calls_of
+from unilect.families._calls import calls_of, new_call_id
 from unilect.families._cut import read_cut_calls
 from unilect.families._family import Family, ToolFormat
-from unilect.families._scanner import Scanner
+from unilect.families._scanner import Reading, Scanner
 from unilect.families._typing import Tools
 from unilect.families._values import Element, Quotes
 from unilect.families._writing import dumped
@@ -38,8 +38,8 @@ class ChannelScanner(Scanner):
     #: Recipients that are none of the tools; None for all that are not known as one.
     others: frozenset[str] | None = None
 
-    def __init__(self, *args: Any, **how: Any) -> None:
-        super().__init__(*args, **how)
+    def __init__(self, reading: Reading, new_id: Callable[[], str] = new_call_id) -> None:
+        super().__init__(reading, new_id)
         self._head: str | None = ""  # of the message that is being read
         self._to: str | None = None  # the tool that it is for
         self._in_head = self._is_first = (

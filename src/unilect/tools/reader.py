@@ -1,59 +1,12 @@
 """The one reader of generated text: what a model has written, as thoughts, text, calls and the reason of its end."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from unilect.core.events import Event, Finish, Opaque, ReasoningDelta, TextDelta, ToolCallDelta
 from unilect.core.requests import ChatRequest
-from unilect.families import (
-    PLAIN,
-    Family,
-    MarkScanner,
-    Scanner,
-    Tools,
-    new_call_id,
-    of_template,
-    thoughts_of,
-)
-
-
-class Reading(Struct, frozen=True, kw_only=True):
-    """
-    The way in which the answers to a request are read.
-
-    Attributes:
-        family: The model's.
-        tools: The tools; None where calls are not looked for.
-        thinking: Thoughts are marked in the text.
-        begun: The prompt has begun them.
-        most: The most calls that are told; what comes after the last of them is not.
-        bare: Calls may come without their marks, which are special tokens to some tokenizers, and lost on the way.
-        stop_words: The client's own, of which one may cut a call.
-    """
-
-    family: Family
-    tools: Tools | None = None
-    thinking: bool = False
-    begun: bool = False
-    most: int | None = None
-    bare: bool = False
-    stop_words: Collection[str] = ()
-
-    def scanner(self, new_id: Callable[[], str] = new_call_id) -> Scanner:
-        """Make a scanner for the text of one answer."""
-        make = self.family.scanner or MarkScanner
-        scanner: Scanner = make(
-            self.family,
-            self.tools,
-            new_id,
-            thinking=self.thinking,
-            begun=self.begun,
-            most=self.most,
-            bare=self.bare,
-        )
-        return scanner
+from unilect.families import PLAIN, Reading, Scanner, Tools, of_template, thoughts_of
 
 
 def reading_of(request: ChatRequest, template: str, end: str | None = None) -> Reading:

@@ -24,10 +24,11 @@ from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import context_of, read_checked
+from unilect.families import Reading
 from unilect.families.chatglm import IN_TURNS
 from unilect.http.error_bodies import unknown_token
 from unilect.runtime.extras import install
-from unilect.tools.reader import Reader, Reading, tools_of
+from unilect.tools.reader import Reader, tools_of
 from unilect.upstreams.openai.backend import stream
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import Content, Tokens

@@ -39,12 +39,13 @@ from unilect.engines.transformers.job import (
 )
 from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 from unilect.engines.transformers.words.text import Detokenizer
+from unilect.families import Reading
 from unilect.http.error_bodies import too_long
 from unilect.templates.thoughts import Ending
 from unilect.tools.forced import Call as ForcedCall
 from unilect.tools.forced import bound_call, call_style, compact, must_call
 from unilect.tools.reader import Reader as AnswerReader
-from unilect.tools.reader import Reading, reading_of
+from unilect.tools.reader import reading_of
 from unilect.wire.llamacpp_request import check_one_constraint
 
 MAX_BEAMS = 16
