@@ -13,7 +13,7 @@ from unilect.core.requests import ChatRequest
 from unilect.engines.gguf._answers import stream_forced_call
 from unilect.families import CallStyle, find
 from unilect.http.client import HttpServer
-from unilect.tools.forced import bound_call, call_style, must_call
+from unilect.tools.forced import call_grammar, call_style, must_call
 
 HERMES, MISTRAL, LLAMA3 = (find(name).force for name in ("hermes", "mistral", "llama3"))
 
@@ -118,7 +118,7 @@ async def test_one_of_several_tools(style: CallStyle, name: str) -> None:
 def test_the_grammar(choice: Any) -> None:
     """The grammar of llguidance has a rule for each tool that may be called, bound by its schema."""
     names = ("f", "g")
-    _, grammar = bound_call(request(choice, *names), HERMES)
+    grammar = call_grammar(request(choice, *names), HERMES)
 
     allowed = names if choice == "required" else ("f",)
     assert [name in allowed for name in names] == [f'\\"{name}\\"' in grammar for name in names]
@@ -195,7 +195,7 @@ def test_arguments_that_are_named_elsewhere(schema: dict[str, Any]) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     asked = msgspec.convert({"messages": messages} | tools, ChatRequest)
 
-    _, grammar = bound_call(asked, HERMES)
+    grammar = call_grammar(asked, HERMES)
 
     tokenizer = llguidance.LLTokenizer("byte")
     tokens = tokenizer.tokenize_str('{"name": "f", "arguments": {"city": "x"}}')

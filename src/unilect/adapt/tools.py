@@ -39,7 +39,7 @@ from unilect.core.requests import (
 )
 from unilect.families import CallStyle, Family, Reading, find
 from unilect.tools.conversation import has_calls, rewrite_as_text, with_text
-from unilect.tools.forced import Call, call_head, callable_tools, must_call
+from unilect.tools.forced import ForcedCall, callable_tools, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.tools.reader import Reader, tools_of
 
@@ -171,7 +171,7 @@ class Prompted:
     async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
         """The one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
         grammar = await calls_grammar(request, _JSON_CALL, self._checker)
-        call = Call({name: call_head(name, _JSON_CALL) for name in callable_tools(request)})
+        call = ForcedCall(request, _JSON_CALL)
         bound = asked.changed(grammar=grammar)
         if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
             bound = bound.changed(thinking_budget_tokens=0)

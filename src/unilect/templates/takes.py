@@ -10,9 +10,9 @@ Sources: the templates that the makers of Mistral, Gemma, Llama, Qwen, gpt-oss, 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from unilect.core.errors import InvalidRequest
 
@@ -29,108 +29,49 @@ _LONG_ID = "call_0123456789abcdef01234567"
 
 
 class Takes(Struct, frozen=True):
-    """The conversations that a template takes; each field is true where it takes what the title says."""
+    """
+    The conversations that a template takes.
 
-    system: Annotated[
-        Literal["anywhere", "first", "never"],
-        Meta(
-            title="several system messages, or one behind an answer",
-            description="Those before the first answer become one. A later one becomes a turn of the user, so that the cached prefix stays "
-            "the same. Where no system message is taken, its text stands before what the user says first.",
-        ),
-    ] = "anywhere"
-    ends: Annotated[
-        bool,
-        Meta(
-            title="a system message, and a last turn that is not the user's",
-            description="The system's text stands before what the user says first.",
-        ),
-    ] = True
-    repeats: Annotated[
-        bool,
-        Meta(
-            title="turns of one role in a row",
-            description="They become one, with blank lines between.",
-        ),
-    ] = True
-    after_tools: Annotated[
-        bool,
-        Meta(
-            title="a turn of the user behind a tool's result",
-            description="It becomes a part of the result.",
-        ),
-    ] = True
-    opens: Annotated[
-        bool,
-        Meta(
-            title="a turn of the assistant first",
-            description="An empty turn of the user stands before it.",
-        ),
-    ] = True
-    alone: Annotated[
-        bool,
-        Meta(
-            title="no turn of the user",
-            description="An empty turn of the user stands behind the system message.",
-        ),
-    ] = True
-    empties: Annotated[
-        bool, Meta(title="an empty turn of the assistant", description="It is left out.")
-    ] = True
-    thoughts: Annotated[
-        bool,
-        Meta(
-            title="an answer's text beside its thoughts",
-            description="The thoughts are left out.",
-        ),
-    ] = True
-    calls: Annotated[
-        bool,
-        Meta(
-            title="calls and their results",
-            description="They become text, in the form in which the model's family was trained; results become a turn of the user.",
-        ),
-    ] = True
-    ids: Annotated[
-        bool,
-        Meta(
-            title="ids of calls of any form",
-            description="Ids become nine letters and digits, different ones different. The client sees its own.",
-        ),
-    ] = True
-    several: Annotated[
-        bool,
-        Meta(
-            title="several calls in a turn",
-            description="Each call becomes a turn, followed by its result.",
-        ),
-    ] = True
-    texts: Annotated[
-        bool,
-        Meta(
-            title="a text beside a call",
-            description="The text becomes a turn before the call, if the template takes two turns of the assistant in a row.",
-        ),
-    ] = True
-    between: Annotated[
-        bool,
-        Meta(title="a text between a call and its result", description="Results come first."),
-    ] = True
-    unanswered: Annotated[
-        bool,
-        Meta(title="a call without a result", description="An empty result follows it."),
-    ] = True
-    strays: Annotated[
-        bool,
-        Meta(title="a result without a call", description="It becomes a turn of the user."),
-    ] = True
-    objects: Annotated[
-        bool,
-        Meta(
-            title="arguments of calls as objects",
-            description="They are given as JSON text (transformers; llama.cpp does so itself).",
-        ),
-    ] = True
+    Each field is true where it takes what its first sentence names. Else that becomes what the others say.
+
+    Attributes:
+        system: Several system messages, or one behind an answer. Those before the first answer become one. A later one becomes a
+            turn of the user, so that the cached prefix stays the same. Where no system message is taken, its text stands before what the
+            user says first.
+        ends: A system message, and a last turn that is not the user's. The system's text stands before what the user says first.
+        repeats: Turns of one role in a row. They become one, with blank lines between.
+        after_tools: A turn of the user behind a tool's result. It becomes a part of the result.
+        opens: A turn of the assistant first. An empty turn of the user stands before it.
+        alone: No turn of the user. An empty turn of the user stands behind the system message.
+        empties: An empty turn of the assistant. It is left out.
+        thoughts: An answer's text beside its thoughts. The thoughts are left out.
+        calls: Calls and their results. They become text, in the form in which the model's family was trained; results become a turn
+            of the user.
+        ids: Ids of calls of any form. Ids become nine letters and digits, different ones different. The client sees its own.
+        several: Several calls in a turn. Each call becomes a turn, followed by its result.
+        texts: A text beside a call. The text becomes a turn before the call, if the template takes two turns of the assistant in a row.
+        between: A text between a call and its result. Results come first.
+        unanswered: A call without a result. An empty result follows it.
+        strays: A result without a call. It becomes a turn of the user.
+        objects: Arguments of calls as objects. They are given as JSON text (transformers; llama.cpp does so itself).
+    """
+
+    system: Literal["anywhere", "first", "never"] = "anywhere"
+    ends: bool = True
+    repeats: bool = True
+    after_tools: bool = True
+    opens: bool = True
+    alone: bool = True
+    empties: bool = True
+    thoughts: bool = True
+    calls: bool = True
+    ids: bool = True
+    several: bool = True
+    texts: bool = True
+    between: bool = True
+    unanswered: bool = True
+    strays: bool = True
+    objects: bool = True
 
 
 ALL = Takes()

@@ -34,23 +34,12 @@ def must_call(request: ChatRequest) -> bool:
 
 def callable_tools(request: ChatRequest) -> dict[str, dict[str, Any]]:
     """The tools that may be called, each with a schema of its arguments that allows none but those it names."""
+    choice = request.tool_choice
     return {
         tool.function.name: _close(tool.function.parameters or {})
         for tool in request.tools or ()
-        if _may_call(request, tool.function.name)
+        if not isinstance(choice, ToolChoice) or choice.function.name == tool.function.name
     }
-
-
-def bound_call(request: ChatRequest, style: CallStyle) -> tuple["Call", str]:
-    """The reader of one call that a request allows, and the grammar of llguidance that allows nothing else."""
-    tools = callable_tools(request)
-    heads = {name: call_head(name, style) for name in tools}
-    return Call(heads), _grammar(tools, heads)
-
-
-def _may_call(request: ChatRequest, name: str) -> bool:
-    choice = request.tool_choice
-    return not isinstance(choice, ToolChoice) or choice.function.name == name
 
 
 def call_head(name: str, style: CallStyle) -> str:
@@ -58,11 +47,15 @@ def call_head(name: str, style: CallStyle) -> str:
     return f'{{"name": {json.dumps(name)}, "{style.arguments}": '
 
 
-def _grammar(tools: dict[str, dict[str, Any]], heads: dict[str, str]) -> str:
-    """Any of these calls, and nothing else. Where a schema does not say, a call has no arguments but those it names."""
+def call_grammar(request: ChatRequest, style: CallStyle) -> str:
+    """
+    The grammar of llguidance that allows one call of a tool that may be called, and nothing else.
+
+    Where a schema does not say, a call has no arguments but those it names.
+    """
     calls, schemas = [], []
-    for number, (name, schema) in enumerate(tools.items()):
-        calls.append(f'{json.dumps(heads[name])} args{number} "}}"')
+    for number, (name, schema) in enumerate(callable_tools(request).items()):
+        calls.append(f'{json.dumps(call_head(name, style))} args{number} "}}"')
         schemas.append(f"args{number}: %json {json.dumps(compact(schema))}")
     return "%llguidance {}\nstart: " + " | ".join(calls) + "\n" + "\n".join(schemas)
 
@@ -93,11 +86,11 @@ def _close(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {}, "additionalProperties": False} | schema
 
 
-class Call:
+class ForcedCall:
     """Reads the text of one call as it comes: the head tells the name, all but the last brace is arguments."""
 
-    def __init__(self, heads: dict[str, str]) -> None:
-        self._heads = heads
+    def __init__(self, request: ChatRequest, style: CallStyle) -> None:
+        self._heads = {name: call_head(name, style) for name in callable_tools(request)}
         self._text = ""
         self._begun = False
 

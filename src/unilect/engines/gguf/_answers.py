@@ -40,7 +40,7 @@ from unilect.engines.gguf._request import template_body
 from unilect.engines.gguf._tokens import apply_template, text_of
 from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
-from unilect.tools.forced import Call, call_head, callable_tools
+from unilect.tools.forced import ForcedCall
 from unilect.tools.reader import Reader, reading_of
 from unilect.upstreams.openai.backend import stream
 from unilect.wire.chunks import ChunkDecoder
@@ -175,7 +175,7 @@ async def stream_forced_call(
         InvalidRequest: `max_tokens` ends the answer before a call has begun.
         BackendError: The engine wrote something that the grammar forbids.
     """
-    call = Call({name: call_head(name, style) for name in callable_tools(request)})
+    call = ForcedCall(request, style)
     bound = body | {"prompt": prompt + style.before}
     async with aclosing(stream_completion(server, request, bound)) as batches:
         async for batch in batches:

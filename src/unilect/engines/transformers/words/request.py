@@ -42,8 +42,7 @@ from unilect.engines.transformers.words.text import Detokenizer
 from unilect.families import Reading
 from unilect.http.error_bodies import too_long
 from unilect.templates.thoughts import Ending
-from unilect.tools.forced import Call as ForcedCall
-from unilect.tools.forced import bound_call, call_style, compact, must_call
+from unilect.tools.forced import ForcedCall, call_grammar, call_style, compact, must_call
 from unilect.tools.reader import Reader as AnswerReader
 from unilect.tools.reader import reading_of
 from unilect.wire.llamacpp_request import check_one_constraint
@@ -134,7 +133,7 @@ def prepare(
         ending = reader.find_open_thoughts(text)
         if must_call(request):
             style = call_style(reader.template)
-            forced, _ = bound_call(request, style)
+            forced = ForcedCall(request, style)
             text += (ending.mark + ending.rest if ending else "") + style.before
         else:
             end = _mark_of(ending, reader.family.thoughts[1])
@@ -204,7 +203,7 @@ def bound_by(request: TextRequest, template: str) -> tuple[str | None, str]:
     if isinstance(request, ChatRequest) and must_call(request):
         if request.grammar is not None:
             raise refusal("grammar", "a tool call that must come has its own")
-        return bound_call(request, call_style(template))[1], "tools"
+        return call_grammar(request, call_style(template)), "tools"
     if request.answer_schema is not None:
         check_one_constraint(request)
         written = msgspec.json.encode(compact(request.answer_schema)).decode()
