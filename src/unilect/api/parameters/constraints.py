@@ -10,10 +10,10 @@ https://github.com/ollama/ollama/blob/main/docs/api.md, https://huggingface.co/d
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from unilect.api.backend import Capabilities, Support
 from unilect.api.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS, SAME_AS
@@ -34,6 +34,8 @@ from unilect.core.requests import (
 )
 
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
+#: A constraint in our words: a grammar, or a JSON Schema.
+_Found: TypeAlias = str | dict[str, Any]
 MAX_CHOICES = 1024
 _PARAM = re.compile(r"`(\w[\w.\[\]]*)`")
 MAX_BYTES = 64 * 1024
@@ -50,14 +52,6 @@ _STRUCTURED = {
 _MEANS = frozenset({"disable_fallback", "disable_any_whitespace", "backend"})
 _JSON = {"type": "object"}
 _USUAL = frozenset({TextFormat, JsonObjectFormat, JsonSchemaFormat})
-
-
-class _Schema(Struct, frozen=True):
-    schema: dict[str, Any]
-
-
-class _Grammar(Struct, frozen=True):
-    text: str
 
 
 def normalize_aliases(
@@ -101,17 +95,16 @@ def normalize_aliases(
     raw_fields = {field: raw for field, raw in request.raw_fields.items() if field != name}
     known = dict.fromkeys({"response_format", name} & parameters_of(type(request)))
     request = msgspec.structs.replace(request, raw_fields=raw_fields, **known)
-    if isinstance(found, _Grammar):
-        return request.changed(grammar=found.text), {"grammar": name}
-    check_free_form(name, found.schema)
-    told = JsonSchemaFormat(JsonSchema("answer", schema=found.schema))
+    if isinstance(found, str):
+        return request.changed(grammar=found), {"grammar": name}
+    check_free_form(name, found)
+    told = JsonSchemaFormat(JsonSchema("answer", schema=found))
     return request.changed(response_format=told), {"response_format": name}
 
 
 def becomes(name: str) -> list[str]:
     """Our parameters that another server's constraint may become, for a backend that does not know it."""
-    ours = ["response_format"] if name in _SCHEMAS | _EITHER else []
-    return [*ours, "grammar"] if name in _GRAMMARS | _EITHER else ours
+    return _READERS[name][1] if name in _READERS else []
 
 
 def support(capabilities: Capabilities) -> dict[str, Support]:
@@ -183,10 +176,10 @@ def _is_taken(capabilities: Capabilities, name: str) -> bool:
     return capabilities.parameters.get(name, otherwise) != "refused"
 
 
-def _of_format(request: GenerationRequest) -> _Schema | _Grammar:
+def _of_format(request: GenerationRequest) -> _Found:
     match request.response_format:
         case JsonFormat(value):
-            return _Schema(value)
+            return value
         case RegexFormat(pattern, value):
             return _regex("response_format", pattern if pattern is not None else value)
         case GrammarFormat(grammar):
@@ -196,7 +189,7 @@ def _of_format(request: GenerationRequest) -> _Schema | _Grammar:
     raise _wrong("response_format", "expected a form of answers")
 
 
-def _read_structured(name: str, value: Any) -> _Schema | _Grammar:
+def _read_structured(name: str, value: Any) -> _Found:
     """vLLM's field of fields: one of them is a constraint."""
     if not isinstance(value, dict):
         raise _wrong(name, "expected an object", WrongType)
@@ -214,24 +207,24 @@ def _read_structured(name: str, value: Any) -> _Schema | _Grammar:
         raise rename_param(error, {_STRUCTURED[forms[0]]: f"{name}.{forms[0]}"}) from error
 
 
-def _schema(name: str, value: Any) -> _Schema:
+def _schema(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         value = _decode(name, value.encode())
     if not isinstance(value, dict):
         raise _wrong(name, "expected a JSON Schema, as an object or a JSON string", WrongType)
-    return _Schema(value)
+    return value
 
 
-def _regex(name: str, value: Any) -> _Grammar:
+def _regex(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _wrong(name, "expected a regular expression, as a string", WrongType)
     try:
-        return _Grammar(grammar_of(value))
+        return grammar_of(value)
     except ValueError as error:
         raise InvalidRequest(f"`{name}` cannot be compiled: {error}.", param=name) from error
 
 
-def _choice(name: str, value: Any) -> _Grammar:
+def _choice(name: str, value: Any) -> str:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise _wrong(name, "expected a list of strings", WrongType)
     if not 1 <= len(value) <= MAX_CHOICES:
@@ -243,7 +236,7 @@ def _choice(name: str, value: Any) -> _Grammar:
     return _make_grammar(name, f"root ::= {choices}\n")
 
 
-def _grammar(name: str, value: Any) -> _Grammar:
+def _grammar(name: str, value: Any) -> str:
     """GBNF, which is SGLang's and xgrammar's EBNF too, or Lark."""
     if not isinstance(value, str) or not value.strip():
         raise _wrong(name, "expected a grammar, as a string", WrongType)
@@ -251,48 +244,42 @@ def _grammar(name: str, value: Any) -> _Grammar:
     return _make_grammar(name, value if known else f"%llguidance {{}}\n{value}")
 
 
-def _make_grammar(name: str, grammar: str) -> _Grammar:
+def _make_grammar(name: str, grammar: str) -> str:
     if len(grammar) > MAX_BYTES:
         raise _wrong(
             name, f"as a grammar it has {len(grammar)} characters; the maximum is {MAX_BYTES}"
         )
-    return _Grammar(grammar)
+    return grammar
 
 
-def _json_object(name: str, value: Any) -> _Schema:
+def _json_object(name: str, value: Any) -> dict[str, Any]:
     if value is not True:
         raise _wrong(name, "expected true or false")
-    return _Schema(_JSON)
+    return _JSON
 
 
-def _format(name: str, value: Any) -> _Schema:
+def _format(name: str, value: Any) -> dict[str, Any]:
     """A schema, or the word for any JSON."""
-    return _Schema(_JSON) if value == "json" else _schema(name, value)
+    return _JSON if value == "json" else _schema(name, value)
 
 
-#: What becomes a schema for a backend that does not know it, what a grammar, and what either.
-_SCHEMAS = {
-    "guided_json": _schema,
-    "guided_json_object": _json_object,
-    "json_schema": _schema,
-    "format": _format,
+#: What reads a constraint for a backend that does not know it, and what it may become.
+_READERS: dict[str, tuple[Callable[[str, Any], _Found], list[str]]] = {
+    **dict.fromkeys(("guided_json", "json_schema"), (_schema, ["response_format"])),
+    "guided_json_object": (_json_object, ["response_format"]),
+    "format": (_format, ["response_format"]),
+    **dict.fromkeys(("guided_regex", "regex"), (_regex, ["grammar"])),
+    "guided_choice": (_choice, ["grammar"]),
+    **dict.fromkeys(("guided_grammar", "ebnf", "grammar_string"), (_grammar, ["grammar"])),
+    "structured_outputs": (_read_structured, ["response_format", "grammar"]),
 }
-_GRAMMARS = {
-    "guided_regex": _regex,
-    "guided_choice": _choice,
-    "guided_grammar": _grammar,
-    "regex": _regex,
-    "ebnf": _grammar,
-    "grammar_string": _grammar,
-}
-_EITHER = {"structured_outputs": _read_structured}
 
 
-def _read(name: str, value: Any) -> _Schema | _Grammar:
+def _read(name: str, value: Any) -> _Found:
     """Parse the schema or the grammar of a field."""
-    if (read := (_SCHEMAS | _GRAMMARS | _EITHER).get(name)) is None:
+    if name not in _READERS:
         raise refusal(name, "schemas between tags cannot be compiled")
-    return read(name, value)
+    return _READERS[name][0](name, value)
 
 
 def _decode(name: str, written: bytes | Raw) -> Any:

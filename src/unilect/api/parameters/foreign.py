@@ -11,16 +11,14 @@ the values are their defaults, and those that SillyTavern, Open WebUI, LangChain
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from unilect.constraints.schema import names
+
 Values: TypeAlias = tuple[Any, ...]
 Said: TypeAlias = Mapping[str, Any]
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 #: What binds an answer to a form. Each is put into our words (see `parameters.constraints`), or refused.
-CONSTRAINTS = _names(
+CONSTRAINTS = names(
     "guided_json guided_regex guided_choice guided_grammar guided_json_object structured_outputs json_schema format regex "
     "ebnf structural_tag grammar_string"
 )
@@ -28,7 +26,7 @@ CONSTRAINTS = _names(
 #: The values that ask for nothing where nothing else is said below; null always asks for nothing.
 EMPTY: Values = (False, 0, "", [], {})
 
-_EMPTY_IS_NEUTRAL = _names("""
+_EMPTY_IS_NEUTRAL = names("""
     min_tokens min_new_tokens min_length stop_token_ids stop_regex no_stop_trim stop_sequences include_stop_str_in_output bad_words
     logits_processors custom_logit_processor custom_params documents chat_template mm_processor_kwargs vllm_xargs
     early_stopping return_tokens_as_token_ids return_token_ids return_hidden_states logprob_token_ids
@@ -44,15 +42,15 @@ _EMPTY_IS_NEUTRAL = _names("""
     instructions previous_response_id generation_config safe_prompt enable_search
     prompt_name input_type
 """)
-_NULL_IS_NEUTRAL = _names("""
+_NULL_IS_NEUTRAL = names("""
     allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking thinking_budget think
     random_seed eos_token_id
 """)
-_TRUE_IS_NEUTRAL = _names("""
+_TRUE_IS_NEUTRAL = names("""
     skip_special_tokens spaces_between_special_tokens add_special_tokens add_bos_token include_reasoning
     separate_reasoning stream_reasoning parse_tool_calls normalize
 """)
-_ONE_IS_NEUTRAL = _names(
+_ONE_IS_NEUTRAL = names(
     "length_penalty tfs tfs_z typical rep_pen guidance_scale encoder_repetition_penalty"
 )
 #: What to do instead, where that is not to leave a field out.

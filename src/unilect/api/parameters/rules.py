@@ -16,6 +16,7 @@ import msgspec
 
 from unilect.api.backend import Capabilities, Support
 from unilect.api.parameters import foreign
+from unilect.constraints.schema import names
 from unilect.core.bounds import MAX_NAME
 from unilect.core.errors import InvalidRequest, UnsupportedParameter
 from unilect.core.requests import (
@@ -33,23 +34,12 @@ GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _Names: TypeAlias = Collection[str]
 
 #: About the caller or the bookkeeping: they change no answer, and every backend may ignore them.
-ACCEPTED = frozenset(
-    {
-        "user",
-        "metadata",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "prompt_cache_options",
-        "store",
-    }
+ACCEPTED = names(
+    "user metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options store"
 )
 
 #: What the service makes up for in a chat where the backend lacks it: it stands in the prompt, and the answer is read for it.
-EMULATED = frozenset(
-    {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format"}
-)
+EMULATED = names("tools tool_choice parallel_tool_calls functions function_call response_format")
 #: What agents send to every model, also to one that can neither think nor be brief; an API that agents speak leaves it out for such.
 AGENTS_SEND = ("reasoning_effort", "enable_thinking", "verbosity")
 _MAX_BIAS_TEXT = 64  # characters
@@ -58,49 +48,36 @@ _HONOURED = frozenset({"native", "emulated", "accepted"})
 
 #: The values at which a parameter asks for nothing; None, False, 0, "", [] and {} are neutral for every parameter but these.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "num_beams": (1,),
-    "temperature": (1,),
-    "top_p": (1,),
-    "top_k": (-1, 0),
-    "typical_p": (1,),
-    "repeat_penalty": (1,),
-    "repetition_penalty": (1,),
-    "tool_choice": ("none", "auto"),
-    "function_call": ("none", "auto"),
-    "parallel_tool_calls": (True,),
+    **dict.fromkeys(names("max_tokens max_completion_tokens enable_thinking"), ()),
+    **dict.fromkeys(
+        names(
+            "n best_of num_beams temperature top_p typical_p repeat_penalty repetition_penalty dynatemp_exponent"
+        ),
+        (1,),
+    ),
+    **dict.fromkeys(names("seed adaptive_target id_slot thinking_budget_tokens"), (-1,)),
+    **dict.fromkeys(names("top_k top_n_sigma t_max_predict_ms"), (-1, 0)),
+    **dict.fromkeys(names("tool_choice function_call"), ("none", "auto")),
+    **dict.fromkeys(names("parallel_tool_calls add_generation_prompt"), (True,)),
     "modalities": (["text"], []),
     "verbosity": ("medium",),
     "logprobs": (False,),
-    "max_tokens": (),
-    "max_completion_tokens": (),
-    "seed": (-1,),  # at random
-    "dynatemp_exponent": (1,),
-    "top_n_sigma": (-1, 0),
-    "adaptive_target": (-1,),
-    "t_max_predict_ms": (-1, 0),
-    "id_slot": (-1,),
     "samplers": ("", [], *(order.split(";") for order in foreign.SAMPLER_ORDERS)),
     "encoding_format": ("float",),
-    "enable_thinking": (),
-    "add_generation_prompt": (True,),
     "reasoning_format": ("", "auto", "deepseek"),
-    "thinking_budget_tokens": (-1,),
 }
 #: What has no effect while another parameter is neutral.
 _SWITCHED_BY = {
-    "dry_base": "dry_multiplier",
-    "dry_allowed_length": "dry_multiplier",
-    "dry_penalty_last_n": "dry_multiplier",
-    "dry_sequence_breakers": "dry_multiplier",
+    **dict.fromkeys(
+        names("dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"),
+        "dry_multiplier",
+    ),
     "xtc_threshold": "xtc_probability",
     "dynatemp_exponent": "dynatemp_range",
     "adaptive_decay": "adaptive_target",
 }
 #: Any value below zero switches it off; SillyTavern sends -0.01.
 _OFF_BELOW_ZERO = frozenset({"adaptive_target", "top_n_sigma", "t_max_predict_ms"})
-_EMPTY = foreign.EMPTY
 #: The endpoints, and what is asked there.
 ENDPOINTS: dict[str, type[Request]] = {
     "/v1/chat/completions": ChatRequest,
@@ -108,9 +85,7 @@ ENDPOINTS: dict[str, type[Request]] = {
     "/v1/embeddings": EmbeddingRequest,
 }
 #: Without a word about them an answer of another endpoint than theirs is the same, and the text of one that does not honour them.
-_WITHOUT_EFFECT = frozenset(
-    {"stream_options", "cache_prompt", "timings_per_token", "return_progress"}
-)
+_WITHOUT_EFFECT = names("stream_options cache_prompt timings_per_token return_progress")
 #: An answer that was to be bound to a form is never free, whatever the model's settings say.
 CONSTRAINTS = foreign.CONSTRAINTS | {"response_format", "grammar"}
 #: What a prompt is made of, beside the settings of its template, and where it comes from.
@@ -381,15 +356,13 @@ def is_neutral(request: Request, name: str) -> bool:
     value = getattr(request, name)
     if value is None:
         return True
-    if name in foreign.OFF_BELOW_ZERO and value <= 0:
-        return True
     if name in _SWITCHED_BY and is_neutral(request, _SWITCHED_BY[name]):
         return True
     if name in _OFF_BELOW_ZERO and value < 0:
         return True
     if isinstance(value, msgspec.Struct):
         return type(value).__name__ == "TextFormat"
-    return value in _NEUTRAL.get(name, _EMPTY)
+    return value in _NEUTRAL.get(name, foreign.EMPTY)
 
 
 def _is_neutral_raw(request: Request, name: str) -> bool:
@@ -409,7 +382,7 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     if elsewhere:
-        return value is None or value in _NEUTRAL.get(name, _EMPTY)
+        return value is None or value in _NEUTRAL.get(name, foreign.EMPTY)
     if foreign.is_neutral(name, value, isinstance(request, ChatRequest)):
         return True
     return foreign.is_said(name, value, msgspec.structs.asdict(request))
