@@ -198,8 +198,7 @@ class ChunkDecoder:
 
     def _chunk(self, chunk: Chunk, extras: Sequence[Extra | None], into: list[Event]) -> None:
         if chunk.prompt_progress is not None:
-            told = chunk.prompt_progress
-            into.append(Progress(told.processed, told.total, told.cache, told.time_ms))
+            into.append(chunk.prompt_progress.event)
             return  # its choices are empty, and nothing has begun
         if chunk.system_fingerprint is not None and not self._told:
             self._told = True

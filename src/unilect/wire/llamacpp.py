@@ -11,7 +11,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 import math
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -36,9 +36,11 @@ from unilect.core.events import (
     TokenLogprob,
     Usage,
 )
-from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import clean, parse_refusal, server_fault, too_long
+from unilect.http.client import HttpServer, raise_for_answer
+from unilect.http.error_bodies import clean, decode_body, parse_refusal, server_fault, too_long
+from unilect.wire.words import ProgressField
 
+_T = TypeVar("_T")
 _BUSY_RETRY_S = 1.0
 NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest
 _FINISHES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -80,9 +82,7 @@ class Content(Struct):
     content: str
 
 
-class Rendered(Struct):
-    """The answer of /apply-template."""
-
+class _Rendered(Struct):
     prompt: str
 
 
@@ -91,16 +91,64 @@ class _Piece(Struct):
     piece: str | list[int]
 
 
-class Pieces(Struct):
-    """The answer of /tokenize with pieces; a piece that is a part of a character comes as bytes."""
-
+class _Pieces(Struct):
     tokens: list[_Piece]
 
-    @property
-    def raw(self) -> list[bytes]:
-        """The bytes of each piece."""
-        said = (one.piece for one in self.tokens)
-        return [one.encode() if isinstance(one, str) else bytes(one) for one in said]
+
+async def post(server: HttpServer, path: str, fields: Mapping[str, Any], kind: type[_T]) -> _T:
+    """
+    Post fields to a path of llama.cpp's; return its answer.
+
+    Raises:
+        UnilectError: As the server says.
+        BackendError: The answer is of another type.
+    """
+    return decode_answer(await server.post(path, msgspec.json.encode(fields)), kind)
+
+
+def decode_answer(body: bytes, kind: type[_T]) -> _T:
+    """
+    Decode a whole answer.
+
+    Raises:
+        BackendError: It is of another type.
+    """
+    return decode_body(
+        body, kind, "The model's server sent an answer that is not in llama.cpp's format."
+    )
+
+
+async def tokenize(
+    server: HttpServer, text: str, special: bool = False, plain: bool = False
+) -> list[int]:
+    """
+    Return the token ids of a text.
+
+    Args:
+        special: With those that the model reads before a prompt.
+        plain: The names of special tokens are text like any other.
+    """
+    fields: dict[str, Any] = {"content": text}
+    fields |= {"add_special": True} if special else {}
+    fields |= {"parse_special": False} if plain else {}
+    return (await post(server, "/tokenize", fields, Tokens)).tokens
+
+
+async def detokenize(server: HttpServer, tokens: list[int]) -> str:
+    """Return the text of token ids, special ones too."""
+    return (await post(server, "/detokenize", {"tokens": tokens}, Content)).content
+
+
+async def pieces_of(server: HttpServer, tokens: list[int]) -> list[bytes]:
+    """Return the bytes of each token id; llama.cpp tells those of a part of a character as numbers."""
+    fields = {"content": tokens, "with_pieces": True}
+    found = (one.piece for one in (await post(server, "/tokenize", fields, _Pieces)).tokens)
+    return [one.encode() if isinstance(one, str) else bytes(one) for one in found]
+
+
+async def apply_template(server: HttpServer, fields: Mapping[str, Any]) -> str:
+    """Return the prompt that the server's chat template makes of a chat's fields."""
+    return (await post(server, "/apply-template", fields, _Rendered)).prompt
 
 
 class _Alternative(Struct, gc=False, omit_defaults=True):
@@ -128,13 +176,6 @@ class _Probability(Struct, gc=False, omit_defaults=True):
     top_probs: list[_Alternative] = []
 
 
-class _Progress(Struct, gc=False):
-    total: Count
-    processed: Count
-    cache: Count = 0
-    time_ms: float = 0.0
-
-
 class _Timings(Struct, gc=False):
     cache_n: int | None = None
     prompt_n: int | None = None
@@ -145,7 +186,7 @@ class _Frame(Struct, gc=False):
     stop: bool = False
     tokens: list[int] | None = None
     completion_probabilities: list[_Probability] | None = None
-    prompt_progress: _Progress | None = None
+    prompt_progress: ProgressField | None = None
     error: Any = None
     multimodal: bool | None = None
     # of the last frame
@@ -280,8 +321,7 @@ class FrameDecoder:
         if frame.error is not None:
             raise_told(frame.error)
         if frame.prompt_progress is not None:
-            told = frame.prompt_progress
-            into.append(Progress(told.processed, told.total, told.cache, told.time_ms))
+            into.append(frame.prompt_progress.event)
             return
         logprobs = None
         # what streams has told its tokens already: 2023 repeats all of them in the last frame

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from unilect.core.events import Count, TokenLogprob
+from unilect.core.events import Count, Progress, TokenLogprob
 from unilect.wire.normalize import EXTRA, STOP
 
 
@@ -96,6 +96,11 @@ class ProgressField(Struct, gc=False):
     processed: Count
     cache: Count = 0
     time_ms: float = 0.0
+
+    @property
+    def event(self) -> Progress:
+        """The event that tells it."""
+        return Progress(self.processed, self.total, self.cache, self.time_ms)
 
 
 class Chunk(Struct, forbid_unknown_fields=True, gc=False):

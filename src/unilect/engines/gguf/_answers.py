@@ -37,14 +37,13 @@ from unilect.core.events import (
 from unilect.core.requests import ChatRequest, CompletionRequest, ImagePart, TextRequest
 from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf._request import template_body
-from unilect.engines.gguf._tokens import apply_template, text_of
 from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
 from unilect.tools.forced import ForcedCall
 from unilect.tools.reader import Reader, reading_of
 from unilect.upstreams.openai.backend import stream
 from unilect.wire.chunks import ChunkDecoder
-from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder
+from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder, apply_template, detokenize
 from unilect.wire.llamacpp_request import top_logprobs
 
 #: What belongs to a chat's body and not to that of its text alone.
@@ -100,7 +99,7 @@ async def stream_echo(
     async def token(one: dict[str, Any]) -> TokenLogprob:
         raw = bytes(one["bytes"]) or names.get(one["id"])
         if raw is None:  # a special token
-            raw = names[one["id"]] = (await text_of(server, [one["id"]])).encode()
+            raw = names[one["id"]] = (await detokenize(server, [one["id"]])).encode()
         beside = [await token(other) for other in one.get("top_logprobs", ())[:top]]
         logprob = NO_PROBABILITY if one["logprob"] is None else one["logprob"]
         return TokenLogprob(raw.decode(errors="replace"), logprob, list(raw), beside)
@@ -113,7 +112,7 @@ async def stream_echo(
         yield [Progress(len(told), len(ids))]
         asked["prompt"], wanted = ids[: len(told)], ids[len(told) : len(told) + _AT_ONCE]
         told += [await token(one) for one in await _score(server, asked, wanted)]
-    text = prompt if isinstance(prompt, str) else await text_of(server, ids)
+    text = prompt if isinstance(prompt, str) else await detokenize(server, ids)
     yield [Progress(len(ids), len(ids)), TextDelta(text, 0, told, tokens=0)]
     if request.token_limit == 0:
         yield [Finish("length"), Usage(len(ids), 0, 0)]

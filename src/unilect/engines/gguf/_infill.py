@@ -10,7 +10,6 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from unilect.api.parameters.rules import refusal
@@ -19,7 +18,7 @@ from unilect.core.requests import CompletionRequest, Snippet
 from unilect.engines.text_bounds import most_bytes
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long
-from unilect.wire.llamacpp import Tokens
+from unilect.wire.llamacpp import tokenize
 
 #: Where a file's head says a token's id, and by which texts llama.cpp knows it where it does not.
 _MARKS = {
@@ -101,9 +100,9 @@ async def gap_ids(
     if request.echo:
         raise refusal("echo", "log probabilities of a prompt are not told with `suffix`")
     prompt = request.prompts[0]
-    begin = await _tokenize(server, "", special=True)
-    before = prompt if isinstance(prompt, list) else await _tokenize(server, prompt)
-    after = await _tokenize(server, request.suffix or "")
+    begin = await tokenize(server, "", special=True, plain=True)
+    before = prompt if isinstance(prompt, list) else await tokenize(server, prompt, plain=True)
+    after = await tokenize(server, request.suffix or "", plain=True)
     ids = [*begin[:1], marks.before, *before, marks.after, *after, marks.gap]
     if len(ids) >= context:
         raise too_long(len(ids), context)
@@ -117,23 +116,20 @@ async def _others(
     server: HttpServer, marks: FillIn, snippets: list[Snippet], room: int
 ) -> list[int]:
     """The ids of what stands before the gap's file: the project, and snippets of other files, of which the last fill the room."""
-    ids = [] if marks.file is None else [marks.file, *await _tokenize(server, _FILE)]
+    ids = [] if marks.file is None else [marks.file, *await tokenize(server, _FILE, plain=True)]
     for snippet in reversed(snippets):
         if len(ids) >= room:
             return ids
-        before = await _tokenize(server, _BETWEEN)
+        before = await tokenize(server, _BETWEEN, plain=True)
         if marks.file is not None:
             name = snippet.filename or _NO_NAME
-            before = [marks.file, *await _tokenize(server, f"{name}\n")]
+            before = [marks.file, *await tokenize(server, f"{name}\n", plain=True)]
         # what is longer is not read at all, so that a long text costs no more than a full context
-        ids = [*before, *await _tokenize(server, snippet.text[-most_bytes(room) :]), *ids]
+        ids = [
+            *before,
+            *await tokenize(server, snippet.text[-most_bytes(room) :], plain=True),
+            *ids,
+        ]
     if marks.project is not None:
-        ids = [marks.project, *await _tokenize(server, _PROJECT), *ids]
+        ids = [marks.project, *await tokenize(server, _PROJECT, plain=True), *ids]
     return ids
-
-
-async def _tokenize(server: HttpServer, text: str, special: bool = False) -> list[int]:
-    """The ids of a text, in which no mark of the model counts as one."""
-    body = {"content": text, "add_special": special, "parse_special": False}
-    answer = await server.post("/tokenize", msgspec.json.encode(body))
-    return msgspec.json.decode(answer, type=Tokens).tokens

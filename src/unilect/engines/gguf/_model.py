@@ -13,14 +13,13 @@ from unilect.constraints.keywords import LLAMACPP
 from unilect.core.errors import ConfigError
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._file import GgufHead
-from unilect.engines.gguf._tokens import ids_of
 from unilect.engines.gguf._turns import prompt_of
 from unilect.families import PLAIN, may_think, name_of, of_template
 from unilect.http.client import HttpServer
 from unilect.templates.chat import variables
 from unilect.templates.probe import PROBE_TOOLS, PROBES, shows_tool
 from unilect.tools.messages import takes_effort
-from unilect.wire.llamacpp import facts_of
+from unilect.wire.llamacpp import facts_of, tokenize
 
 _WHY_NOT = dict.fromkeys(
     ("chat completions", "completions", "embeddings"), "it is a reranker, for /v1/rerank"
@@ -89,8 +88,8 @@ async def _is_one_mark(server: HttpServer) -> bool:
 
     llama.cpp looks for the tokens of the mark alone. Where SentencePiece puts a blank before it, they are never found.
     """
-    alone = await ids_of(server, _MARK, special=False)
-    behind = await ids_of(server, f"\n{_MARK}", special=False)
+    alone = await tokenize(server, _MARK)
+    behind = await tokenize(server, f"\n{_MARK}")
     return behind[-len(alone) :] == alone
 
 

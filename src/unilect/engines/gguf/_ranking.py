@@ -19,9 +19,8 @@ from unilect.core.errors import InvalidRequest
 from unilect.core.ranking import Ranking, RerankRequest, sigmoid
 from unilect.engines import text_bounds as bounds
 from unilect.engines.gguf._file import GgufHead
-from unilect.engines.gguf._tokens import text_of
 from unilect.http.client import HttpServer
-from unilect.wire.llamacpp import Tokens
+from unilect.wire.llamacpp import detokenize, tokenize
 from unilect.wire.rerank import decode_ranking
 
 _Value = TypeVar("_Value")
@@ -125,7 +124,7 @@ class Ranker:
             ContextLengthExceeded: No tokens are left for a document.
         """
         around = self._template.replace("{query}", query).replace(_DOCUMENT, "")
-        taken = _MARKS + len(await _ids(server, around if self._template else query))
+        taken = _MARKS + len(await tokenize(server, around if self._template else query))
         if taken >= self._context:
             raise bounds.beyond(self._context, taken, "query")
         return taken
@@ -137,7 +136,7 @@ class Ranker:
             short = await self._shorten(server, text, part.room)
             if short is not None and part.cuts:
                 if part.refuses:
-                    size = len(await _ids(server, text[: bounds.most_bytes(self._context)]))
+                    size = len(await tokenize(server, text[: bounds.most_bytes(self._context)]))
                     taken = self._context - part.room
                     raise bounds.beyond(self._context, size + taken, f"documents[{place}]")
                 cut.append(place)
@@ -151,13 +150,13 @@ class Ranker:
         if bounds.size_of(text) < room:
             return None
         longest = bounds.most_bytes(self._context)
-        ids = await _ids(server, text[:longest])
+        ids = await tokenize(server, text[:longest])
         if len(ids) <= room and len(text) <= longest:
             return None
         keep = room
         for _ in range(_TRIES):  # the tokens of a beginning may be others
-            short = (await text_of(server, ids[:keep])).rstrip("\ufffd")
-            over = len(await _ids(server, short)) - room
+            short = (await detokenize(server, ids[:keep])).rstrip("\ufffd")
+            over = len(await tokenize(server, short)) - room
             if over <= 0:
                 return short
             keep = max(0, keep - over)
@@ -179,12 +178,6 @@ def _group(texts: list[str], most: int) -> Iterator[list[tuple[int, str]]]:
             group, size = [], len(text)
         group.append((place, text))
     yield group
-
-
-async def _ids(server: HttpServer, text: str) -> list[int]:
-    """The tokens of a text, without what comes before every prompt."""
-    body = msgspec.json.encode({"content": text, "add_special": False})
-    return msgspec.json.decode(await server.post("/tokenize", body), type=Tokens).tokens
 
 
 def _logit(probability: float) -> float:

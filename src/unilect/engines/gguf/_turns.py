@@ -7,15 +7,13 @@ The child renders them, since its own Jinja differs from others, and since a tem
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from unilect.core.errors import BackendError, InvalidRequest
 from unilect.families import PLAIN, ToolFormat, of_template
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import REPORTED
 from unilect.templates.takes import Takes, Turn, learn, probes, stands_out
 from unilect.templates.turns import fit
-from unilect.wire.llamacpp import Rendered
+from unilect.wire.llamacpp import apply_template
 
 
 class Turns:
@@ -58,11 +56,10 @@ async def prompt_of(
     body: dict[str, Any] = {"messages": turns, "add_generation_prompt": goes_on}
     body |= {"tools": tools} if tools else {}
     try:
-        answer = await server.post("/apply-template", msgspec.json.encode(body))
+        return await apply_template(server, body)
     except InvalidRequest:
         return None
     except BackendError as error:
         if REPORTED not in error.message:  # what its Jinja raises is told with 500
             raise
         return None
-    return msgspec.json.decode(answer, type=Rendered).prompt

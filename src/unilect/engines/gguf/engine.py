@@ -58,20 +58,12 @@ from unilect.engines.gguf._lora import empty
 from unilect.engines.gguf._memory import Needs, describe_most, where
 from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
 from unilect.engines.gguf._partition import Partition
+from unilect.engines.gguf._prompt import chat_length, check_length, render
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_process, child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._thoughts import ThoughtsOfModel
-from unilect.engines.gguf._tokens import (
-    chat_length,
-    check_length,
-    ids_of,
-    pieces_of,
-    prompt_ids,
-    render,
-    text_of,
-)
 from unilect.engines.gguf._turns import Turns
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
@@ -85,7 +77,7 @@ from unilect.runtime.tasks import Tasks
 from unilect.tools.forced import call_style, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.wire.embeddings import decode_embeddings, embed_each
-from unilect.wire.llamacpp import with_prompt_tokens
+from unilect.wire.llamacpp import detokenize, pieces_of, tokenize, with_prompt_tokens
 
 log = logging.getLogger("unilect")
 _Value = TypeVar("_Value")
@@ -231,16 +223,16 @@ class GgufEngine(Backend):
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
-        return await self._call(text, lambda server: ids_of(server, text, special))
+        return await self._call(text, lambda server: tokenize(server, text, special))
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text without special tokens in it; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
-        return await self._call(text, lambda server: ids_of(server, text, special, plain=True))
+        return await self._call(text, lambda server: tokenize(server, text, special, plain=True))
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
-        return await self._of_ids(tokens, text_of)
+        return await self._of_ids(tokens, detokenize)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
         """Return the bytes of token ids; see `Backend`."""
@@ -324,7 +316,7 @@ class GgufEngine(Backend):
         """The ids of a request's prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
             prompt = await render(server, request, self._turns)
-            return await ids_of(server, prompt, special=False)
+            return await tokenize(server, prompt)
         return await self._ids(server, request, special=False)
 
     async def _ids(
@@ -335,7 +327,7 @@ class GgufEngine(Backend):
             if asked.fills_in:
                 return await gap_ids(server, self._head.fill_in, asked, self._longest)
             asked = asked.prompts[0]
-        return await prompt_ids(server, asked, special)
+        return asked if isinstance(asked, list) else await tokenize(server, asked, special)
 
     async def _generate(self, request: TextRequest, body: dict[str, Any]) -> Batches:
         """Start the generation of a body in the child; returns its batches from the first event on."""

@@ -14,7 +14,6 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -48,7 +47,7 @@ from unilect.core.requests import (
 )
 from unilect.families import name_of, of_template
 from unilect.http.client import HttpServer, server_at
-from unilect.http.error_bodies import decode_body, too_long, unknown_token
+from unilect.http.error_bodies import too_long, unknown_token
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.templates.chat import ChatTemplate, find, names
 from unilect.templates.takes import ALL, Takes, stands_out, takes
@@ -58,13 +57,15 @@ from unilect.wire import llamacpp_request as wire
 from unilect.wire.embeddings import decode_embeddings, embed_each
 from unilect.wire.llamacpp import (
     Busy,
-    Content,
     FrameDecoder,
-    Pieces,
-    Rendered,
-    Tokens,
+    apply_template,
+    decode_answer,
+    detokenize,
     facts_of,
+    pieces_of,
+    post,
     raise_for,
+    tokenize,
     with_prompt_tokens,
 )
 from unilect.wire.llamacpp_request import OF_2023, OF_2025, Generation
@@ -76,7 +77,6 @@ BUSY_PAUSES_S = (0.1, 0.3, 1.0)
 _EMBEDDINGS_AT_ONCE = 4
 _OTHERS_HERE = frozenset({"chatglm3", "gemma", "zephyr"})  # FastChat's, and not llama.cpp's
 _SPARE = 2  # tokens that may come before a text: a begin of sequence, a blank
-_T = TypeVar("_T")
 
 
 class _Settings(Struct, frozen=True):
@@ -176,29 +176,32 @@ class LlamaCppUpstream(Backend):
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; a server of 2023 never adds special tokens. See `Backend`."""
-        fields: dict[str, Any] = {"content": text} | ({"add_special": True} if special else {})
-        return (await self._post("/tokenize", fields, Tokens)).tokens
+        return await tokenize(self._server, text, special)
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text without special tokens in it; see `Backend`."""
-        fields = {"content": text, "add_special": special, "parse_special": False}
-        return (await self._tokenize_with(fields, "parse_special", Tokens)).tokens
+        self._require_2025("parse_special")
+        return await tokenize(self._server, text, special, plain=True)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
         """Return the bytes of token ids; see `Backend`."""
-        fields = {"content": tokens, "with_pieces": True}
+        self._require_2025("with_pieces")
         try:
-            return (await self._tokenize_with(fields, "with_pieces", Pieces)).raw
+            return await pieces_of(self._server, tokens)
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
             raise unknown_token("prompt") from error
 
-    async def _tokenize_with(self, fields: dict[str, Any], what: str, kind: type[_T]) -> _T:
-        """Call /tokenize with an option; a server of 2023 knows none of them."""
+    def _require_2025(self, what: str) -> None:
+        """
+        Check that the server knows an option of /tokenize.
+
+        Raises:
+            UnsupportedOperation: It is of 2023, and knows none.
+        """
         if self._of_2023:
             raise UnsupportedOperation(
                 f"The model's server does not support `{what}`. Remove it, or ask another model."
             )
-        return await self._post("/tokenize", fields, kind)
 
     async def render(self, request: ChatRequest) -> str:
         """The prompt of a chat, with a mark for each image; see `Backend`."""
@@ -208,7 +211,7 @@ class LlamaCppUpstream(Backend):
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
         try:
-            return (await self._post("/detokenize", {"tokens": tokens}, Content)).content
+            return await detokenize(self._server, tokens)
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
             raise unknown_token("prompt") from error
 
@@ -250,11 +253,11 @@ class LlamaCppUpstream(Backend):
         """
         try:
             told = await self._server.get("/props")
-            props = _decode(told, _Props)
+            props = decode_answer(told, _Props)
             settings, generation = props.default_generation_settings, OF_2025
             if settings.n_ctx is None and not await self._has_health():
                 generation = OF_2023
-                settings = _decode(await self._server.get("/model.json"), _Settings)
+                settings = decode_answer(await self._server.get("/model.json"), _Settings)
         except RouteNotFound as error:
             raise BackendError(
                 "The model's server does not have llama.cpp's native protocol at this URL: it has no /props. The operator must check `source`."
@@ -263,9 +266,9 @@ class LlamaCppUpstream(Backend):
         self._takes = None
         if self._given is None and props.chat_template:
             self._template = _theirs(props.chat_template)
-            begin = await self._post("/tokenize", {"content": "", "add_special": True}, Tokens)
             # where the server does not begin the text itself, the template does
-            bos = "" if begin.tokens else props.bos_token
+            begun = await tokenize(self._server, "", special=True)
+            bos = "" if begun else props.bos_token
             self._tokens = {"bos_token": bos, "eos_token": props.eos_token}
         self._generation, self._weights = generation, props.model_ftype
         self._facts = facts_of(told, {})
@@ -297,7 +300,7 @@ class LlamaCppUpstream(Backend):
             made = fit(turns, self._takes or ALL)
             return template.render_turns(made, **self._tokens), images
         body = {"messages": [{name: one[name] for name in ("role", "content")} for one in turns]}
-        return (await self._post("/apply-template", body, Rendered)).prompt, images
+        return await apply_template(self._server, body), images
 
     async def _body(
         self, request: TextRequest, prompt: Prompt, images: list[str]
@@ -348,8 +351,7 @@ class LlamaCppUpstream(Backend):
         """The tokens of a prompt, with those that the server adds before it; a server of 2023 does not report these."""
         if isinstance(prompt, list):
             return len(prompt)
-        body = {"content": prompt, "add_special": True}
-        return len((await self._post("/tokenize", body, Tokens)).tokens) + self._of_2023
+        return len(await tokenize(self._server, prompt, special=True)) + self._of_2023
 
     async def _check_sight(self) -> None:
         """
@@ -406,15 +408,12 @@ class LlamaCppUpstream(Backend):
 
     async def _embed_2023(self, text: Prompt) -> Embeddings:
         """Without `--embedding` a server returns zeros, and a busy one no vector, both with status 200."""
-        answer = await self._post("/embedding", {"content": text}, _Embedding)
+        answer = await post(self._server, "/embedding", {"content": text}, _Embedding)
         if answer.embedding is None:
             raise Busy
         if not any(answer.embedding):
             raise _no_embeddings()
         return Embeddings([answer.embedding], await self._count(text))
-
-    async def _post(self, path: str, fields: dict[str, Any], kind: type[_T]) -> _T:
-        return _decode(await self._server.post(path, msgspec.json.encode(fields)), kind)
 
 
 def _capabilities(
@@ -458,18 +457,6 @@ def _theirs(template: str) -> ChatTemplate | None:
 def _no_embeddings() -> UnsupportedOperation:
     return UnsupportedOperation(
         "The model's server was started without embeddings; start it with `--embedding`."
-    )
-
-
-def _decode(body: bytes, kind: type[_T]) -> _T:
-    """
-    A decoded non-streaming answer.
-
-    Raises:
-        BackendError: The answer has another type.
-    """
-    return decode_body(
-        body, kind, "The model's server sent an answer that is not in llama.cpp's format."
     )
 
 
