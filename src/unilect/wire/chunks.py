@@ -29,6 +29,7 @@ from unilect.core.events import (
     Usage,
 )
 from unilect.http.error_bodies import parse_error
+from unilect.wire.errors import cut, invalid
 from unilect.wire.normalize import NO_REASON, normalize_chunk, plain_json
 from unilect.wire.repeated import RepeatedFrames
 from unilect.wire.tool_calls import Call, Calls
@@ -227,13 +228,9 @@ class ChunkDecoder:
             BackendError: The answer was cut.
         """
         if not self._whole:
-            raise BackendError(
-                "The model's server ended its answer before it was finished. Send the request again."
-            )
+            raise cut()
         if not self._begun and self._usage is None:
-            raise BackendError(
-                "The model's server ended its answer before it had begun. Send the request again."
-            )
+            raise cut("had begun")
         events: list[Event] = []
         for index in sorted(self._begun or {0}):
             calls = self._calls.get(index)
@@ -337,9 +334,7 @@ class ChunkDecoder:
         if raw is None:
             return Chunk(), []  # llama-server sends it between the answers to several prompts
         if not isinstance(raw, dict):
-            raise BackendError(
-                "The model's server sent a frame that is not a chunk. Try again, or ask its operator."
-            )
+            raise invalid("a frame that is not a chunk")
         raw = normalize_chunk(raw)
         chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[Chunk] and v is not None}
         choices, extras = [], []
@@ -351,9 +346,7 @@ class ChunkDecoder:
         try:
             chunk = msgspec.convert(raw, Chunk, strict=False)
         except msgspec.ValidationError as error:
-            raise BackendError(
-                "The model's server sent a frame that is not a chunk. Try again, or ask its operator."
-            ) from error
+            raise invalid("a frame that is not a chunk") from error
         if chunk_extra:
             if not chunk.choices:
                 return chunk, [Extra(chunk_extra)]
@@ -376,18 +369,14 @@ _fast_whole = msgspec.json.Decoder(Whole).decode
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list | None):
-        raise BackendError(
-            "The model's server sent `choices` that is not a list. Try again, or ask its operator."
-        )
+        raise invalid("`choices` that is not a list")
     return value or []
 
 
 def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
     """A choice's known and unknown fields."""
     if not isinstance(choice, dict):
-        raise BackendError(
-            "The model's server sent a choice that is not an object. Try again, or ask its operator."
-        )
+        raise invalid("a choice that is not an object")
     delta = choice.get("delta")
     known = {k: v for k, v in choice.items() if k in _KNOWN[Choice]}
     if not _is_readable(known.get("logprobs")):

@@ -8,6 +8,7 @@ import asyncio
 import base64
 from array import array
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,9 +16,13 @@ from msgspec import Struct
 from unilect.core.errors import BackendError
 from unilect.core.events import believed
 from unilect.core.requests import Embeddings, Prompt
+from unilect.wire.errors import invalid
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
-class _Item(Struct):
+class _Vector(Struct):
     embedding: list[float] | str
     index: int = 0
 
@@ -27,7 +32,7 @@ class _Usage(Struct, frozen=True):
 
 
 class _List(Struct):
-    data: list[_Item]
+    data: list[_Vector]
     usage: _Usage = _Usage()
 
 
@@ -43,9 +48,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
         items = sorted(answer.data, key=lambda item: item.index)
         vectors = [vector(item.embedding) for item in items]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BackendError(
-            "The model's server sent an answer without embeddings. Try again, or ask its operator."
-        ) from error
+        raise invalid("an answer without embeddings") from error
     return Embeddings(vectors, believed(answer.usage.prompt_tokens))
 
 
@@ -73,23 +76,39 @@ async def embed_each(
         UnilectError: As the first of `embed` that fails; the others are cancelled.
         BackendError: An answer does not have exactly one vector.
     """
-    places = asyncio.Semaphore(at_once)
 
     async def one(text: Prompt) -> Embeddings:
-        async with places:
-            found = await embed(text)
+        found = await embed(text)
         if len(found.vectors) != 1:
             raise BackendError(
                 f"The model's server answered one input with {len(found.vectors)} vectors."
             )
         return found
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(text)) for text in inputs]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    parts = [task.result() for task in tasks]
+    parts = await call_each(inputs, one, at_once)
     return Embeddings(
         [part.vectors[0] for part in parts], sum(part.prompt_tokens for part in parts)
     )
+
+
+async def call_each(
+    items: Iterable[_Item], call: Callable[[_Item], Awaitable[_Result]], at_once: int
+) -> list[_Result]:
+    """
+    Call for each item, at most so many at the same time; return the results in the items' order.
+
+    Raises:
+        UnilectError: As the first call that fails; the others are cancelled.
+    """
+    places = asyncio.Semaphore(at_once)
+
+    async def one(item: _Item) -> _Result:
+        async with places:
+            return await call(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in items]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

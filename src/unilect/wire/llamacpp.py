@@ -18,7 +18,6 @@ from msgspec import Raw, Struct
 
 from unilect.api.backend import Batches, NativeFacts
 from unilect.core.errors import (
-    BackendError,
     BackendUnavailable,
     InvalidRequest,
     RouteNotFound,
@@ -38,6 +37,7 @@ from unilect.core.events import (
 )
 from unilect.http.client import HttpServer, raise_for_answer
 from unilect.http.error_bodies import clean, decode_body, parse_refusal, server_fault, too_long
+from unilect.wire.errors import cut, invalid
 from unilect.wire.words import ProgressField
 
 _T = TypeVar("_T")
@@ -252,9 +252,7 @@ class FrameDecoder:
                     decoded.append(_one_frame(frame) if frame.strip() else None)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     self._take(decoded, frames[:number], into)
-                    raise BackendError(
-                        "The model's server sent a frame that is not part of an answer. Try again, or ask its operator."
-                    ) from error
+                    raise invalid("a frame that is not part of an answer") from error
         self._take(decoded, frames, into)
 
     @property
@@ -273,9 +271,7 @@ class FrameDecoder:
         if not self.begun:
             raise Busy
         if not self.done:
-            raise BackendError(
-                "The model's server ended its answer before it was finished. Send the request again."
-            )
+            raise cut()
         return []
 
     def _take(self, decoded: list[_Frame | None], frames: list[bytes], into: list[Event]) -> None:

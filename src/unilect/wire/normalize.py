@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from unilect.core.errors import BackendError
 from unilect.core.events import believed
+from unilect.wire.errors import invalid
 
 #: The unknown fields of a tool call and of the usage, and the stop word that ended a choice, for the decoder.
 EXTRA, STOP = "unilect:extra", "unilect:stop"  # no server says these
@@ -45,9 +45,7 @@ def plain_json(data: bytes) -> Any:
         text = json.dumps(value, ensure_ascii=False)
         return msgspec.json.decode(_SURROGATE.sub("\ufffd", text))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BackendError(
-            "The model's server sent a frame that is not JSON. Try again, or ask its operator."
-        ) from error
+        raise invalid("a frame that is not JSON") from error
 
 
 def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -131,9 +129,7 @@ def _texts(parts: list[Any]) -> tuple[str, str]:
             thinking = part["thinking"]
             thoughts.append(thinking if isinstance(thinking, str) else _texts(thinking or [])[0])
         else:
-            raise BackendError(
-                "The model's server sent a content part that is not text. Try again, or ask its operator."
-            )
+            raise invalid("a content part that is not text")
     return "".join(texts), "".join(thoughts)
 
 

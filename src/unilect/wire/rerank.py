@@ -17,6 +17,7 @@ from unilect.api.parameters.rules import refusal
 from unilect.core.errors import BackendError
 from unilect.core.events import believed
 from unilect.core.ranking import Ranking, RerankRequest, cut_name, sigmoid
+from unilect.wire.errors import invalid
 
 #: Documents that no model finds equally good, and hardly any all between a logit of 0 and one of 1.
 PROBE = RerankRequest(
@@ -92,9 +93,7 @@ def decode_ranking(body: bytes, count: int) -> Ranking:
     try:
         answer = msgspec.json.decode(body, type=_Results)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError(
-            "The model's server sent an answer without scores. Try again, or ask its operator."
-        ) from error
+        raise invalid("an answer without scores") from error
     found = {
         one.index: one.score if one.relevance_score is None else one.relevance_score
         for one in answer.results

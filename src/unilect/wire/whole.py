@@ -15,6 +15,7 @@ from unilect.core.errors import BackendError
 from unilect.core.events import Event
 from unilect.http.sse import FrameReader
 from unilect.wire.chunks import DONE, ChunkDecoder
+from unilect.wire.errors import invalid
 from unilect.wire.normalize import plain_json
 
 
@@ -39,14 +40,10 @@ def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     try:
         answer = plain_json(body)
     except BackendError as error:
-        raise BackendError(
-            "The model's server sent an answer that is not JSON. Try again, or ask its operator."
-        ) from error
+        raise invalid("an answer that is not JSON") from error
     decoder.decode([msgspec.json.encode(_chunk(answer)), DONE], events)
     if not isinstance(answer, dict) or answer.get("choices") is None:  # and no error either
-        raise BackendError(
-            "The model's server sent an answer without choices. Try again, or ask its operator."
-        )
+        raise invalid("an answer without choices")
     return events + decoder.end()
 
 

@@ -33,8 +33,8 @@ from unilect.http.client import HttpServer
 from unilect.templates.chat import ChatTemplate
 from unilect.upstreams.llamacpp import backend as llamacpp
 from unilect.upstreams.llamacpp.backend import LlamaCppUpstream, backend
-from unilect.upstreams.openai.backend import stream
 from unilect.wire.llamacpp import Busy, FrameDecoder
+from unilect.wire.stream import stream
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 SEES = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, IMAGE]}]
@@ -358,13 +358,13 @@ async def test_a_connection_that_stays_open_after_the_last_frame(
     reuse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer whose last frame has come is not held up by a server that keeps the connection open without an end."""
-    monkeypatch.setattr("unilect.upstreams.openai.backend.END_TIMEOUT_S", 0.02)
+    monkeypatch.setattr("unilect.wire.stream.END_TIMEOUT_S", 0.02)
     last = {"content": "a", "stop": True, "tokens_evaluated": 3, "tokens_predicted": 1}
     data = chunked([frames(last)]).removesuffix(b"0\r\n\r\n")
 
     async with scripted(says(data, "keep")) as server, asyncio.timeout(60):
         http = HttpServer(server.url, reuse_connections=reuse)
-        batches = stream(http, "/completion", b"{}", FrameDecoder())
+        batches = stream(http.stream, "/completion", b"{}", FrameDecoder())
         events = [event async for batch in batches for event in batch]
         await server.until_gone()
 

@@ -214,7 +214,7 @@ async def test_a_connection_that_stays_open_after_the_answer(
     data: bytes, reuse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer that is finished is not held up by a server that keeps the connection open without an end, or without `[DONE]`."""
-    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.02)
+    monkeypatch.setattr("unilect.wire.stream.END_TIMEOUT_S", 0.02)
     async with scripted(says(data, "keep")) as server, asyncio.timeout(60):
         upstream = OpenAIUpstream(HttpServer(server.url, reuse_connections=reuse), "m")
         assert await events_of(upstream) == WHOLE
@@ -278,7 +278,7 @@ async def test_a_server_whose_finish_reasons_say_nothing() -> None:
 
 async def test_comments_after_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is finished is not held up by a server that goes on with comments and never ends."""
-    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.02)
+    monkeypatch.setattr("unilect.wire.stream.END_TIMEOUT_S", 0.02)
 
     async def script(exchange: Exchange) -> None:
         await exchange.send(stream_of(HELLO.removesuffix(frames(DONE))))
@@ -293,7 +293,7 @@ async def test_comments_after_the_answer(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_choice_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that makes its choices one after the other is waited for between them as ever."""
-    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("unilect.wire.stream.END_TIMEOUT_S", 0.0)
     late = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:

@@ -29,9 +29,9 @@ from unilect.families.chatglm import IN_TURNS
 from unilect.http.error_bodies import unknown_token
 from unilect.runtime.extras import install
 from unilect.tools.reader import Reader, tools_of
-from unilect.upstreams.openai.backend import stream
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import Content, Tokens
+from unilect.wire.stream import map_batches, stream
 
 log = logging.getLogger("unilect")
 LIBRARY = "chatglm_cpp"
@@ -110,7 +110,7 @@ class ChatglmEngine(Backend):
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
         async with (
             self._supervisor.watch(request) as ticket,
-            aclosing(self._batches(request, msgspec.json.encode(body))) as batches,
+            aclosing(await self._batches(request, msgspec.json.encode(body))) as batches,
         ):
             async for batch in batches:
                 ticket.note_begin()
@@ -151,15 +151,10 @@ class ChatglmEngine(Backend):
     async def _batches(self, request: TextRequest, body: bytes) -> Batches:
         """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
         server = await self._server.connect()
-        reader = None
-        if isinstance(request, ChatRequest):
-            reader = Reader(Reading(family=IN_TURNS, tools=tools_of(request)))
-        batches = stream(server, "/generate", body, ChunkDecoder(joined=not request.stream))
-        async with aclosing(batches):
-            async for batch in batches:
-                events = batch if reader is None else reader.read(batch)
-                if events:
-                    yield events
+        batches = stream(server.stream, "/generate", body, ChunkDecoder(joined=not request.stream))
+        if not isinstance(request, ChatRequest):
+            return batches
+        return map_batches(batches, Reader(Reading(family=IN_TURNS, tools=tools_of(request))).read)
 
     async def _tokens(self, path: str, prompt: Any) -> list[int]:
         return msgspec.json.decode(await self._post(path, {"prompt": prompt}), type=Tokens).tokens

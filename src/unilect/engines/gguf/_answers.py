@@ -41,10 +41,10 @@ from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
 from unilect.tools.forced import ForcedCall
 from unilect.tools.reader import Reader, reading_of
-from unilect.upstreams.openai.backend import stream
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder, apply_template, detokenize
 from unilect.wire.llamacpp_request import top_logprobs
+from unilect.wire.stream import map_batches, stream
 
 #: What belongs to a chat's body and not to that of its text alone.
 CONVERSATION = names(
@@ -72,7 +72,7 @@ async def stream_completion(
 ) -> Batches:
     """The events of a plain completion."""
     decoder = FrameDecoder(not request.stream, top_logprobs(request), bool(request.return_tokens))
-    answer = stream(server, "/completion", msgspec.json.encode(body), decoder)
+    answer = stream(server.stream, "/completion", msgspec.json.encode(body), decoder)
     try:
         async with aclosing(answer) as batches:
             async for batch in batches:
@@ -160,7 +160,7 @@ async def _request_logprobs(server: HttpServer, body: dict[str, Any]) -> list[An
     return list(answer.get("completion_probabilities", ()))
 
 
-async def stream_forced_call(
+def stream_forced_call(
     server: HttpServer, request: ChatRequest, prompt: str, body: dict[str, Any], style: CallStyle
 ) -> Batches:
     """
@@ -176,10 +176,7 @@ async def stream_forced_call(
     """
     call = ForcedCall(request, style)
     bound = body | {"prompt": prompt + style.before}
-    async with aclosing(stream_completion(server, request, bound)) as batches:
-        async for batch in batches:
-            if events := call.read(batch):
-                yield events
+    return map_batches(stream_completion(server, request, bound), call.read)
 
 
 async def stream_chat(
@@ -199,7 +196,7 @@ async def stream_chat(
     told = _Told()
     try:
         decoder = ChunkDecoder(joined=not request.stream)
-        answer = stream(server, "/v1/chat/completions", msgspec.json.encode(body), decoder)
+        answer = stream(server.stream, "/v1/chat/completions", msgspec.json.encode(body), decoder)
         async with aclosing(answer) as batches:
             async for batch in batches:
                 told.add(batch)
@@ -222,7 +219,7 @@ async def stream_chat(
                 yield rest
 
 
-async def with_inline_reasoning(
+def with_inline_reasoning(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
     """
@@ -236,9 +233,9 @@ async def with_inline_reasoning(
     request = request.changed(reasoning_format=form)
     scanner = reading.scanner()
     answer = stream_chat(server, request, body | {"reasoning_format": form}, template)
-    async with aclosing(answer) as batches:
-        async for batch in batches:
-            yield [one for event in batch for one in _twice(event, scanner)]
+    return map_batches(
+        answer, lambda batch: [one for event in batch for one in _twice(event, scanner)]
+    )
 
 
 def _twice(event: Event, scanner: Scanner) -> list[Event]:
@@ -347,16 +344,16 @@ def _without_verbose(event: Event) -> Event | None:
     return msgspec.structs.replace(event, extra=None if left == Extra() else left)
 
 
-async def without_alternatives(batches: Batches) -> Batches:
+def without_alternatives(batches: Batches) -> Batches:
     """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
-    async with aclosing(batches):
-        async for batch in batches:
-            yield [_bare(event) if isinstance(event, TextDelta) else event for event in batch]
+    return map_batches(batches, lambda batch: list(map(_drop_alternatives, batch)))
 
 
-def _bare(event: TextDelta) -> TextDelta:
-    told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
-    return msgspec.structs.replace(event, logprobs=told) if told else event
+def _drop_alternatives(event: Event) -> Event:
+    if not isinstance(event, TextDelta) or not event.logprobs:
+        return event
+    bare = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs]
+    return msgspec.structs.replace(event, logprobs=bare)
 
 
 def _is_bound(request: ChatRequest) -> bool:

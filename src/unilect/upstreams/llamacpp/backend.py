@@ -52,7 +52,6 @@ from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.templates.chat import ChatTemplate, find, names
 from unilect.templates.takes import ALL, Takes, stands_out, takes
 from unilect.templates.turns import fit
-from unilect.upstreams.openai.backend import stream
 from unilect.wire import llamacpp_request as wire
 from unilect.wire.embeddings import decode_embeddings, embed_each
 from unilect.wire.llamacpp import (
@@ -69,6 +68,7 @@ from unilect.wire.llamacpp import (
     with_prompt_tokens,
 )
 from unilect.wire.llamacpp_request import OF_2023, OF_2025, Generation
+from unilect.wire.stream import stream
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -381,7 +381,7 @@ class LlamaCppUpstream(Backend):
             UnilectError: As `HttpServer.stream` and `FrameDecoder`.
         """
         try:
-            async with aclosing(stream(self._server, path, body, decoder)) as batches:
+            async with aclosing(stream(self._server.stream, path, body, decoder)) as batches:
                 async for batch in batches:
                     yield batch
         except (RouteNotFound, UnsupportedOperation) as error:

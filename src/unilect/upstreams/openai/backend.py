@@ -11,9 +11,8 @@ Source: https://platform.openai.com/docs/api-reference
 import asyncio
 import logging
 import math
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
@@ -23,10 +22,8 @@ from unilect.api.parameters.rules import collect_fields
 from unilect.core.errors import (
     BackendError,
     InvalidRequest,
-    UnilectError,
     UnsupportedOperation,
 )
-from unilect.core.events import Event
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import (
     ChatRequest,
@@ -38,9 +35,8 @@ from unilect.core.requests import (
     TextRequest,
 )
 from unilect.http.base_url import check_base, root_of
-from unilect.http.client import HttpServer, Response, server_at
+from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import NoSuchPath
-from unilect.http.sse import FrameReader
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.upstreams.openai._again import BodyOf, Forms, PatientServer, in_form
 from unilect.upstreams.openai._salt import Salts
@@ -51,14 +47,12 @@ from unilect.upstreams.openai.tei import TextEmbeddings
 from unilect.wire import rerank as ranking
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.embeddings import decode_embeddings
+from unilect.wire.stream import stream
 from unilect.wire.whole import decode_whole
 
 log = logging.getLogger("unilect")
-GATHER_S = 0.005
 DOUBT_S = 5.0  # a server that was away, or has lost the model, is asked again no sooner after the last time
 LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
-END_TIMEOUT_S = 5.0  # of silence after the last finish reason: the usage may follow, and `[DONE]`
-Server: TypeAlias = HttpServer | PatientServer
 _FALSE = Raw(b"false")
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
@@ -176,7 +170,7 @@ class OpenAIUpstream(Backend):
         if whole:
             return _whole(server, path, server.body(), _choices(request))
         decoder = ChunkDecoder(not request.stream, _choices(request))
-        return stream(server, path, server.body(), decoder)
+        return stream(server.stream, path, server.body(), decoder)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -303,84 +297,6 @@ def _choices(request: TextRequest) -> int:
 async def _whole(server: PatientServer, path: str, body: bytes, choices: int) -> Batches:
     """Send a non-streaming request and yield its events, all at once."""
     yield decode_whole(await server.post(path, body), choices)
-
-
-class Decoder(Protocol):
-    """Decodes the frames of one stream into events: `ChunkDecoder`, and llama.cpp's `FrameDecoder`."""
-
-    @property
-    def joined(self) -> bool:
-        """The request is non-streaming: texts may be joined."""
-
-    @property
-    def done(self) -> bool:
-        """The last frame has arrived."""
-
-    @property
-    def finished(self) -> bool:
-        """The answer is complete, except for its usage and the end of the stream."""
-
-    def decode(self, frames: list[bytes], into: list[Event]) -> None:
-        """Append the events of frames; if one is an error, those before it."""
-
-    def end(self) -> list[Event]:
-        """The last events of a stream whose bytes have ended; BackendError if it was cut."""
-
-
-_no_events: Callable[[], list[Event]] = list  # `list[Event]()` takes a hundred times as long
-
-
-class _End:
-    """The end of a finished answer, for which unilect waits a short time only."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self) -> None:
-        self._at = 0.0
-
-    def is_due(self, answer: Response, frames: list[bytes]) -> bool:
-        """Return True if there are no frames, and the last ones came too long ago. Comments do not prolong the wait."""
-        answer.timeout_s = min(END_TIMEOUT_S, answer.timeout_s)
-        now = asyncio.get_running_loop().time()
-        if frames:
-            self._at = now + answer.timeout_s
-        return now >= self._at and not frames
-
-
-async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Batches:
-    """
-    Send a streaming request and yield its events.
-
-    The end of the bytes is not the end of an answer: `decoder.end` decides. Some servers keep the connection open after
-    the answer: once every choice has a finish reason, unilect waits only a short time for the end, and one that breaks takes nothing from it.
-
-    Raises:
-        UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.
-    """
-    reader, batch, end = FrameReader(), _no_events(), _End()
-    answer = await server.stream(path, body, GATHER_S * decoder.joined)
-    try:
-        async for data in answer:
-            decoder.decode(found := reader.feed(data), batch)
-            if decoder.done and answer.may_close:
-                break
-            if batch:
-                yield batch
-                batch = []
-            if decoder.finished and end.is_due(answer, found):
-                break
-    except UnilectError:
-        if not (decoder.finished and answer.broken):  # else the answer is whole
-            if batch:  # it came before a frame that is an error
-                yield batch
-            raise
-    finally:
-        await answer.aclose()
-    if not (decoder.done or answer.broken):
-        decoder.decode(reader.end(), batch)
-    batch += decoder.end()
-    if batch:
-        yield batch
 
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:

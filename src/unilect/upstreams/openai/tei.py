@@ -7,9 +7,8 @@ that is too long is refused there unless `truncate` is set, since it does not sa
 Source: https://huggingface.github.io/text-embeddings-inference/ and its README
 """
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +20,8 @@ from unilect.core.errors import BackendError, ContextLengthExceeded, InvalidRequ
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import EmbeddingRequest, Embeddings
 from unilect.http.client import HttpServer
+from unilect.wire.embeddings import call_each
+from unilect.wire.errors import invalid
 
 _KINDS = frozenset({"embedding", "reranker", "classifier"})
 #: Fields of `/embed`, by TEI's names.
@@ -30,7 +31,6 @@ _TOKENS = "x-compute-tokens"
 _AT_ONCE = 4  # calls of one request
 _TOO_LONG = re.compile(r"must have less than (\d{1,9}) tokens\. Given: (\d{1,9})")
 _Item = TypeVar("_Item")
-_Part = TypeVar("_Part")
 
 
 class Info(Struct, frozen=True):
@@ -102,7 +102,7 @@ class TextEmbeddings:
                 "/embed", {"inputs": texts} | more, list[list[float]], len(texts)
             )
 
-        parts = await self._in_parts(request.inputs, part)
+        parts = await call_each(self._split(request.inputs), part, _AT_ONCE)
         vectors = [vector for found, _ in parts for vector in found]
         return Embeddings(vectors, sum(tokens for _, tokens in parts))
 
@@ -128,32 +128,13 @@ class TextEmbeddings:
                 )
             return [scores[place] for place in range(len(texts))], tokens
 
-        parts = await self._in_parts(request.texts, part)
+        parts = await call_each(self._split(request.texts), part, _AT_ONCE)
         scores = [score for found, _ in parts for score in found]
         return Ranking(scores, sum(tokens for _, tokens in parts))
 
-    async def _in_parts(
-        self, items: Sequence[_Item], ask: Callable[[Sequence[_Item]], Awaitable[_Part]]
-    ) -> list[_Part]:
-        """
-        Send items in parts, each as large as the server takes; return the answers in the items' order.
-
-        Raises:
-            UnilectError: As the first call that fails; the others are cancelled.
-        """
-        places = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(some: Sequence[_Item]) -> _Part:
-            async with places:
-                return await ask(some)
-
-        begins = range(0, len(items), self._most)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(items[at : at + self._most])) for at in begins]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+    def _split(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+        """Split items into parts, each as large as the server takes."""
+        return (items[at : at + self._most] for at in range(0, len(items), self._most))
 
     async def _ask(
         self, path: str, body: dict[str, Any], kind: type[list[_Item]], count: int
@@ -171,9 +152,7 @@ class TextEmbeddings:
         except InvalidRequest as error:
             raise _as_length(error) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BackendError(
-                f"The model's server sent no answer of {path}. Try again, or ask its operator."
-            ) from error
+            raise invalid(f"no answer of {path}") from error
         if len(found) != count:
             raise BackendError(f"The model's server answered {count} texts with {len(found)} results. Try again, or ask its operator.")  # fmt: skip
         tokens = answer.headers.get(_TOKENS, "")
