@@ -32,18 +32,19 @@ from unilect.core.requests import (
 )
 
 MAX_IMAGES = 8
+#: What templates call the others.
+ROLES: dict[str, str] = {"developer": "system", "function": "tool"}
 _FIRST_IMAGE = 10  # llama.cpp's own client counts from here
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,64};base64,")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\v\f"
-_SAME_NAME = names(
-    "temperature top_p min_p typical_p presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau mirostat_eta "
-    "grammar ignore_eos"
-)
-#: llama.cpp's own parameters that a body holds as they are; the others are put right below.
-_OWN_NAMES = tuple(
-    name
-    for name in LLAMACPP_PARAMETERS
-    if name not in ("n_probs", "n_keep", "n_discard", "id_slot", "return_progress")
+_APART = names("n_probs n_keep n_discard id_slot return_progress")
+#: What a body holds as it is; other parameters are put right below.
+SAMPLING = (
+    *names(
+        "temperature top_p min_p typical_p presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau mirostat_eta "
+        "grammar ignore_eos"
+    ),
+    *(name for name in LLAMACPP_PARAMETERS if name not in _APART),
 )
 _FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
 # fields of ours, of which a client's is unknown; secrets; and what is put right below
@@ -58,7 +59,7 @@ _NATIVE = names(
 #: others or hides what is needed of an answer.
 _REFUSED = {*CONSTRAINTS, "system_prompt", "n_cmpl"} - {"json_schema"}
 _PARAMETERS: dict[str, Support] = declare_support(
-    (*_SAME_NAME, *_OWN_NAMES, *_NATIVE), names("n best_of echo encoding_format dimensions")
+    (*SAMPLING, *_NATIVE), names("n best_of echo encoding_format dimensions")
 ) | dict.fromkeys(_REFUSED, "refused")
 
 
@@ -118,12 +119,7 @@ def body(
     fields: dict[str, Any] = {
         name: raw for name, raw in request.raw_fields.items() if name not in _NOT_PASSED_ON
     }
-    check_samplers(request)
-    for name in (*_SAME_NAME, *_OWN_NAMES):
-        value = getattr(request, name)
-        if value is not None:
-            fields[name] = value
-    fields |= _rename_parameters(request, generation, room)
+    fields |= sampling_fields(request) | _rename_parameters(request, generation, room)
     words = [*stop, *(word for word in request.stop_words if word not in stop)]
     if words:
         fields["stop"] = words
@@ -141,12 +137,15 @@ def body(
     return fields
 
 
-def check_samplers(request: GenerationRequest) -> None:
+def sampling_fields(request: GenerationRequest, vocabulary: int | None = None) -> dict[str, Any]:
     """
-    Check the letters of `samplers`: llama.cpp drops unknown ones silently.
+    Make the fields that say how tokens are chosen.
+
+    Args:
+        vocabulary: How many tokens the model has, where that is known.
 
     Raises:
-        InvalidRequest: A letter is unknown.
+        InvalidRequest: `samplers` has an unknown letter, which llama.cpp drops silently; or a bias is none.
     """
     named = request.samplers
     if isinstance(named, str) and not set(named) <= set(SAMPLER_LETTERS):
@@ -154,6 +153,17 @@ def check_samplers(request: GenerationRequest) -> None:
             f"`samplers` has an unknown letter; llama.cpp's are {SAMPLER_LETTERS!r}. Use those, or a list of names.",
             param="samplers",
         )
+    fields: dict[str, Any] = {
+        name: value for name in SAMPLING if (value := getattr(request, name)) is not None
+    }
+    if request.top_k is not None:
+        fields["top_k"] = max(request.top_k, 0)
+    penalty = request.repeat_penalty or request.repetition_penalty
+    if penalty is not None:
+        fields["repeat_penalty"] = penalty
+    if request.logit_bias is not None:
+        fields["logit_bias"] = text_biases(request.logit_bias, vocabulary)
+    return fields
 
 
 def top_logprobs(request: GenerationRequest) -> int | None:
@@ -173,17 +183,10 @@ def _rename_parameters(
     limit = request.token_limit
     if limit is not None or room is not None:
         fields["n_predict"] = min(n for n in (limit, room) if n is not None)
-    if request.top_k is not None:
-        fields["top_k"] = max(request.top_k, 0)
-    penalty = request.repeat_penalty or request.repetition_penalty
-    if penalty is not None:
-        fields["repeat_penalty"] = penalty
     if request.seed is not None:
         fields["seed"] = request.seed % 2**32
-    if request.logit_bias is not None:
-        if generation is OF_2023:  # it would drop texts silently
-            token_biases(request.logit_bias)
-        fields["logit_bias"] = text_biases(request.logit_bias)
+    if request.logit_bias is not None and generation is OF_2023:
+        token_biases(request.logit_bias)  # it would drop texts silently
     if (n_keep := request.raw_fields.get("n_keep")) is not None:
         # -1 keeps the beginning of a prompt that is cut and loses its newest text
         fields["n_keep"] = 0 if bytes(n_keep).startswith(b"-") else n_keep
@@ -247,7 +250,7 @@ def turns(
         if isinstance(content, list):
             where = f"messages[{number}].content"
             content = "\n".join(_part(part, where, images, marker) for part in content)
-        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        role = ROLES.get(message.role, message.role)
         changed = msgspec.structs.replace(message, role=role, content=content or "")
         out.append(msgspec.to_builtins(changed))
     check_images(len(images))

@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from unilect.api.parameters.rules import refusal, text_biases
+from unilect.api.parameters.rules import refusal
 from unilect.api.parameters.support import declare_support, names
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import (
-    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -33,26 +32,18 @@ from unilect.core.requests import (
 from unilect.engines.gguf._images import check_image
 from unilect.tools.messages import arguments_text, template_flags, text, tools
 from unilect.wire.llamacpp_request import (
+    ROLES,
+    SAMPLING,
     check_images,
     check_one_constraint,
-    check_samplers,
+    sampling_fields,
     top_logprobs,
     wrong_part,
 )
 
-_SAMPLING = names(
-    "temperature top_p min_p typical_p seed presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau "
-    "mirostat_eta logit_bias grammar ignore_eos cache_prompt"
-)
-#: llama.cpp's own, told by the same name.
-_OWN_NAMES = tuple(
-    name
-    for name in LLAMACPP_PARAMETERS
-    if name
-    not in ("n_probs", "id_slot", "return_progress", "lora")  # slots are handed out by `Slots`
-)
+_SAME_NAME = ("seed", "cache_prompt", "n_keep", "n_discard")
 _NATIVE = names(
-    "n_probs id_slot return_progress top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
+    "logit_bias n_probs id_slot return_progress top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
     "response_format tools parallel_tool_calls reasoning_effort chat_template_kwargs "
     "echo add_generation_prompt continue_final_message reasoning_format "
     "enable_thinking thinking_budget_tokens "  # these two where the template knows them
@@ -60,7 +51,7 @@ _NATIVE = names(
     "lora"  # where it has adapters
 )
 PARAMETERS = declare_support(
-    (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
+    (*SAMPLING, *_SAME_NAME, *_NATIVE),
     names("n best_of tool_choice functions function_call encoding_format dimensions"),
 )
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
@@ -136,11 +127,6 @@ def completion_body(
     return body
 
 
-def wants_no_alternatives(request: TextRequest) -> bool:
-    """True where log probabilities are wanted of the answer's own tokens only."""
-    return top_logprobs(request) == 0
-
-
 def conversation(request: TextRequest) -> bytes:
     """Encode the content of a prompt in the order of templates; the next turn's encoding begins with it."""
     if isinstance(request, CompletionRequest):
@@ -192,7 +178,7 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
     out, images = [], 0
     for number, message in enumerate(conversation):
         fields: dict[str, Any] = msgspec.to_builtins(message)
-        fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        fields["role"] = ROLES.get(message.role, message.role)
         if isinstance(message.content, list) and all(map(_is_text, message.content)):
             fields["content"] = text(message, "")  # templates join parts in ways of their own
         elif isinstance(message.content, list):
@@ -240,28 +226,20 @@ def _common(request: GenerationRequest, lora: dict[str, Any], tokens: int | None
         "stream_options": {"include_usage": True},
         "return_progress": True,
     }
-    check_samplers(request)
-    for name in (*_SAMPLING, *_OWN_NAMES):
-        value = getattr(request, name)
-        if value is not None:
+    body |= sampling_fields(request, tokens)
+    for name in _SAME_NAME:
+        if (value := getattr(request, name)) is not None:
             body[name] = value
     if isinstance(request.samplers, list):
         older = {"typical_p": "typ_p"}
         body["samplers"] = [older.get(name, name) for name in request.samplers if name != "tfs_z"]
-    if request.top_k is not None:
-        body["top_k"] = max(request.top_k, 0)
     for name in ("repeat_last_n", "dry_penalty_last_n"):
         if body.get(name) == -1:
             body[name] = MAX_REPEAT_LAST_N
-    penalty = request.repeat_penalty or request.repetition_penalty
-    if penalty is not None:
-        body["repeat_penalty"] = penalty
     if request.stop_words:
         body["stop"] = request.stop_words
     if request.seed is not None:
         body["seed"] = _seed(request.seed)
-    if request.logit_bias is not None:
-        body["logit_bias"] = text_biases(request.logit_bias, tokens)
     return body | lora
 
 

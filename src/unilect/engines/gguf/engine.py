@@ -78,6 +78,7 @@ from unilect.tools.forced import call_style, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.wire.embeddings import decode_embeddings, embed_each
 from unilect.wire.llamacpp import detokenize, pieces_of, tokenize, with_prompt_tokens
+from unilect.wire.llamacpp_request import top_logprobs
 
 log = logging.getLogger("unilect")
 _Value = TypeVar("_Value")
@@ -333,7 +334,7 @@ class GgufEngine(Backend):
         """Start the generation of a body in the child; returns its batches from the first event on."""
         server = await self._servers[self._generator].connect()
         batches = await self._start_stream(server, request, body)
-        if wire.wants_no_alternatives(request):
+        if top_logprobs(request) == 0:  # of the answer's own tokens only
             batches = without_alternatives(batches)
         if request.tokenize:
             batches = with_prompt_tokens(batches, await self._prompt_ids(server, request))
