@@ -47,7 +47,7 @@ async def test_a_restart_and_several_requests_at_once() -> None:
         first, forgets = await text(model), []
         await killed(model)
         forget = model._slots.forget
-        server = model._servers[model.children[0]]
+        server = model._generator
         server._on_new_life = lambda: forgets.append(forget())
 
         connections = await asyncio.gather(*(server.connect() for _ in range(4)))

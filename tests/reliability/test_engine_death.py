@@ -185,7 +185,7 @@ async def test_engine_that_hangs_is_killed_and_comes_back(monkeypatch: pytest.Mo
     """A request that an engine hangs on is told so and refused from then on, also where its client has left; others are answered."""
     async with site(Config(port=0, models={"demo": ModelConfig()}, log_level="warning")) as running:
         engine = running.engine()
-        child = engine._generator
+        child = engine._generator.process
 
         async def ask() -> None:
             if halted(

@@ -57,7 +57,7 @@ async def test_idle_engine_stops_and_starts_again() -> None:
     """An engine without requests is stopped after its time, and the next request is answered all the same."""
     models = {"demo": ModelConfig(idle_stop_s=0.05)}
     async with site(Config(port=0, models=models, log_level="warning")) as running:
-        child = running.engine()._generator
+        child = running.engine()._generator.process
 
         async def stopped() -> bool:
             return child.pid is None and child.closed
@@ -188,7 +188,7 @@ async def test_stopped_engine_is_not_brought_back() -> None:
     """An engine that dies and is stopped before it is back stays stopped, until a request wants it."""
     async with site(Config(port=0, models={"demo": ModelConfig()}, log_level="error")) as running:
         engine = running.engine()
-        child = engine._generator
+        child = engine._generator.process
         running_child = child._process
         assert running_child is not None
         running_child.kill()

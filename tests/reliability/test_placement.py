@@ -111,7 +111,7 @@ async def test_model_that_is_stopped_keeps_nobody_waiting() -> None:
             answer.status,
             body["error"]["message"],
         )
-        assert engine._generator.closed
+        assert engine._generator.process.closed
 
 
 async def is_waiting(running: Site) -> bool:

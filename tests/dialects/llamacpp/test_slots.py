@@ -168,7 +168,7 @@ async def test_a_model_that_does_not_run() -> None:
 
         assert 200 == status
         assert [(0, False), (1, False), (2, False)] == [(one["id"], one["is_processing"]) for one in found]  # fmt: skip
-        assert model._generator.pid is None
+        assert model._generator.process.pid is None
 
 
 async def test_a_backend_without_slots() -> None:

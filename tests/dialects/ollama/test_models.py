@@ -143,7 +143,7 @@ async def test_a_model_is_unloaded_after_its_time() -> None:
     backend = made("gguf")
     async with serving(backend) as app:
         await post(app, "/api/chat", messages=[], keep_alive="10ms")
-        while (await got(app, "/api/ps"))["models"] or backend._generator.pid is not None:
+        while (await got(app, "/api/ps"))["models"] or backend._generator.process.pid is not None:
             await asyncio.sleep(0)
 
         assert "load" == (await post(app, "/api/chat", messages=[]))[1]["done_reason"]

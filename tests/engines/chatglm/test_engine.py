@@ -150,11 +150,11 @@ async def test_an_engine_that_dies(tmp_path: Path) -> None:
     async with engine(
         tmp_path, ["\n", "a"], AGAIN, model={"context": 100_000}, context=100_000
     ) as model:
-        assert model._child.pid is not None
+        assert model._child.process.pid is not None
         with pytest.raises(EngineDied):
             async with aclosing(model.generate(chat(stream=True))) as batches:
                 async for _ in batches:
-                    with_pid = model._child.pid
+                    with_pid = model._child.process.pid
                     with suppress(ProcessLookupError):  # it was killed before
                         if with_pid is not None:
                             os.kill(with_pid, signal.SIGKILL)
@@ -175,7 +175,7 @@ async def test_nothing_ends_the_engine(tmp_path: Path) -> None:
         chat().changed(messages=[Message("user", "x"), Message("assistant", "y")]),
     ]
     async with engine(tmp_path, model={"context": 128}) as model:
-        pid = model._child.pid
+        pid = model._child.process.pid
         for request in wrong:
             with pytest.raises(InvalidRequest):
                 await answer(model.generate(request))
@@ -184,7 +184,7 @@ async def test_nothing_ends_the_engine(tmp_path: Path) -> None:
             await answer(model.generate(chat(text)))
             await answer(model.generate(completion(text or [0])))
 
-        assert pid == model._child.pid
+        assert pid == model._child.process.pid
 
 
 async def test_through_the_server(tmp_path: Path) -> None:

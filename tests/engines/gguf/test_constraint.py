@@ -134,13 +134,13 @@ async def test_what_cannot_be_followed(
     model: GgufEngine, fields: dict[str, Any], param: str
 ) -> None:
     """A constraint that llama.cpp cannot follow to the end is the request's fault, by its name, and the engine lives on."""
-    pid = model._generator.pid
+    pid = model._generator.process.pid
     with pytest.raises(UnilectError) as raised:
         await answer(model.generate(chat(max_tokens=16, **fields)))
 
     assert not isinstance(raised.value, BackendError)
     assert (400, param) == (raised.value.status, raised.value.param)
-    assert pid == model._generator.pid
+    assert pid == model._generator.process.pid
 
 
 @in_one_loop

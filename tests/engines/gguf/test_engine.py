@@ -124,7 +124,7 @@ async def test_a_request_that_waits_in_its_slot() -> None:
                 [(slot, ticket)] = model._slots.tickets.items()
                 ticket.heard_at = 0.0
                 model._slots.tickets[1 - slot] = lost
-                await model._ask()
+                await model._generator._ask()
                 break
     finally:
         await model.aclose()

@@ -276,7 +276,7 @@ async def test_an_engine_without_memory() -> None:
     asked = completion("Once upon a time there was a cat. " * 40, max_tokens=2)
     try:
         await engine.start()
-        pid = engine._generator.pid
+        pid = engine._generator.process.pid
         assert pid is not None
         said = Path(f"/proc/{pid}/status").read_text()
         taken = int(said.split("VmData:")[1].split()[0]) * 1024

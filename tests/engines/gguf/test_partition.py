@@ -15,7 +15,7 @@ from unilect.core.events import Finish, TextDelta, Usage
 from unilect.core.requests import EmbeddingRequest
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.process.child_server import ChildServer
 from unilect.runtime.context import CURRENT_REQUEST, Context
 
 TEXT = "Once upon a time there was a little girl. " * 30
@@ -54,9 +54,9 @@ async def asked(engine: GgufEngine, caller: str, text: str) -> tuple[int, int]:
     return found.usage.cached_tokens, await tokens_read(engine) - before
 
 
-async def tokens_read(engine: GgufEngine, child: ChildProcess | None = None) -> int:
+async def tokens_read(engine: GgufEngine, child: ChildServer | None = None) -> int:
     """All tokens of prompts that a child has read, the one that generates or another; 0 in one that has just started."""
-    server = await engine._servers[child or engine._generator].connect()
+    server = await (child or engine._generator).connect()
     told = (await server.get("/metrics")).decode()
     [count] = re.findall(r"^llamacpp:prompt_tokens_total (\S+)$", told, re.MULTILINE)
     return int(float(count))
@@ -65,11 +65,11 @@ async def tokens_read(engine: GgufEngine, child: ChildProcess | None = None) -> 
 async def test_one_caller_keeps_llamacpps_cache() -> None:
     """A single caller's conversation comes back into the slot that another of its conversations had."""
     async with running() as engine:
-        pid = engine._generator.pid
+        pid = engine._generator.process.pid
         first, *_ = [await asked(engine, "ada", text) for text in (TEXT, OTHER)]
         again = await asked(engine, "ada", TEXT)
 
-        assert engine._generator.pid == pid
+        assert engine._generator.process.pid == pid
     assert again[0] >= first[1] - ENDS
     assert again[1] <= ENDS
 
@@ -94,12 +94,12 @@ async def test_another_caller_finds_nothing(several: bool) -> None:
 async def test_a_shared_cache_is_everybodys() -> None:
     """With `share_cache` the model is not loaded again, and whoever comes reads what others have sent."""
     async with running(several=True, share_cache=True) as engine:
-        pid = engine._generator.pid
+        pid = engine._generator.process.pid
         total = (await asked(engine, "ada", TEXT))[1]
         await asked(engine, "ada", OTHER)
         theirs = await asked(engine, "bob", TEXT)
 
-        assert engine._generator.pid == pid
+        assert engine._generator.process.pid == pid
     assert theirs[0] >= total - ENDS
 
 
@@ -119,11 +119,11 @@ async def test_embeddings_are_in_no_cache() -> None:
 async def test_those_without_a_key_are_one_caller() -> None:
     """A request of nobody's is that of an anonymous caller: no second one has come."""
     async with running() as engine:
-        pid = engine._generator.pid
+        pid = engine._generator.process.pid
         total = (await asked(engine, "anonymous", TEXT))[1]
         theirs = await asked(engine, "", TEXT)
 
-        assert engine._generator.pid == pid
+        assert engine._generator.process.pid == pid
     assert theirs[0] >= total - ENDS
 
 
@@ -131,11 +131,11 @@ async def test_the_first_key() -> None:
     """The first key of a server that had none goes on with its cache, and the model is not loaded again; who comes after it finds nothing."""
     for second in ("bob", "anonymous"):
         async with running() as engine:
-            pid = engine._generator.pid
+            pid = engine._generator.process.pid
             total = (await asked(engine, "anonymous", TEXT))[1]
             await asked(engine, "anonymous", OTHER)
             ada = await asked(engine, "ada", TEXT)
-            assert engine._generator.pid == pid
+            assert engine._generator.process.pid == pid
             theirs = await asked(engine, second, TEXT)
 
         assert ada[0] >= total - ENDS
@@ -196,12 +196,12 @@ async def test_a_model_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) 
     """Where it cannot be loaded again the second caller is told so, and is not let near what the first has left."""
     async with running() as engine:
         await asked(engine, "ada", TEXT)
-        command: Callable[[], Any] = engine._generator._spawn
-        monkeypatch.setattr(engine._generator, "_spawn", _fails)
+        command: Callable[[], Any] = engine._generator.process._spawn
+        monkeypatch.setattr(engine._generator.process, "_spawn", _fails)
         with pytest.raises(BackendUnavailable, match="cannot be started"):
             await asked_only(engine, "bob")
-        monkeypatch.setattr(engine._generator, "_spawn", command)
-        engine._generator._ended_at = 0.0  # without the pause after a failed start
+        monkeypatch.setattr(engine._generator.process, "_spawn", command)
+        engine._generator.process._ended_at = 0.0  # without the pause after a failed start
         found = await asked_only(engine, "bob")
 
     assert 0 == found.usage.cached_tokens

@@ -112,10 +112,10 @@ def test_the_bundled_model_remembers_little() -> None:
     }
     registry = sources.registry(Config(models=models))
     engines = [one.pool.members[0].backend for one in registry.models.values()]
-    told = [engine._generator._settings("")["cache_ram_mib"] for engine in engines]
+    told = [engine._generator.process._settings("")["cache_ram_mib"] for engine in engines]
 
     assert [64, 5, None] == told
-    assert [3] * 3 == [engine._generator._settings("")["engines"] for engine in engines]
+    assert [3] * 3 == [engine._generator.process._settings("")["engines"] for engine in engines]
 
 
 def test_progress_of_a_model_that_still_loads() -> None:

@@ -9,7 +9,7 @@ import logging
 import secrets
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,7 +22,6 @@ from unilect.engines.chatglm import _request as wire
 from unilect.engines.chatglm._file import read_head
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
-from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import context_of, read_checked
 from unilect.families import Reading
 from unilect.families.chatglm import IN_TURNS
@@ -30,11 +29,12 @@ from unilect.http.error_bodies import unknown_token
 from unilect.runtime.extras import install
 from unilect.tools.reader import Reader, tools_of
 from unilect.wire.chunks import ChunkDecoder
-from unilect.wire.llamacpp import Content, Tokens
+from unilect.wire.llamacpp import Content, Tokens, post
 from unilect.wire.stream import map_batches, stream
 
 log = logging.getLogger("unilect")
 LIBRARY = "chatglm_cpp"
+_Value = TypeVar("_Value")
 _BUILD = 'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp'
 _CHILD = "unilect.engines.chatglm._child"
 
@@ -70,16 +70,15 @@ class ChatglmEngine(Backend):
                 "context": self._context,
             }
 
-        self._child = ChildProcess(
+        child = ChildProcess(
             name,
             python_command(_CHILD),
             settings,
             start_timeout_s=config.start_timeout_s,
             environment={"OMP_NUM_THREADS": str(threads)},  # the only way to tell the library
         )
-        self._server = ChildServer(self._child, self._key, config.timeout_s)
-        self._supervisor = Supervisor(self._child)
-        self.children = (self._child,)
+        self._child = ChildServer(child, self._key, config.timeout_s)
+        self.children = (child,)
         parameters = dict(wire.PARAMETERS)
         if self._head.family != "ChatGLM3":
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
@@ -94,9 +93,9 @@ class ChatglmEngine(Backend):
 
     async def start(self) -> None:
         """Load the model; see `Backend`."""
-        if self._child.comes_back:
+        if self._child.process.comes_back:
             return
-        ready = await self._child.start()
+        ready = await self._child.process.start()
         if not ready.get("openmp"):
             log.warning(
                 "%s: chatglm-cpp was built without OpenMP, so it takes every processor, and is very slow as soon as "
@@ -109,7 +108,7 @@ class ChatglmEngine(Backend):
         bounds.check_request(request, self._context)
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
         async with (
-            self._supervisor.watch(request) as ticket,
+            self._child.supervisor.watch(request) as ticket,
             aclosing(await self._batches(request, msgspec.json.encode(body))) as batches,
         ):
             async for batch in batches:
@@ -126,8 +125,7 @@ class ChatglmEngine(Backend):
         bounds.check_tokenize(tokens, self._context)
         if any(token >= self._head.vocabulary for token in tokens):
             raise unknown_token("prompt")
-        answer = await self._post("/detokenize", {"tokens": tokens})
-        return msgspec.json.decode(answer, type=Content).content
+        return (await self._call("/detokenize", {"tokens": tokens}, Content)).content
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
@@ -141,29 +139,25 @@ class ChatglmEngine(Backend):
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""
-        await self._child.start()
+        await self._child.process.start()
 
     async def aclose(self) -> None:
         """Stop the child; see `Backend`."""
-        await self._server.aclose()
-        await self._supervisor.aclose()
+        await self._child.aclose()
 
     async def _batches(self, request: TextRequest, body: bytes) -> Batches:
         """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
-        server = await self._server.connect()
+        server = await self._child.connect()
         batches = stream(server.stream, "/generate", body, ChunkDecoder(joined=not request.stream))
         if not isinstance(request, ChatRequest):
             return batches
         return map_batches(batches, Reader(Reading(family=IN_TURNS, tools=tools_of(request))).read)
 
     async def _tokens(self, path: str, prompt: Any) -> list[int]:
-        return msgspec.json.decode(await self._post(path, {"prompt": prompt}), type=Tokens).tokens
+        return (await self._call(path, {"prompt": prompt}, Tokens)).tokens
 
-    async def _post(self, path: str, body: dict[str, Any]) -> bytes:
-        async def function() -> bytes:
-            return await (await self._server.connect()).post(path, msgspec.json.encode(body))
-
-        return await self._supervisor.call(body, function)
+    async def _call(self, path: str, body: dict[str, Any], kind: type[_Value]) -> _Value:
+        return await self._child.call(body, lambda server: post(server, path, body, kind))
 
 
 def backend(spec: BackendSpec) -> ChatglmEngine:

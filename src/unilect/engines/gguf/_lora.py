@@ -17,7 +17,6 @@ from unilect.core.errors import UnilectError
 from unilect.core.requests import CompletionRequest, TextRequest
 from unilect.engines.gguf._file import check_adapter
 from unilect.engines.gguf._slots import Slots
-from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.settings import read_checked
 from unilect.runtime.tasks import Tasks
@@ -78,19 +77,19 @@ class Adapters:
         return lora_scales(request.lora, len(self.files), "lora")
 
 
-def empty(tasks: Tasks, slots: Slots, slot: int, child: ChildProcess, server: ChildServer) -> None:
+def empty(tasks: Tasks, slots: Slots, slot: int, child: ChildServer) -> None:
     """Begin to empty a slot, and give it back when nothing is left in it of a prompt, also where that is cancelled before its first step."""
-    task = tasks.start("emptying a slot", _erase(slot, child, server))
+    task = tasks.start("emptying a slot", _erase(slot, child))
     # who cancels it stops the child, whose next life has empty slots
     task.add_done_callback(lambda _: slots.give_back(slot))
 
 
-async def _erase(slot: int, child: ChildProcess, server: ChildServer) -> None:
+async def _erase(slot: int, child: ChildServer) -> None:
     """Return once nothing is left in a slot of a prompt: it was erased, or its child has ended, whose next life has empty slots."""
-    life = child.starts
-    while child.starts == life and child.pid is not None:
+    process, life = child.process, child.process.starts
+    while process.starts == life and process.pid is not None:
         try:
-            await (await server.connect()).post(f"/slots/{slot}?action=erase", b"{}")
+            await (await child.connect()).post(f"/slots/{slot}?action=erase", b"{}")
             break
         except UnilectError as error:
             log.warning("a slot could not be emptied, and is held back: %s", error.for_operator)

@@ -8,9 +8,8 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 import math
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,11 +18,11 @@ from unilect.core.errors import InvalidRequest
 from unilect.core.ranking import Ranking, RerankRequest, sigmoid
 from unilect.engines import text_bounds as bounds
 from unilect.engines.gguf._file import GgufHead
+from unilect.engines.process.child_server import ChildServer
 from unilect.http.client import HttpServer
 from unilect.wire.llamacpp import detokenize, tokenize
 from unilect.wire.rerank import decode_ranking
 
-_Value = TypeVar("_Value")
 _AT_ONCE = 8  # documents of one call: a client that leaves, and others that wait, wait for no more
 _MARKS = 5  # tokens that llama.cpp puts around a query and a document without a template
 _TRIES = 4
@@ -31,14 +30,6 @@ _DOCUMENT = "{document}"
 _TEMPLATE = "tokenizer.chat_template.rerank"
 #: llama.cpp's names of networks whose outputs it makes probabilities of.
 _GIVE_PROBABILITIES = frozenset({"qwen3", "qwen3vl"})
-
-
-class Call(Protocol):
-    """Has the child answer a call, given what is asked for."""
-
-    def __call__(
-        self, request: Any, ask: Callable[[HttpServer], Coroutine[Any, Any, _Value]], /
-    ) -> Coroutine[Any, Any, _Value]: ...
 
 
 class Part(Struct, frozen=True):
@@ -75,16 +66,9 @@ class Ranker:
         self._template = str(head.fields.get(_TEMPLATE) or "")
         self._gives_probabilities = head.architecture in _GIVE_PROBABILITIES
 
-    async def rank(
-        self,
-        request: RerankRequest,
-        call: Call,
-    ) -> Ranking:
+    async def rank(self, request: RerankRequest, child: ChildServer) -> Ranking:
         """
         Score the documents of a request.
-
-        Args:
-            call: Has the child, given what is asked for, answer.
 
         Raises:
             UnilectError: As the child says; or the query, or a document that is not to be cut, is too long.
@@ -95,10 +79,10 @@ class Ranker:
                 f"`query` holds the text `{_DOCUMENT}`, in the place of which llama.cpp writes each document. Change it.",
                 param="query",
             )
-        taken = await call(request.query, partial(self._count_taken, request.query))
+        taken = await child.call(request.query, partial(self._count_taken, request.query))
         scores, tokens, cut = list[float](), 0, list[int]()
         for part in self._parts(request, self._context - taken):
-            found = await call(part, partial(self._rank_part, part))
+            found = await child.call(part, partial(self._rank_part, part))
             scores += [self._score(score, request.raw_scores) for score in found.scores]
             tokens, cut = tokens + found.prompt_tokens, cut + found.cut
         return Ranking(scores, tokens, cut)

@@ -68,7 +68,6 @@ from unilect.engines.gguf._turns import Turns
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
-from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import context_of, read_checked
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
@@ -124,18 +123,15 @@ class GgufEngine(Backend):
         self._emptying = Tasks()
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
-        self._generator = self._child(name, embedding=False)
-        self._embedder = self._child(f"{name} (embeddings)", embedding=True)
-        self.children = (self._generator, self._embedder)
-        self._supervisors = {
-            self._generator: Supervisor(
-                self._generator, self._ask, config.hang_timeout_s, takes_up=True
-            ),
-            # a long text is one step, which may take minutes
-            self._embedder: Supervisor(self._embedder),
-        }
         self._ranker = Ranker(self._head, self._context)
         self._slots = Slots(config.parallel)
+        generator, embedder = self._process(embedding=False), self._process(embedding=True)
+        own = (self._key, config.timeout_s, raise_for_child)
+        watch = (self._slots.hear, config.hang_timeout_s)
+        self._generator = ChildServer(generator, *own, self._slots.forget, *watch)
+        # not watched: a long text is one step, which may take minutes
+        self._embedder = ChildServer(embedder, *own, self._tell_of_embedder)
+        self.children = (generator, embedder)
         self._partition = Partition(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
         self._chat_template = self._template or self._head.template
@@ -145,10 +141,6 @@ class GgufEngine(Backend):
         self._loaded: Loaded | None = None
         self._told, self._is_known, self._template_fault, self._build = False, False, "", ""
         self.device = ""
-        self._servers = {
-            self._generator: self._connection(self._generator, self._slots.forget),
-            self._embedder: self._connection(self._embedder, self._tell_of_embedder),
-        }
         self._style = call_style(self._chat_template)
         self._known = self.capabilities = static_capabilities(
             self._head, config, self._chat_template, self._context, self._adapters.told
@@ -156,25 +148,25 @@ class GgufEngine(Backend):
 
     async def start(self) -> None:
         """Start the child that this model mainly needs; see `Backend`."""
-        if self._is_known and self._main.comes_back:
+        if self._is_known and self._main.process.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         with unknown_architecture(self._path, self._head):
-            said = await self._main.start()
+            said = await self._main.process.start()
         self._tell(said)
         self._build = said["build"]
         if self._writes:
-            server = await self._servers[self._generator].connect()
+            server = await self._generator.connect()
             self._learn(await read_loaded(server, self._template), said.get("template_fault", ""))
         self._is_known = True
 
     async def generate(self, request: TextRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
         bounds.check_request(request, self._longest)
-        supervisor = self._supervisors[self._generator]
+        supervisor = self._generator.supervisor
         supervisor.check(request)
         body = await self.compile(request)  # what is wrong with it is told without waiting
         apart = self._adapters.changes(request)
-        await self._partition.admit(self._generator)
+        await self._partition.admit(self._generator.process)
         prompt = b"" if apart else wire.conversation(request)
         slot = await self._slots.take(prompt, request.id_slot)
         try:
@@ -194,8 +186,7 @@ class GgufEngine(Backend):
             raise attribute_error(error, request) from error
         finally:
             if apart:  # nothing is waited for here: who leaves may be cancelled again
-                server = self._servers[self._generator]
-                empty(self._emptying, self._slots, slot, self._generator, server)
+                empty(self._emptying, self._slots, slot, self._generator)
             else:
                 self._slots.give_back(slot)
 
@@ -203,8 +194,7 @@ class GgufEngine(Backend):
         """Embed the inputs of a request; see `Backend`."""
         bounds.check_request(request, self._longest)
 
-        async def one(text: Prompt) -> Embeddings:
-            server = await self._servers[self._embedder].connect()
+        async def one(text: Prompt, server: HttpServer) -> Embeddings:
             await check_length(server, text, self._context)
             body = msgspec.json.encode({"input": text, "encoding_format": "float"})
             try:
@@ -213,23 +203,25 @@ class GgufEngine(Backend):
                 raise attribute_error(error, request) from error
 
         async def supervise(text: Prompt) -> Embeddings:
-            return await self._supervisors[self._embedder].call(text, lambda: one(text))
+            return await self._embedder.call(text, partial(one, text))
 
         return await embed_each(request.inputs, supervise, at_once=8)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """Score the documents of a request; see `Backend`."""
-        return await self._ranker.rank(request, self._call)
+        return await self._ranker.rank(request, self._main)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
-        return await self._call(text, lambda server: tokenize(server, text, special))
+        return await self._main.call(text, lambda server: tokenize(server, text, special))
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text without special tokens in it; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
-        return await self._call(text, lambda server: tokenize(server, text, special, plain=True))
+        return await self._main.call(
+            text, lambda server: tokenize(server, text, special, plain=True)
+        )
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
@@ -242,7 +234,7 @@ class GgufEngine(Backend):
     async def render(self, request: ChatRequest) -> str:
         """The prompt of a chat; see `Backend`."""
         bounds.check_request(request, self._longest)
-        return await self._call(request, lambda server: render(server, request, self._turns))
+        return await self._main.call(request, lambda server: render(server, request, self._turns))
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
@@ -253,20 +245,20 @@ class GgufEngine(Backend):
                 return await chat_length(server, request, self._turns)
             return len(await self._ids(server, request, special=True))
 
-        return await self._call(request, ask)
+        return await self._main.call(request, ask)
 
     async def slots(self) -> list[dict[str, Any]]:
         """Read the state of its slots, as far as the caller may see it; see `Backend`."""
-        return await self._call(None, self._slots.describe)
+        return await self._main.call(None, self._slots.describe)
 
     async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
         """Save a slot of the caller's, fill it again, or empty it; see `Backend`."""
         if not self._writes:
             raise UnsupportedOperation("This model writes no text, and has no slots to change.")
         # slots of one that was started anew are nobody's
-        await self._servers[self._generator].connect()
+        await self._generator.connect()
         with self._slots.hold(slot, fills=action == "restore"):
-            return await self._call(
+            return await self._main.call(
                 None, lambda server: self._saved.act(server, slot, action, name)
             )
 
@@ -282,21 +274,16 @@ class GgufEngine(Backend):
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""
-        await self._main.start()
+        await self._main.process.start()
 
     async def aclose(self) -> None:
         """Stop both children; see `Backend`."""
         self._slots.dismiss()
         await self._emptying.aclose()
-        await asyncio.gather(*(server.aclose() for server in self._servers.values()))
-        await asyncio.gather(*(one.aclose() for one in self._supervisors.values()))
+        await asyncio.gather(self._generator.aclose(), self._embedder.aclose())
         if self._has_own_checker:
             await self._checker.aclose()
             self._checker = Checker()  # the engine may be started again
-
-    async def _ask(self) -> None:
-        """Something that llama.cpp answers from its queue, between two steps."""
-        await self._slots.hear(await self._servers[self._generator].connect())
 
     async def compile(self, request: TextRequest) -> dict[str, Any]:
         """The body of a request for llama.cpp, with its constraints; see `Backend`."""
@@ -332,7 +319,7 @@ class GgufEngine(Backend):
 
     async def _generate(self, request: TextRequest, body: dict[str, Any]) -> Batches:
         """Start the generation of a body in the child; returns its batches from the first event on."""
-        server = await self._servers[self._generator].connect()
+        server = await self._generator.connect()
         batches = await self._start_stream(server, request, body)
         if top_logprobs(request) == 0:  # of the answer's own tokens only
             batches = without_alternatives(batches)
@@ -381,9 +368,9 @@ class GgufEngine(Backend):
         self._template_fault = fault
         self.capabilities = refine(self._known, found, self._chat_template, fault)
 
-    def _child(self, name: str, embedding: bool) -> ChildProcess:
+    def _process(self, embedding: bool) -> ChildProcess:
         fixed = child_settings(
-            name,
+            f"{self._name} (embeddings)" if embedding else self._name,
             self._path,
             self._head,
             self._config,
@@ -414,8 +401,7 @@ class GgufEngine(Backend):
         need = msgspec.convert(said["needs"], Needs)
         self.device = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
         sizes = describe_most(need)
-        for supervisor in self._supervisors.values():
-            supervisor.sizes = sizes
+        self._generator.supervisor.sizes = self._embedder.supervisor.sizes = sizes
         log.info("%s: on %s; %s", self._name, self.device, sizes)
 
     def _report(self, pid: int) -> None:
@@ -423,11 +409,8 @@ class GgufEngine(Backend):
         if self._on_progress is not None:
             self._on_progress(min(1.0, resident_bytes(pid) / max(1, self._head.size_bytes)))
 
-    def _connection(self, child: ChildProcess, on_new_life: Callable[[], None]) -> ChildServer:
-        return ChildServer(child, self._key, self._config.timeout_s, raise_for_child, on_new_life)
-
     def _tell_of_embedder(self) -> None:
-        if self._writes and self._embedder.starts == 1:
+        if self._writes and self._embedder.process.starts == 1:
             log.info("%s: embeddings are made by a second engine of the model", self._name)
 
     @property
@@ -441,18 +424,8 @@ class GgufEngine(Backend):
         return self.capabilities.context or self._context
 
     @property
-    def _main(self) -> ChildProcess:
+    def _main(self) -> ChildServer:
         return self._generator if self._writes else self._embedder
-
-    async def _call(
-        self, request: Any, ask: Callable[[HttpServer], Coroutine[Any, Any, _Value]]
-    ) -> _Value:
-        """Send a call of one answer to the main child."""
-
-        async def function() -> _Value:
-            return await ask(await self._servers[self._main].connect())
-
-        return await self._supervisors[self._main].call(request, function)
 
     async def _of_ids(
         self, tokens: list[int], ask: Callable[[HttpServer, list[int]], Coroutine[Any, Any, _Value]]
@@ -470,11 +443,11 @@ class GgufEngine(Backend):
                 return await ask(server, tokens)
             except BackendError as error:
                 # 500 is what llama.cpp says to an id beyond its vocabulary
-                if await self._main.has_ended(self._main.starts):
+                if await self._main.process.has_ended(self._main.process.starts):
                     raise
                 raise unknown_token("prompt") from error
 
-        return await self._call(tokens, function)
+        return await self._main.call(tokens, function)
 
 
 def backend(spec: BackendSpec) -> Backend:

@@ -1,11 +1,13 @@
-"""
-The connection to the HTTP server of a child: one for each of its lives.
-"""
+"""A child with an HTTP server: its process, the supervision of requests, and a connection for each of its lives."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.process.supervisor import Supervisor
 from unilect.http.client import HttpServer, RaiseFor
+
+_Value = TypeVar("_Value")
 
 
 class ChildServer:
@@ -13,22 +15,33 @@ class ChildServer:
     The only owner of the connection to a child.
 
     Args:
-        child: The process.
+        process: The child.
         key: The API key that it asks for.
         timeout_s: The read timeout.
         raise_for: See `HttpServer`.
         on_new_life: Called when a life of the child is over or a new one has begun, before anything is asked in it.
+        probe: Asks the child something that waits its turn among the requests; see `Supervisor`.
+        hang_timeout_s: How long the answer to that may take.
+
+    Attributes:
+        process: As given.
+        supervisor: Of the requests in it.
     """
 
     def __init__(
         self,
-        child: ChildProcess,
+        process: ChildProcess,
         key: str,
         timeout_s: float,
         raise_for: RaiseFor | None = None,
         on_new_life: Callable[[], None] = lambda: None,
+        probe: Callable[[HttpServer], Awaitable[object]] | None = None,
+        hang_timeout_s: float = 60.0,
     ) -> None:
-        self._child = child
+        self.process = process
+        self._probe = probe
+        ask = self._ask if probe is not None else None
+        self.supervisor = Supervisor(process, ask, hang_timeout_s, takes_up=True)
         self._headers = {"Authorization": f"Bearer {key}"}
         self._timeout_s = timeout_s
         self._raise_for = raise_for
@@ -38,14 +51,14 @@ class ChildServer:
 
     async def connect(self) -> HttpServer:
         """Return the connection to the child's present life; what still waits for an answer of an earlier one fails."""
-        life = self._child.starts if self._child.pid is not None else None
+        life = self.process.starts if self.process.pid is not None else None
         old = self._server
         if old is not None and life == self._life:
             return old
         new = HttpServer(
             "http://engine",
             headers=self._headers,
-            socket_path=self._child.socket_path,
+            socket_path=self.process.socket_path,
             timeout_s=self._timeout_s,
             raise_for=self._raise_for,
         )
@@ -56,8 +69,21 @@ class ChildServer:
             await old.aclose()
         return new
 
+    async def call(self, request: Any, ask: Callable[[HttpServer], Awaitable[_Value]]) -> _Value:
+        """Return the one value that the child answers with; few such calls run at the same time."""
+
+        async def function() -> _Value:
+            return await ask(await self.connect())
+
+        return await self.supervisor.call(request, function)
+
     async def aclose(self) -> None:
-        """Close the connection; what waits for an answer fails."""
+        """Close the connection, and stop the child; what waits for an answer fails."""
         server, self._server = self._server, None
         if server is not None:
             await server.aclose()
+        await self.supervisor.aclose()
+
+    async def _ask(self) -> None:
+        assert self._probe is not None  # else nothing is asked
+        await self._probe(await self.connect())
