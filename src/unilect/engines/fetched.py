@@ -7,6 +7,7 @@ A download runs in a thread that does not outlive the process or the model; what
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,30 +79,19 @@ class _Fetched(Backend):
 
     async def _path(self) -> Path:
         """Fetch the files in a thread, and return their path."""
-        loop = asyncio.get_running_loop()
-        came: asyncio.Future[Path] = loop.create_future()
+        came: Future[Path] = Future()
 
         def report(part: float, size_bytes: int = 0, /) -> None:
             if came.done():
                 raise InterruptedError("it was stopped")
             self._spec.progress("downloading", part, size_bytes)
 
-        def tell(path: Path | None, error: Exception | None) -> None:
-            if came.done():
-                return
-            if error is not None:
-                came.set_exception(error)
-            elif path is not None:
-                came.set_result(path)
-
         def run() -> None:
-            path, failed = None, None
-            try:
-                path = self._fetch(self._spec.location, report)
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                failed = error
-            with suppress(RuntimeError):  # the server has ended meanwhile
-                loop.call_soon_threadsafe(tell, path, failed)
+            with suppress(InvalidStateError):  # nobody waits for it any more
+                try:
+                    came.set_result(self._fetch(self._spec.location, report))
+                except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                    came.set_exception(error)
 
         threading.Thread(target=run, daemon=True).start()
-        return await came
+        return await asyncio.wrap_future(came)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from unilect.api.parameters.support import names
 from unilect.core.errors import BackendError
@@ -30,7 +31,7 @@ from unilect.core.events import (
 )
 from unilect.http.error_bodies import parse_error
 from unilect.wire.errors import cut, invalid
-from unilect.wire.normalize import NO_REASON, normalize_chunk, plain_json
+from unilect.wire.normalize import NO_REASON, normalize_chunk, plain_json, without_nulls
 from unilect.wire.repeated import RepeatedFrames
 from unilect.wire.tool_calls import Call, Calls
 from unilect.wire.words import (
@@ -50,7 +51,7 @@ _MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one
 _PATTERN_FRAMES = 3  # the role, an empty text, and then surely one that has some
 
 
-_KNOWN = {
+_KNOWN: dict[type[Struct], frozenset[str]] = {
     level: frozenset(field.encode_name for field in msgspec.structs.fields(level))
     for level in (Chunk, Choice, Delta)
 }
@@ -88,9 +89,8 @@ class ChunkDecoder:
         self._repeated = RepeatedFrames()
         self._begun: set[int] = set()
         self._spoke: set[int] = set()  # choices with words in a chunk before
-        self._unsure: set[int] = (
-            set()
-        )  # with a finish reason in that of their first words: some servers say one in every chunk
+        # with a finish reason in that of their first words: some servers say one in every chunk
+        self._unsure: set[int] = set()
         # kept until `end`: some servers send one with every chunk, or send text after it
         self._finishes: dict[int, Finish] = {}
         self._words: dict[int, str] = {}
@@ -180,22 +180,12 @@ class ChunkDecoder:
             return None
         choice = chunk.choices[0]
         delta = choice.delta
-        if (
-            delta is None
-            or not delta.content
-            or choice.index != 0
-            or choice.finish_reason is not None
-            or choice.logprobs is not None
-            or delta.reasoning_content is not None
-            or delta.reasoning is not None
-            or delta.tool_calls is not None
-            or delta.refusal is not None
-            or delta.function_call is not None
-            or 0 not in self._begun
-            or (chunk.system_fingerprint is not None and not self._told)
-        ):
+        if delta is None or not delta.content or 0 not in self._begun:
             return None
-        return delta.content
+        if chunk.system_fingerprint is not None and not self._told:
+            return None
+        is_plain = choice == Choice(0, Delta(delta.role, delta.content))
+        return delta.content if is_plain else None
 
     def _chunk(self, chunk: Chunk, extras: Sequence[Extra | None], into: list[Event]) -> None:
         if chunk.prompt_progress is not None:
@@ -335,16 +325,12 @@ class ChunkDecoder:
             return Chunk(), []  # llama-server sends it between the answers to several prompts
         if not isinstance(raw, dict):
             raise invalid("a frame that is not a chunk")
-        raw = normalize_chunk(raw)
-        chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[Chunk] and v is not None}
-        choices, extras = [], []
-        for choice in _list(raw.get("choices")):
-            known, extra = _split(choice)
-            choices.append(known)
-            extras.append(extra)
-        raw = {k: v for k, v in raw.items() if k in _KNOWN[Chunk]} | {"choices": choices}
+        known, chunk_extra = _split(normalize_chunk(raw), Chunk)
+        parts = [_split_choice(choice) for choice in _list(known.get("choices"))]
+        extras = [extra for _, extra in parts]
+        known["choices"] = [choice for choice, _ in parts]
         try:
-            chunk = msgspec.convert(raw, Chunk, strict=False)
+            chunk = msgspec.convert(known, Chunk, strict=False)
         except msgspec.ValidationError as error:
             raise invalid("a frame that is not a chunk") from error
         if chunk_extra:
@@ -373,33 +359,28 @@ def _list(value: Any) -> list[Any]:
     return value or []
 
 
-def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
-    """A choice's known and unknown fields."""
+def _split(fields: dict[str, Any], kind: type[Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Part the fields that a type has from others, of which those that are null say nothing."""
+    known = {name: value for name, value in fields.items() if name in _KNOWN[kind]}
+    others = {name: value for name, value in fields.items() if name not in known}
+    return known, without_nulls(others)
+
+
+def _split_choice(choice: Any) -> tuple[dict[str, Any], Extra | None]:
+    """Part a choice's known fields from its unknown ones."""
     if not isinstance(choice, dict):
         raise invalid("a choice that is not an object")
-    delta = choice.get("delta")
-    known = {k: v for k, v in choice.items() if k in _KNOWN[Choice]}
-    if not _is_readable(known.get("logprobs")):
-        del known["logprobs"]
-    choice_extra = {k: v for k, v in choice.items() if k not in known}
+    known, choice_extra = _split(choice, Choice)
     delta_extra: dict[str, Any] = {}
-    if isinstance(delta, dict):
-        delta_extra = {k: v for k, v in delta.items() if k not in _KNOWN[Delta]}
-        known["delta"] = {k: v for k, v in delta.items() if k in _KNOWN[Delta]}
-    choice_extra = {k: v for k, v in choice_extra.items() if v is not None}
-    delta_extra = {k: v for k, v in delta_extra.items() if v is not None}
+    try:
+        msgspec.convert(known.get("logprobs"), Logprobs | None, strict=False)
+    except msgspec.ValidationError:  # of an unknown format, which is passed on unchanged
+        choice_extra["logprobs"] = known.pop("logprobs")
+    if isinstance(delta := known.get("delta"), dict):
+        known["delta"], delta_extra = _split(delta, Delta)
     if choice_extra or delta_extra:
         return known, Extra({}, choice_extra, delta_extra)
     return known, None
-
-
-def _is_readable(logprobs: Any) -> bool:
-    """False for log probabilities of an unknown format, which are passed on unchanged."""
-    try:
-        msgspec.convert(logprobs, Logprobs | None, strict=False)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def _usage(usage: UsageField) -> Usage:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from unilect.api.backend import Batches, NativeFacts
+from unilect.api.parameters.support import names
 from unilect.core.errors import (
     BackendUnavailable,
     InvalidRequest,
@@ -49,14 +50,8 @@ _TOLD = frozenset({"content", "completion_probabilities", "tokens", "model"})
 
 
 #: Of /props, what is about the model.
-_FACTS = (
-    "default_generation_settings",
-    "chat_template",
-    "chat_template_caps",
-    "modalities",
-    "bos_token",
-    "eos_token",
-    "model_ftype",
+_FACTS = names(
+    "default_generation_settings chat_template chat_template_caps modalities bos_token eos_token model_ftype"
 )
 
 
@@ -216,7 +211,7 @@ class FrameDecoder:
 
     Attributes:
         joined: As given.
-        done: The last frame has arrived.
+        done, finished: The last frame has arrived.
         begun: A frame has arrived.
         multimodal: Whether the server supports images, if it reports that.
     """
@@ -225,7 +220,7 @@ class FrameDecoder:
         self, joined: bool = False, top_logprobs: int | None = None, tokens: bool = False
     ) -> None:
         self.joined = joined
-        self.done = False
+        self.done = self.finished = False  # only the last frame ends an answer
         self.multimodal: bool | None = None
         self.begun = False
         self._top_logprobs = top_logprobs
@@ -254,11 +249,6 @@ class FrameDecoder:
                     self._take(decoded, frames[:number], into)
                     raise invalid("a frame that is not part of an answer") from error
         self._take(decoded, frames, into)
-
-    @property
-    def finished(self) -> bool:
-        """The last frame has arrived: only that ends an answer."""
-        return self.done
 
     def end(self) -> list[Event]:
         """
@@ -322,15 +312,12 @@ class FrameDecoder:
         logprobs = None
         # what streams has told its tokens already: 2023 repeats all of them in the last frame
         if self._top_logprobs is not None and not (frame.stop and not frame.content):
-            logprobs = [
-                logprob
-                for told in frame.completion_probabilities or ()
-                if (logprob := _logprob(told, self._top_logprobs)) is not None
-            ]
+            told, top = frame.completion_probabilities or (), self._top_logprobs
+            logprobs = [_logprob(token, top) for token in told]
         extra = self._piece_extra(frame, data) if not frame.stop else None
         self._text(frame.content, into, logprobs or None, extra)
         if frame.stop:
-            self.done = True
+            self.done = self.finished = True
             extra, word = _last_extra(frame, data), frame.stopping_word or None
             into.append(Finish(_reason(frame), 0, extra, word))
             into.append(Usage(frame.tokens_evaluated, frame.tokens_predicted, _count_cached(frame)))
@@ -374,25 +361,25 @@ def _count_cached(frame: _Frame) -> int | None:
     return max(0, frame.tokens_evaluated - told.prompt_n)
 
 
-def _logprob(told: _Probability, top: int) -> TokenLogprob | None:
+def _logprob(told: _Probability, top: int) -> TokenLogprob:
     """A token with its log probability, in either format; a server of 2023 sends only those of the likeliest tokens."""
     if told.content is None:
         likeliest = [_token(one) for one in told.top_logprobs or told.top_probs]
-        logprob = told.logprob if told.logprob is not None else _log(told.prob)
-        return TokenLogprob(told.token, logprob, told.bytes, likeliest[:top])
+        return TokenLogprob(told.token, _log(told), told.bytes, likeliest[:top])
     likeliest = [_token(one) for one in told.probs]
     own = next((one.logprob for one in likeliest if one.token == told.content), NO_PROBABILITY)
     return TokenLogprob(told.content, own, list(told.content.encode()), likeliest[:top])
 
 
 def _token(told: _Alternative) -> TokenLogprob:
-    logprob = told.logprob if told.logprob is not None else _log(told.prob)
     token = told.token or told.tok_str
-    return TokenLogprob(token, logprob, told.bytes or list(token.encode()))
+    return TokenLogprob(token, _log(told), told.bytes or list(token.encode()))
 
 
-def _log(probability: float | None) -> float:
-    return math.log(probability) if probability else NO_PROBABILITY
+def _log(told: _Probability | _Alternative) -> float:
+    if told.logprob is not None:
+        return told.logprob
+    return math.log(told.prob) if told.prob else NO_PROBABILITY
 
 
 def facts_of(props: bytes, meta: Mapping[str, Any]) -> NativeFacts:

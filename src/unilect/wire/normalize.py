@@ -63,6 +63,11 @@ def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
     return chunk
 
 
+def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are not null: servers send a `null` for many fields that they do not use."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _move_stop_word(chunk: dict[str, Any]) -> None:
     """Put the stop word, which llama-server tells beside the choice on request, into the choice."""
     verbose = chunk.get(_VERBOSE)
@@ -135,7 +140,7 @@ def _texts(parts: list[Any]) -> tuple[str, str]:
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
     """An entry of `tool_calls`: arguments as text, indexes and ids of the right type, unknown fields separated."""
-    call = {name: value for name, value in call.items() if value is not None}
+    call = without_nulls(call)
     if "function" not in call and "name" in call:  # flat, without a `function`
         names = [name for name in ("name", "arguments") if name in call]
         call["function"] = {name: call.pop(name) for name in names}
@@ -157,8 +162,7 @@ def _function(function: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     known: dict[str, Any] = {k: v for k, v in function.items() if k in ("name", "arguments")}
     if isinstance(known.get("arguments"), dict | list):
         known["arguments"] = msgspec.json.encode(known["arguments"]).decode()
-    more = {name: value for name, value in function.items() if name not in known}
-    return known, {name: value for name, value in more.items() if value is not None}
+    return known, without_nulls({k: v for k, v in function.items() if k not in known})
 
 
 def _logprobs(logprobs: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from unilect.core.events import Event
 from unilect.http.sse import FrameReader
 from unilect.wire.chunks import DONE, ChunkDecoder
 from unilect.wire.errors import invalid
-from unilect.wire.normalize import plain_json
+from unilect.wire.normalize import plain_json, without_nulls
 
 
 def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
@@ -52,17 +52,17 @@ def _chunk(answer: Any) -> Any:
     if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
         return answer
     choices = [_with_delta(choice, number) for number, choice in enumerate(answer["choices"])]
-    return _drop_nulls(answer) | {"choices": choices}
+    return without_nulls(answer) | {"choices": choices}
 
 
 def _with_delta(choice: Any, number: int) -> Any:
     """A choice with its message as a delta. Choices and calls without an index are numbered in order."""
     if not isinstance(choice, dict):
         return choice
-    choice = {"index": number} | _drop_nulls(choice)
+    choice = {"index": number} | without_nulls(choice)
     message = choice.pop("message", None)
     if isinstance(message, dict):
-        message = _drop_nulls(message)
+        message = without_nulls(message)
         if message.get("content") == "":  # in a stream it would not have come at all
             del message["content"]
         if isinstance(calls := message.get("tool_calls"), list):
@@ -73,8 +73,3 @@ def _with_delta(choice: Any, number: int) -> Any:
     if message is not None:
         choice["delta"] = message
     return choice
-
-
-def _drop_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields that are not null: servers send a `null` for many fields that they do not use."""
-    return {name: value for name, value in fields.items() if value is not None}

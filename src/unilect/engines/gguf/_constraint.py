@@ -13,7 +13,7 @@ from typing import Any
 from unilect.api.parameters.rules import refusal
 from unilect.constraints.checker import Checker
 from unilect.core.requests import CompletionRequest, TextRequest
-from unilect.engines.gguf._hints import encode_tools, plain
+from unilect.engines.gguf._hints import plain, simplify_tool
 from unilect.engines.gguf._thoughts import FRAMED
 
 _LLGUIDANCE = "%llguidance"
@@ -35,10 +35,10 @@ async def add_constraints(
             )
         await checker.gbnf(request.grammar, "grammar")
     if "tools" in body:
-        hints = await encode_tools(body["tools"], checker)
-        body = body | {"tools": hints["tools"]}
-        if "shown" in hints:
-            body["chat_template_kwargs"] = body.get("chat_template_kwargs", {}) | {"tools": hints["shown"]}  # fmt: skip
+        shown = body["tools"]
+        body = body | {"tools": [await simplify_tool(tool, checker) for tool in shown]}
+        if body["tools"] != shown:
+            body["chat_template_kwargs"] = body.get("chat_template_kwargs", {}) | {"tools": shown}
     schema = request.answer_schema
     if schema is None:
         return body

@@ -23,15 +23,12 @@ _PLAIN = re.compile(r"\^(?:[\w (){}\[\],|*+-]|(?<![*+?}])\?)*\$", re.ASCII)
 _REF = re.compile(r"#/[^%~]+")
 
 
-async def encode_tools(tools: list[dict[str, Any]], checker: Checker) -> dict[str, Any]:
-    """
-    The fields of a chat's body about tools.
-
-    Args:
-        tools: As templates expect them.
-    """
-    taken = [await _simplify(tool, checker) for tool in tools]
-    return {"tools": taken} if taken == tools else {"tools": taken, "shown": tools}
+async def simplify_tool(tool: dict[str, Any], checker: Checker) -> dict[str, Any]:
+    """Return a tool, as templates expect it, with a schema that llama.cpp's converter takes."""
+    function = tool["function"]
+    return tool | {
+        "function": function | {"parameters": await plain(function["parameters"], checker)}
+    }
 
 
 async def plain(schema: Mapping[str, Any], checker: Checker) -> dict[str, Any]:
@@ -78,10 +75,3 @@ def _with(children: Any, key: Any) -> Any:
 
 def _is_small(bound: Any) -> bool:
     return isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) < _MOST
-
-
-async def _simplify(tool: dict[str, Any], checker: Checker) -> dict[str, Any]:
-    function = tool["function"]
-    return tool | {
-        "function": function | {"parameters": await plain(function["parameters"], checker)}
-    }

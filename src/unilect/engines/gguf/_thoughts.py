@@ -27,10 +27,6 @@ class ThoughtsOfModel:
     def __init__(self) -> None:
         self._shown: Thoughts | None = None
 
-    def forget(self) -> None:
-        """Another template is in use."""
-        self._shown = None
-
     async def find_open_ending(
         self, server: HttpServer, prompt: str, template: str
     ) -> Ending | None:

@@ -21,7 +21,7 @@ class Turns:
 
     def __init__(self, template: str) -> None:
         self._takes: Takes | None = None
-        self._form = _form_of(template)
+        self._form: ToolFormat = (of_template(template) or PLAIN).written
 
     async def fit(self, server: HttpServer, turns: list[Turn]) -> list[Turn]:
         """Return the messages of a body as the template takes them."""
@@ -31,14 +31,6 @@ class Turns:
             made = probes(as_text=True)
             self._takes = learn({name: await prompt_of(server, made[name]) for name in made})
         return fit(turns, self._takes, self._form)
-
-    def use(self, template: str) -> None:
-        """Forget what another template takes."""
-        self._takes, self._form = None, _form_of(template)
-
-
-def _form_of(template: str) -> ToolFormat:
-    return (of_template(template) or PLAIN).written
 
 
 async def prompt_of(

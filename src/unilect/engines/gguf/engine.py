@@ -363,8 +363,7 @@ class GgufEngine(Backend):
         self._loaded = found
         self._chat_template = self._template or found.props.chat_template
         self._style = call_style(self._chat_template)
-        self._turns.use(self._chat_template)
-        self._thoughts.forget()
+        self._turns, self._thoughts = Turns(self._chat_template), ThoughtsOfModel()
         self._template_fault = fault
         self.capabilities = refine(self._known, found, self._chat_template, fault)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from unilect.api.parameters.rules import limit_tokens
 from unilect.core.errors import ContextLengthExceeded, InvalidRequest
@@ -30,7 +31,7 @@ _FORMS = (ALL, LITTLE, LEAST)
 _OF_TEMPLATE = re.compile(r"\broles?\b|system|alternat|template|jinja|tool.calls?", re.IGNORECASE)
 
 
-class Forms:
+class Forms(Struct):
     """
     The form of conversations that a server's chat template takes, as learned from refusals.
 
@@ -38,8 +39,7 @@ class Forms:
         first: The number of the form in which chats are sent.
     """
 
-    def __init__(self) -> None:
-        self.first = 0
+    first: int = 0
 
 
 class PatientServer:

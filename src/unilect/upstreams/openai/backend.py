@@ -38,7 +38,7 @@ from unilect.http.base_url import check_base, root_of
 from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import NoSuchPath
 from unilect.runtime.tasks import join_shared, spawn_detached
-from unilect.upstreams.openai._again import BodyOf, Forms, PatientServer, in_form
+from unilect.upstreams.openai._again import Forms, PatientServer, in_form
 from unilect.upstreams.openai._salt import Salts
 from unilect.upstreams.openai._servers import UNKNOWN, check, more_fields, wire_fields
 from unilect.upstreams.openai._tokens import Tokens
@@ -166,7 +166,8 @@ class OpenAIUpstream(Backend):
         check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
         whole = self._whole_answers == "whole" and not request.stream
-        server = self._patient(request, self._body if whole else self._stream_body)
+        body_of = self._whole_body if whole else self._stream_body
+        server = PatientServer(self._server, request, body_of, self._forms)
         if whole:
             return _whole(server, path, server.body(), _choices(request))
         decoder = ChunkDecoder(not request.stream, _choices(request))
@@ -256,10 +257,6 @@ class OpenAIUpstream(Backend):
         prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
         return len(prompt if isinstance(prompt, list) else await self.tokenize(prompt, True))
 
-    def _patient(self, request: GenerationRequest, body_of: BodyOf) -> PatientServer:
-        """The server for a request, whose body is made again where it is refused."""
-        return PatientServer(self._server, request, body_of, self._forms)
-
     @property
     def _tokens(self) -> Tokens:
         return Tokens(self._server, self._root, self.kind, self._theirs)
@@ -269,23 +266,26 @@ class OpenAIUpstream(Backend):
         fields = request_fields(request, without=("model", "stream", "stream_options"))
         return wire_fields(self.kind, fields) | more_fields(self.kind, request)
 
-    def _salt_fields(self, request: GenerationRequest) -> dict[str, Any]:
-        """These fields, with the caller's salt for a server that takes one."""
-        fields = self._fields(request)
-        return fields | self._salts.of(fields) if self._takes_salt else fields
-
-    def _body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
+    def _whole_body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
         """The body that asks for a whole answer."""
-        fields = self._salt_fields(request) | {"model": self._theirs, "stream": _FALSE}
-        return msgspec.json.encode(fields if messages is None else fields | {"messages": messages})
+        return self._body(request, messages, {"stream": _FALSE})
 
     def _stream_body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
         """The body that asks for a stream."""
-        fields = self._salt_fields(request) | {"model": self._theirs, "stream": _TRUE}
+        more = {"stream": _TRUE}
         if self.kind.stream_options:
-            fields["stream_options"] = _USAGE
+            more["stream_options"] = _USAGE
         if self.kind.tells_progress and isinstance(request, ChatRequest):
-            fields["return_progress"] = _TRUE
+            more["return_progress"] = _TRUE
+        return self._body(request, messages, more)
+
+    def _body(
+        self, request: GenerationRequest, messages: list[Any] | None, more: dict[str, Raw]
+    ) -> bytes:
+        """Encode the fields of a request, with the caller's salt for a server that takes one."""
+        fields = self._fields(request)
+        fields |= self._salts.of(fields) if self._takes_salt else {}
+        fields |= {"model": self._theirs, **more}
         return msgspec.json.encode(fields if messages is None else fields | {"messages": messages})
 
 
