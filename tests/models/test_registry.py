@@ -42,7 +42,7 @@ async def until_stopped(model: Model) -> None:
 
 def alive(spy: Spy) -> bool:
     """Whether the engine's process lives."""
-    return bool(spy._generator.alive)
+    return bool(spy._generator.process.alive)
 
 
 # Leases
@@ -55,9 +55,9 @@ async def test_a_lease_starts_the_backend(spy: Spy) -> None:
     await asyncio.gather(*(acquire(model) for _ in range(20)))
 
     assert alive(spy)
-    pid = spy._generator.pid
+    pid = spy._generator.process.pid
     await acquire(model)
-    assert pid == spy._generator.pid
+    assert pid == spy._generator.process.pid
 
 
 async def test_an_idle_backend_is_stopped(spy: Spy, caplog: pytest.LogCaptureFixture) -> None:
@@ -239,7 +239,7 @@ async def test_a_load_that_nobody_waits_for(spy: Spy) -> None:
     """A load goes on without the request that has begun it: the model tells what it does, and stays as long as is said then."""
     model = Model("m", spy)
     asked = asyncio.create_task(acquire(model))
-    await until(lambda: spy._generator.state == "loading")
+    await until(lambda: spy._generator.process.state == "loading")
     asked.cancel()
     await asyncio.wait({asked})
     assert ("loading", 0, False) == (model.state, model.in_use, model.runs_here)
@@ -256,7 +256,7 @@ async def test_a_stop_of_a_load_that_nobody_waits_for(spy: Spy, drains: bool) ->
     """A load that an operator has begun, and waits for no more, ends when the model is stopped or drained."""
     model = Model("m", spy)
     begun = asyncio.create_task(model.start())
-    await until(lambda: spy._generator.state == "loading")
+    await until(lambda: spy._generator.process.state == "loading")
     begun.cancel()
     await asyncio.wait({begun})
     if drains:
@@ -265,7 +265,7 @@ async def test_a_stop_of_a_load_that_nobody_waits_for(spy: Spy, drains: bool) ->
         model.stay(0)
     await until_stopped(model)
 
-    assert ("stopped", 1) == (spy._generator.state, spy.stops)
+    assert ("stopped", 1) == (spy._generator.process.state, spy.stops)
     assert ("draining" if drains else "stopped") == model.state
 
 

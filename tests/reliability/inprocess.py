@@ -51,7 +51,7 @@ class Site:
         backend = self.registry.get(None).pool.members[0].backend
         if isinstance(backend, HfEngine):
             return backend._server.supervisor.suspects
-        return self.engine()._supervisors[self.child].suspects
+        return self.engine()._generator.supervisor.suspects
 
     def engine(self, name: str | None = None) -> GgufEngine:
         """The engine of a model."""
@@ -62,7 +62,7 @@ class Site:
     async def slots(self) -> list[dict[str, Any]]:
         """The slots of the default model's engine, as llama.cpp itself tells them."""
         engine = self.engine()
-        server = await engine._servers[engine._generator].connect()
+        server = await engine._generator.connect()
         slots: list[dict[str, Any]] = msgspec.json.decode(await server.get("/slots"))
         return slots
 
@@ -76,7 +76,7 @@ class Site:
     async def tokens_made(self) -> int:
         """How many tokens the engine has made since it started, as llama.cpp counts them."""
         engine = self.engine()
-        server = await engine._servers[engine._generator].connect()
+        server = await engine._generator.connect()
         for line in (await server.get("/metrics")).decode().splitlines():
             if line.startswith("llamacpp:tokens_predicted_total "):
                 return int(float(line.split()[1]))

@@ -192,9 +192,9 @@ async def test_engine_that_hangs_is_killed_and_comes_back(monkeypatch: pytest.Mo
                 child.pid
             ):  # told at once: after a short time a busy engine would seem to hang, too
                 raise TimeoutError
-            await engine._ask()
+            await engine._generator._ask()
 
-        monkeypatch.setattr(engine._supervisors[child], "_ask", ask)
+        monkeypatch.setattr(engine._generator.supervisor, "_ask", ask)
         first, second = ({"max_tokens": count, "stream": True} for count in (1500, 1501))
         response = await hanging(running, first)
         told = (await frames(response))[-1]["error"]

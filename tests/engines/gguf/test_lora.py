@@ -16,7 +16,7 @@ class Child:
     pid, starts = 1, 1
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.asked, self.process = asyncio.Event(), self
 
     async def connect(self) -> "Child":
         """The connection."""
@@ -33,7 +33,7 @@ class Child:
 async def test_a_model_that_is_stopped_meanwhile(begun: bool) -> None:
     """A slot that is being emptied, or is about to be, when its model is stopped is there again when the model is started anew."""
     slots, tasks, child = Slots(1), Tasks(), cast(Any, Child())
-    empty(tasks, slots, await slots.take(b""), child, child)
+    empty(tasks, slots, await slots.take(b""), child)
     if begun:
         await child.asked.wait()
 

@@ -55,7 +55,9 @@ def made(engine: str, shared: dict[Any, Any] | None = None, **config: Any) -> An
 
 def process(engine: Any) -> ChildProcess:
     """The child that generates for an engine."""
-    child: ChildProcess = getattr(engine, "_generator", None) or engine._server.child
+    child: ChildProcess = (
+        engine._generator.process if isinstance(engine, GgufEngine) else engine._server.child
+    )
     return child
 
 
