@@ -32,8 +32,7 @@ def most_bytes(context: int) -> int:
 
 
 def check_request(
-    request: TextRequest | EmbeddingRequest | RerankRequest | Prompt,
-    context: int,
+    request: TextRequest | EmbeddingRequest | RerankRequest | Prompt, context: int
 ) -> None:
     """
     Raises:

@@ -201,10 +201,7 @@ def _error_of(failed: ErrorReply) -> UnilectError:
     """Turn a child's error reply into an error."""
     kind = _ERRORS.get(failed.kind, BackendError)
     error = kind(
-        failed.message,
-        param=failed.param,
-        retry_after_s=failed.retry_after_s,
-        logged=failed.logged,
+        failed.message, param=failed.param, retry_after_s=failed.retry_after_s, logged=failed.logged
     )
     if isinstance(error, errors.ContextLengthExceeded):
         error.counted(failed.prompt_tokens, failed.context)

@@ -101,10 +101,7 @@ OF_2025 = Generation("2025", _PARAMETERS, "id_slot")
 
 
 def body(
-    request: TextRequest,
-    generation: Generation,
-    stop: Sequence[str],
-    room: int | None,
+    request: TextRequest, generation: Generation, stop: Sequence[str], room: int | None
 ) -> dict[str, Any]:
     """
     The body for /completion, without the prompt.
@@ -202,8 +199,7 @@ def check_one_constraint(request: GenerationRequest) -> None:
     """
     if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
-            "`grammar` and `response_format` cannot be combined; send one of them.",
-            param="grammar",
+            "`grammar` and `response_format` cannot be combined; send one of them.", param="grammar"
         )
 
 

@@ -20,15 +20,7 @@ _ALIGNMENT = 16
 _FAMILIES: dict[int, Family] = {1: "ChatGLM", 2: "ChatGLM2", 3: "ChatGLM3", 4: "ChatGLM4"}
 _OTHERS = {1004: "GLM-4V", 1024: "Baichuan", 1280: "InternLM"}
 #: ggml's number of a type -> numbers in a block, and the block's bytes.
-_TYPES = {
-    0: (1, 4),
-    1: (1, 2),
-    2: (32, 18),
-    3: (32, 20),
-    6: (32, 22),
-    7: (32, 24),
-    8: (32, 34),
-}
+_TYPES = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34)}
 
 
 class _Layout(Struct, frozen=True):

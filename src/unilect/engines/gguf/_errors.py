@@ -12,13 +12,7 @@ from unilect.constraints import uncompilable
 from unilect.core.errors import BackendError, InvalidRequest, MemoryExhausted, UnilectError
 from unilect.engines.gguf._images import BROKEN
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import (
-    clean,
-    error_message,
-    error_text,
-    server_fault,
-    unknown_token,
-)
+from unilect.http.error_bodies import clean, error_message, error_text, server_fault, unknown_token
 from unilect.templates.chat import refused_by_template
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.

@@ -40,10 +40,7 @@ _MARKS = {
             "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|> <|plamo:fim_middle|>"
         ),
     ),
-    "project": (
-        names("fim_rep"),
-        names("<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>"),
-    ),
+    "project": (names("fim_rep"), names("<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>")),
     "file": (names("fim_sep"), names("<|file_sep|> <|plamo:file_separator|>")),
 }
 #: The texts of such tokens, as a vocabulary has them.

@@ -16,14 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from unilect.api.backend import (
-    Backend,
-    BackendSpec,
-    Batches,
-    Description,
-    NativeFacts,
-    SlotAction,
-)
+from unilect.api.backend import Backend, BackendSpec, Batches, Description, NativeFacts, SlotAction
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
 from unilect.core.errors import BackendError, InvalidRequest, UnsupportedOperation

@@ -20,8 +20,7 @@ MARGIN_BYTES = 768 * memory.MIB
 
 
 def run(
-    serve: Callable[[dict[str, Any]], dict[str, Any]],
-    at_end: Callable[[], None] | None = None,
+    serve: Callable[[dict[str, Any]], dict[str, Any]], at_end: Callable[[], None] | None = None
 ) -> NoReturn:
     """
     Serve until SIGTERM, then end at once.

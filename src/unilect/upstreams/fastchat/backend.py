@@ -28,13 +28,7 @@ from unilect.core.errors import (
     UnsupportedOperation,
 )
 from unilect.core.events import Usage
-from unilect.core.requests import (
-    ChatRequest,
-    EmbeddingRequest,
-    Embeddings,
-    Prompt,
-    TextRequest,
-)
+from unilect.core.requests import ChatRequest, EmbeddingRequest, Embeddings, Prompt, TextRequest
 from unilect.families import name_of, of_name, of_template
 from unilect.http.body import ProtocolError
 from unilect.http.client import MAX_LIST_BYTES, HttpServer

@@ -54,11 +54,7 @@ class PatientServer:
     """
 
     def __init__(
-        self,
-        server: HttpServer,
-        request: GenerationRequest,
-        body_of: BodyOf,
-        forms: Forms,
+        self, server: HttpServer, request: GenerationRequest, body_of: BodyOf, forms: Forms
     ) -> None:
         self._server = server
         self._request = request

@@ -19,11 +19,7 @@ from msgspec import Raw
 
 from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.api.parameters.rules import collect_fields
-from unilect.core.errors import (
-    BackendError,
-    InvalidRequest,
-    UnsupportedOperation,
-)
+from unilect.core.errors import BackendError, InvalidRequest, UnsupportedOperation
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import (
     ChatRequest,
