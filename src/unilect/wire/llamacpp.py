@@ -77,6 +77,25 @@ class Content(Struct):
     content: str
 
 
+class Settings(Struct, frozen=True):
+    """The settings of a request that says nothing; a server of 2023 has them at a path of their own."""
+
+    n_ctx: int | None = None
+
+
+class Props(Struct):
+    """The fields of /props that are used; a server of 2023 has none of them."""
+
+    default_generation_settings: Settings = Settings()
+    chat_template: str = ""
+    model_ftype: str | None = None
+    bos_token: str = ""
+    eos_token: str = ""
+    modalities: dict[str, bool] = {}
+    total_slots: int | None = None
+    media_marker: str = "<__media__>"
+
+
 class _Rendered(Struct):
     prompt: str
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.gguf._hints: tools that may be called, whatever their schemas are."""
+"""Tests of unilect.engines.gguf._constraint: tools that may be called, whatever their schemas are."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,7 +9,7 @@ import pytest_asyncio
 from support.backends.engine import answer, chat
 from support.models import tiny_gguf
 from unilect.config.server import ModelConfig
-from unilect.engines.gguf._hints import loose
+from unilect.engines.gguf._constraint import loose
 from unilect.engines.gguf.engine import GgufEngine
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

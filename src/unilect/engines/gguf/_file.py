@@ -27,10 +27,8 @@ MAX_STRING_BYTES = 64 * 1024 * 1024
 MAX_DIMENSIONS = 4
 _NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_KEPT_NUMBERS, _KEPT_TEXTS = (
-    512,
-    64,
-)  # numbers for each layer; longer arrays (vocabularies) are skipped over; nobody here reads them
+# numbers for each layer; longer arrays (vocabularies) are skipped over; nobody here reads them
+_KEPT_NUMBERS, _KEPT_TEXTS = 512, 64
 _EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
 _ROWS = 8  # that many are put together
 _LFS = b"version https://git-lfs"
@@ -113,11 +111,6 @@ class GgufHead(Struct, frozen=True):
         """All templates of which llama.cpp uses one: the default, and the one for tools."""
         names = ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
         return [str(text) for name in names if (text := self.fields.get(name))]
-
-    @property
-    def has_template(self) -> bool:
-        """True where the file says how a conversation becomes a prompt."""
-        return bool(self.template)
 
     @property
     def kind(self) -> str:

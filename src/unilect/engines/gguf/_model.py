@@ -19,19 +19,11 @@ from unilect.http.client import HttpServer
 from unilect.templates.chat import variables
 from unilect.templates.probe import PROBE_TOOLS, PROBES, shows_tool
 from unilect.tools.messages import takes_effort
-from unilect.wire.llamacpp import facts_of, tokenize
+from unilect.wire.llamacpp import Props, decode_answer, facts_of, tokenize
 
 _WHY_NOT = dict.fromkeys(
     ("chat completions", "completions", "embeddings"), "it is a reranker, for /v1/rerank"
 )
-
-
-class Props(Struct):
-    """The fields of llama-server's /props that unilect acts on."""
-
-    chat_template: str = ""
-    modalities: dict[str, bool] = {}
-    default_generation_settings: dict[str, Any] = {}
 
 
 class _Models(Struct):
@@ -68,8 +60,8 @@ async def read_loaded(server: HttpServer, template: str | None) -> Loaded:
         template: The configured chat template; None for the model's own.
     """
     body = await server.get("/props")
-    props = msgspec.json.decode(body, type=Props)
-    models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
+    props = decode_answer(body, Props)
+    models = decode_answer(await server.get("/v1/models"), _Models)
     ends = _MARK in (template or props.chat_template) and await _is_one_mark(server)
     return Loaded(props, facts_of(body, models.data[0]["meta"]), ends, await _takes_tools(server))
 
@@ -130,7 +122,7 @@ def static_capabilities(
         thinking=may_think(template),
         template_names=variables(template),
         schema_keywords=LLAMACPP,
-        chat=writes and (config.chat_template is not None or head.has_template),
+        chat=writes and (config.chat_template is not None or bool(head.template)),
         completions=writes,
         slots=config.parallel,
         embeddings=not ranker,
@@ -169,7 +161,7 @@ def refine(can: Capabilities, found: Loaded, template: str, fault: str) -> Capab
     return msgspec.structs.replace(
         can,
         parameters=parameters,
-        context=found.props.default_generation_settings.get("n_ctx", can.context),
+        context=found.props.default_generation_settings.n_ctx or can.context,
         vision=bool(found.props.modalities.get("vision")),
         tool_form=name_of(of_template(template)),
         thinking=may_think(template),

@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ from unilect.runtime.context import cache_owner
 BLOCK_BYTES = 128
 WORTH_A_GAP = 8  # blocks, about 256 tokens: reading them takes as long as an answer loses to a gap
 _MAX_BLOCKS = 2048  # of a prompt are remembered
-_OF_ALL = ("id", "n_ctx", "speculative", "is_processing")
+_OF_ALL = {"id", "n_ctx", "speculative", "is_processing"}
 
 
 class _Slot(Struct):
@@ -64,9 +65,8 @@ class Slots:
         self._count = count
         self._free = set(range(count))
         self._blocks: dict[int, list[int]] = {}
-        self._owners: dict[
-            int, str
-        ] = {}  # whose prompts a slot holds, of those of which that is sure
+        # whose prompts a slot holds, of those of which that is sure
+        self._owners: dict[int, str] = {}
         self._takers: dict[int, str] = {}  # whose request was given it last
         self._order: dict[int, int] = {}  # of being taken
         self._taken = 0
@@ -96,10 +96,8 @@ class Slots:
         self._blocks[slot] = blocks
         self._taken += 1
         self._order[slot], self._takers[slot] = self._taken, caller
-        if (
-            self._owners.get(slot) != caller
-        ):  # and not the caller's either, until its prompt is read
-            self._owners.pop(slot, None)
+        if self._owners.get(slot) != caller:
+            self._owners.pop(slot, None)  # and not the caller's either, until its prompt is read
         return slot
 
     def fields(self, slot: int) -> dict[str, Any]:
@@ -192,12 +190,11 @@ class Slots:
         """Read the slots of the engine: all fields where the last request was the caller's, of others only whether they are busy."""
         mine = cache_owner()
         found = msgspec.json.decode(await server.get("/slots"), type=list[dict[str, Any]])
-        return [
-            slot
-            if self._owners.get(slot["id"]) == mine
-            else {name: slot[name] for name in _OF_ALL if name in slot}
-            for slot in found
-        ]
+        for slot in found:
+            if self._owners.get(slot["id"]) != mine:
+                for name in slot.keys() - _OF_ALL:
+                    del slot[name]
+        return found
 
     def dismiss(self) -> None:
         """The model is stopped: who waits need not wait longer."""
@@ -250,9 +247,8 @@ class Slots:
         """
         mine = own | (self._free - self._owners.keys()) if self.apart else self._free
         for group in (mine, self._free):
-            if empty := {
-                slot for slot in group - self._restored if self._count_blocks(slot) < worth
-            }:
+            rest = group - self._restored
+            if empty := [slot for slot in rest if len(self._blocks.get(slot, ())) < worth]:
                 return min(empty)
         if self.kept and worth > 1:
             return min(self._free)
@@ -261,10 +257,6 @@ class Slots:
     def _is_anothers(self, slot: int, caller: str) -> bool:
         """True where a slot holds prompts of another caller, from whom this one is kept apart."""
         return self.apart and self._owners.get(slot, caller) != caller
-
-    def _count_blocks(self, slot: int) -> int:
-        """The number of a prompt's blocks that a slot holds."""
-        return len(self._blocks.get(slot, ()))
 
 
 def _tells_of_reading(event: Event) -> bool:
@@ -279,9 +271,4 @@ def _blocks(prompt: bytes) -> list[int]:
 
 def _common(one: list[int], other: list[int]) -> int:
     """Count the blocks that both begin with."""
-    count = 0
-    for mine, its in zip(one, other, strict=False):
-        if mine != its:
-            break
-        count += 1
-    return count
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -51,13 +51,12 @@ from unilect.engines.gguf._lora import empty
 from unilect.engines.gguf._memory import Needs, describe_most, where
 from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
 from unilect.engines.gguf._partition import Partition
-from unilect.engines.gguf._prompt import chat_length, check_length, render
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_process, child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._thoughts import ThoughtsOfModel
-from unilect.engines.gguf._turns import Turns
+from unilect.engines.gguf._turns import Turns, check_length
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
@@ -227,7 +226,7 @@ class GgufEngine(Backend):
     async def render(self, request: ChatRequest) -> str:
         """The prompt of a chat; see `Backend`."""
         bounds.check_request(request, self._longest)
-        return await self._main.call(request, lambda server: render(server, request, self._turns))
+        return await self._main.call(request, lambda server: self._turns.render(server, request))
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
@@ -235,7 +234,7 @@ class GgufEngine(Backend):
 
         async def ask(server: HttpServer) -> int:
             if isinstance(request, ChatRequest):
-                return await chat_length(server, request, self._turns)
+                return await self._turns.count_tokens(server, request)
             return len(await self._ids(server, request, special=True))
 
         return await self._main.call(request, ask)
@@ -296,7 +295,7 @@ class GgufEngine(Backend):
     async def _prompt_ids(self, server: HttpServer, request: TextRequest) -> list[int]:
         """The ids of a request's prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
-            prompt = await render(server, request, self._turns)
+            prompt = await self._turns.render(server, request)
             return await tokenize(server, prompt)
         return await self._ids(server, request, special=False)
 
@@ -339,12 +338,12 @@ class GgufEngine(Backend):
         if not must_call(request):
             body = body | {"messages": await self._turns.fit(server, body["messages"])}
             if "grammar" in body:
-                prompt = await render(server, request, self._turns)
+                prompt = await self._turns.render(server, request)
                 body = await self._thoughts.bound(server, body, prompt, template)
             is_legacy = request.reasoning_format == "deepseek-legacy"
             tell = with_inline_reasoning if is_legacy else stream_chat
             return tell(server, request, body, template)
-        prompt = await render(server, request, self._turns)
+        prompt = await self._turns.render(server, request)
         if (ending := await self._thoughts.find_open_ending(server, prompt, template)) is not None:
             prompt += ending.mark + ending.rest
         without = (*CONVERSATION, "stop")

@@ -59,13 +59,9 @@ class Supervisor:
         self._takes_up_s = hang_timeout_s if takes_up else float("inf")
         self._watchdog = Watchdog(look, self._hung, self._well, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
-        self._ended_life, self._solved = (
-            0,
-            0,
-        )  # the last that died, and what `_note_death` said of it
-        self._outside = self._of_memory = (
-            False  # somebody else ended that one; it had no memory left
-        )
+        # the last that died, what `_note_death` said of it, and whether somebody else ended it, or it had no memory left
+        self._ended_life = self._solved = 0
+        self._outside = self._of_memory = False
         self._hung_life, self._hung_at = 0, 0.0
         process.on_death = self._note_death
 

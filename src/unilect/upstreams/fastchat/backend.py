@@ -35,8 +35,14 @@ from unilect.http.client import MAX_LIST_BYTES, HttpServer
 from unilect.http.error_bodies import NoSuchPath, decode_body, too_long
 from unilect.templates.chat import ChatTemplate, find
 from unilect.upstreams.fastchat import _frames as wire
-from unilect.upstreams.fastchat._conversation import ChatPrompt, Conv, chat_prompt, decode
-from unilect.upstreams.fastchat._input import check_images, text_of
+from unilect.upstreams.fastchat._conversation import (
+    ChatPrompt,
+    Conv,
+    chat_prompt,
+    check_images,
+    decode,
+    text_of,
+)
 
 StructT = TypeVar("StructT", bound=Struct)
 KNOWN_FOR_S = 60.0  # what a worker says of itself is believed: another may start at its address

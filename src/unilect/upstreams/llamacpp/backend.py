@@ -57,6 +57,8 @@ from unilect.wire.embeddings import decode_embeddings, embed_each
 from unilect.wire.llamacpp import (
     Busy,
     FrameDecoder,
+    Props,
+    Settings,
     apply_template,
     decode_answer,
     detokenize,
@@ -77,23 +79,6 @@ BUSY_PAUSES_S = (0.1, 0.3, 1.0)
 _EMBEDDINGS_AT_ONCE = 4
 _OTHERS_HERE = frozenset({"chatglm3", "gemma", "zephyr"})  # FastChat's, and not llama.cpp's
 _SPARE = 2  # tokens that may come before a text: a begin of sequence, a blank
-
-
-class _Settings(Struct, frozen=True):
-    n_ctx: int | None = None
-
-
-class _Props(Struct):
-    """The fields of /props that are used; a server of 2023 has none of them."""
-
-    default_generation_settings: _Settings = _Settings()
-    chat_template: str = ""
-    model_ftype: str | None = None
-    bos_token: str = ""
-    eos_token: str = ""
-    modalities: dict[str, bool] = {}
-    total_slots: int | None = None
-    media_marker: str = "<__media__>"
 
 
 class _Embedding(Struct):
@@ -253,11 +238,11 @@ class LlamaCppUpstream(Backend):
         """
         try:
             told = await self._server.get("/props")
-            props = decode_answer(told, _Props)
+            props = decode_answer(told, Props)
             settings, generation = props.default_generation_settings, OF_2025
             if settings.n_ctx is None and not await self._has_health():
                 generation = OF_2023
-                settings = decode_answer(await self._server.get("/model.json"), _Settings)
+                settings = decode_answer(await self._server.get("/model.json"), Settings)
         except RouteNotFound as error:
             raise BackendError(
                 "The model's server does not have llama.cpp's native protocol at this URL: it has no /props. The operator must check `source`."
