@@ -19,8 +19,8 @@ from unilect.models import sources
 from unilect.models.discovery import Discovery
 from unilect.models.registry import Registry
 from unilect.runtime.redact import basic
-from unilect.server.admin import Operated, create_admin
-from unilect.server.app import GUARD, all_routes
+from unilect.server.admin import create_admin
+from unilect.server.app import GUARD, Shared, all_routes
 from unilect.server.listener import Listener
 from unilect.server.reload import Reloader
 from unilect.web.site import Site
@@ -83,7 +83,11 @@ def data_routes(config: Config) -> dict[tuple[str, str], str]:
 
 def admin_routes(config: Config, registry: Registry, reloader: Reloader) -> dict[Any, str]:
     """The class of each route of the admin API."""
-    app = create_admin(config, Operated(registry, {}, None, reloader, metrics=Metrics()))
+
+    async def describe() -> dict[str, Any]:
+        return {}
+
+    app = create_admin(config, Shared(registry, Metrics()), reloader, describe)
     return {(route.method, route.path): route.access for route in app[GUARD]._routes.values()}
 
 

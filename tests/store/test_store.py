@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from unilect.accounting.metrics import Metrics
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.core.errors import ConfigError, StoreUnavailable
 from unilect.models.registry import Registry
-from unilect.server.app import SITE, create_app
+from unilect.server.app import SITE, Shared, create_app
 from unilect.store.records import StoredResponse
 from unilect.store.store import Store
 
@@ -96,7 +97,7 @@ def test_a_folder_that_is_missing(tmp_path: Path) -> None:
 async def test_the_store_of_an_application(tmp_path: Path) -> None:
     """An application has the store that it is given, which its owner closes, else one in memory."""
     store = Store(StoreConfig(url=f"sqlite:///{tmp_path / 'x.db'}"), {})
-    app = create_app(Config(), Registry([]), store=store)
+    app = create_app(Config(), Shared(Registry([]), Metrics(), store=store))
     await keep(store, "r")
     app.freeze()
     await app.cleanup()
@@ -104,7 +105,7 @@ async def test_the_store_of_an_application(tmp_path: Path) -> None:
     assert store.answers is app[SITE].answers
     assert await is_there(store, "r")
     await store.aclose()
-    own = create_app(Config(), Registry([]))
+    own = create_app(Config(), Shared(Registry([]), Metrics()))
     answers = own[SITE].answers
     assert answers is not None
     assert await answers.get("me", "r") is None
@@ -112,7 +113,7 @@ async def test_the_store_of_an_application(tmp_path: Path) -> None:
     await own.cleanup()
     with pytest.raises(StoreUnavailable):
         await answers.get("me", "r")
-    off = create_app(Config(store=StoreConfig(responses=False)), Registry([]))
+    off = create_app(Config(store=StoreConfig(responses=False)), Shared(Registry([]), Metrics()))
     assert off[SITE].answers is None
 
 

@@ -14,7 +14,8 @@ from aiohttp import web
 from unilect.api.backend import Backend, Capabilities
 from unilect.config.server import Config
 from unilect.models.registry import Model, Registry
-from unilect.server.app import create_app
+from unilect.server._state import metrics_of
+from unilect.server.app import Shared, create_app
 from unilect.web import pages
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -35,7 +36,8 @@ class Still(Backend):
 async def served(*names: str, **config: Any) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
     """A server of models with these names, and a client."""
     models = [Model(name, Still()) for name in names]  # type: ignore[arg-type]
-    app = create_app(Config(**config), Registry(models))
+    registry = Registry(models)
+    app = create_app(Config(**config), Shared(registry, metrics_of(registry)))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

@@ -9,23 +9,19 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 from msgspec import structs
 
 from unilect.accounting.failures import MOST_FAILURES, Failures
-from unilect.accounting.ledger import LedgerBook
-from unilect.accounting.metrics import Metrics
 from unilect.auth.keys import Keys
-from unilect.auth.known_keys import KnownKeys
 from unilect.config.server import Config
 from unilect.core.errors import (
     InvalidRequest,
     NotStored,
     RequestCancelled,
 )
-from unilect.limits.limiter import LimitBook
 from unilect.models.registry import Registry
 from unilect.runtime.context import Context, Requests
 from unilect.server import _admin_keys as keys
@@ -33,7 +29,7 @@ from unilect.server import _admin_models as models
 from unilect.server import _admin_usage as usage
 from unilect.server import _openapi as openapi
 from unilect.server._admin_keys import check_no_body, json_of
-from unilect.server.app import GUARD, add_routes, metrics_route
+from unilect.server.app import GUARD, Shared, add_routes, metrics_route
 from unilect.server.reload import Reloader
 from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
@@ -47,49 +43,35 @@ ADMIN_KEYS = web.AppKey("admin_keys", Keys)
 ADMIN_BODIES = web.AppKey("admin_bodies", Bodies)
 
 
-class Operated(NamedTuple):
+def create_admin(
+    config: Config,
+    shared: Shared,
+    reloader: Reloader,
+    describe: Callable[[], Awaitable[dict[str, Any]]],
+) -> web.Application:
     """
-    The parts of a server that the admin API operates.
+    Make the application of the admin API.
 
-    Attributes:
-        registry: The models.
-        requests: The requests of clients that are being answered.
-        keys: The server's cache of the keys of the store; None where those let nobody in.
+    Args:
+        shared: The parts that it operates.
         reloader: Reloads the configuration.
-        ledger: Has the usage; None where nothing is recorded.
-        limits: Knows the limits of keys, owners and models.
         describe: Describes the server.
-        failures: The failed requests of clients.
-        metrics: The metrics of their requests.
     """
-
-    registry: Registry
-    requests: Requests
-    keys: KnownKeys | None
-    reloader: Reloader
-    ledger: LedgerBook | None = None
-    limits: LimitBook | None = None
-    describe: Callable[[], Awaitable[dict[str, Any]]] | None = None
-    failures: Failures = Failures(0)
-    metrics: Metrics = Metrics()
-
-
-def create_admin(config: Config, operated: Operated) -> web.Application:
-    """The application of the admin API."""
+    registry, known = shared.registry, shared.known
     accepted, table = Keys(config.admin.api_keys), dict[web.AbstractRoute, Route]()
     bodies = Bodies(config.max_body_bytes)  # clients who fill theirs lock no operator out
     guard = Guard(_guard_config(config), table, bodies=bodies, keys=accepted, admin=True)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[GUARD], app[ADMIN_KEYS], app[ADMIN_BODIES] = guard, accepted, bodies
-    stored = None if operated.keys is None else operated.keys.stored
+    stored = None if known is None else known.stored
     routes = [
-        *keys.routes(operated.keys, lambda: _aliases(operated.registry)),
-        *usage.routes(operated.ledger, operated.limits, stored, operated.registry),
-        *models.routes(operated.registry, operated.metrics),
-        *_request_routes(operated.requests),
-        *_failure_routes(operated.failures),
-        *_process_routes(operated),
-        metrics_route(operated.metrics),
+        *keys.routes(known, lambda: _aliases(registry)),
+        *usage.routes(shared.ledger, shared.limits, stored, registry),
+        *models.routes(registry, shared.metrics),
+        *_request_routes(shared.requests),
+        *_failure_routes(shared.failures),
+        *_process_routes(reloader, describe),
+        metrics_route(shared.metrics),
     ]
     routes = [structs.replace(route, admin=True) for route in routes]
     pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
@@ -191,13 +173,12 @@ def _describe_request(context: Context) -> dict[str, Any]:
     }
 
 
-def _process_routes(operated: Operated) -> list[Route]:
-    reloader = operated.reloader
-
+def _process_routes(
+    reloader: Reloader, describe: Callable[[], Awaitable[dict[str, Any]]]
+) -> list[Route]:
     async def get_server(request: web.Request) -> web.StreamResponse:
         """Describe the server: its process, addresses, configuration file and store, and whether it asks clients for keys."""
-        described = {} if operated.describe is None else await operated.describe()
-        return json_of(described | {"config": _path(reloader)})
+        return json_of(await describe() | {"config": _path(reloader)})
 
     async def get_reload(request: web.Request) -> web.StreamResponse:
         """Say which file the configuration comes from, and whether a reload is under way."""

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from aiohttp import web
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from unilect.accounting.account import Accounts, Book
 from unilect.accounting.failures import Failures
@@ -30,7 +30,6 @@ from unilect.runtime import plugins
 from unilect.runtime.context import Requests
 from unilect.server import _openapi as openapi
 from unilect.server import _usage as usage
-from unilect.server._state import metrics_of
 from unilect.store.store import Store
 from unilect.web import pages
 from unilect.web.bodies import Bodies
@@ -52,61 +51,72 @@ SITE = web.AppKey("site", Site)
 GUARD = web.AppKey("guard", Guard)
 
 
-def create_app(
-    config: Config,
-    registry: Registry,
-    metrics: Metrics | None = None,
-    bodies: Bodies | None = None,
-    requests: Requests | None = None,
-    store: Store | None = None,
-    known: KnownKeys | None = None,
-    ledger: LedgerBook | None = None,
-    limits: LimitBook | None = None,
-    tracing: Tracing | None = None,
-    rejoin: Answers | None = None,
-    failures: Failures | None = None,
-) -> web.Application:
+class Shared(Struct, frozen=True):
     """
-    The application for a configuration and its models.
+    The parts of a server that all its addresses share.
 
-    Args:
-        registry: The models; the application stops their backends when it is cleaned up.
-        metrics: Where to count; new ones, about the models alone, by default.
-        bodies: What reads request bodies; one of its own by default.
+    Attributes:
+        registry: The models; an application stops their backends when it is cleaned up.
+        metrics: Where to count.
+        bodies: What reads request bodies; one for each application by default.
         requests: Where the requests that are being answered are listed.
-        store: What is kept beyond a request; one in memory by default.
+        store: What is kept beyond a request; one in memory for each application by default.
         known: The keys of the store; by default those of the configuration are the only ones.
         ledger: Records the requests; by default nothing is recorded.
         limits: Decides about each request; it is asked after the ledger, and closed before it. By default there are no limits.
         tracing: Traces the requests; by default nothing is traced.
         rejoin: The owner of answers that outlive their clients; by default none does.
-        failures: Keeps the failed requests; by default they are logged only.
+        failures: Keeps the failed requests.
     """
-    kept = store or Store(structs.replace(config.store, url=SQLITE), {})
+
+    registry: Registry
+    metrics: Metrics
+    bodies: Bodies | None = None
+    requests: Requests = field(default_factory=dict)
+    store: Store | None = None
+    known: KnownKeys | None = None
+    ledger: LedgerBook | None = None
+    limits: LimitBook | None = None
+    tracing: Tracing | None = None
+    rejoin: Answers | None = None
+    failures: Failures = field(default_factory=Failures)
+
+
+def create_app(config: Config, shared: Shared) -> web.Application:
+    """Make the application for the configuration of an address."""
+    registry, metrics, ledger = shared.registry, shared.metrics, shared.ledger
+    kept = shared.store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
-    metrics = metrics or metrics_of(registry, per_key=config.metrics_per_key)
     # totals of the ledger are read for the limits: what has a row has been counted there before
-    books: tuple[Book | None, ...] = (tracing, ledger, limits)
+    books: tuple[Book | None, ...] = (shared.tracing, ledger, shared.limits)
     accounts = Accounts(metrics, tuple(book for book in books if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
-    site = Site(service, config, kept.answers, known, ledger, requests, limits)
+    site = Site(service, config, kept.answers, shared.known, ledger, shared.requests, shared.limits)
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(
-        *(config, routes, site.profile, bodies, registry.look_again, site.requests, site.keys),
+        *(
+            config,
+            routes,
+            site.profile,
+            shared.bodies,
+            registry.look_again,
+            site.requests,
+            site.keys,
+        ),
         refuse=metrics.refuse,
-        failures=failures,
-        tracing=tracing,
+        failures=shared.failures,
+        tracing=shared.tracing,
     )
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
     every_route = all_routes(site)
-    if rejoin is not None:  # else a request meets nothing of it
-        every_route = list(map(Rejoining(rejoin, ledger).joinable, every_route))
+    if shared.rejoin is not None:  # else a request meets nothing of it
+        every_route = list(map(Rejoining(shared.rejoin, ledger).joinable, every_route))
     add_routes(app, routes, every_route, admin=False)
 
     async def clean_up(app: web.Application) -> None:
         await site.aclose()
-        if store is None:
+        if shared.store is None:
             await kept.aclose()
         await registry.aclose()
 

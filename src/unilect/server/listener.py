@@ -22,7 +22,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from msgspec import structs
 
-from unilect.accounting.failures import Failures
 from unilect.accounting.ledger import LedgerBook
 from unilect.accounting.tracing import tracing_of
 from unilect.answers.inflight import Answers
@@ -41,8 +40,8 @@ from unilect.server import _admin_socket
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
 from unilect.server._state import metrics_of
-from unilect.server.admin import Operated, change_admin, create_admin
-from unilect.server.app import SITE, change, create_app
+from unilect.server.admin import change_admin, create_admin
+from unilect.server.app import SITE, Shared, change, create_app
 from unilect.server.reload import Reloader
 from unilect.server.tls import server_context
 from unilect.store.store import Store
@@ -67,7 +66,6 @@ class Listener:
         self._requests: Requests = {}
         clock = self._clock = SteadyClock()
         self._store = Store(config.store, process_environment(), clock)
-        bodies = self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
         keys, known = self._store.keys, None
         if keys is not None:
             known = KnownKeys(keys, clock, self._requests, configured=bool(config.api_keys))
@@ -87,7 +85,7 @@ class Listener:
         if known is not None:
             known.changed = self._limits.note_change
         self._rejoin = Answers(config.rejoin_s, self._requests) if config.rejoin_s else None
-        metrics = self._metrics = metrics_of(
+        metrics = metrics_of(
             registry,
             self._connections,
             self._requests,
@@ -95,23 +93,14 @@ class Listener:
             per_key=config.metrics_per_key,
             rejoin=self._rejoin,
         )
+        self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
         self._tracing = tracing_of(config.otel, process_environment())
-        self._failures = Failures()
-        shared = (
-            registry,
-            metrics,
-            bodies,
-            self._requests,
-            self._store,
-            known,
-            self._ledger,
-            self._limits,
-            self._tracing,
-            self._rejoin,
-            self._failures,
+        shared = self._shared = Shared(
+            *(registry, metrics, self._bodies, self._requests, self._store, known, self._ledger),
+            *(self._limits, self._tracing, self._rejoin),
         )
         self._doors = [
-            _Address(each, create_app(each, *shared), self._connections)
+            _Address(each, create_app(each, shared), self._connections)
             for each in each_listener(config)
         ]
         self._registry = registry
@@ -136,7 +125,7 @@ class Listener:
             await self._ledger.start()
         await self._limits.start()
         self.check(self._config)
-        self._urls = [await door.open(tls) for door in self._doors]
+        self._urls = [await door.open_site(tls) for door in self._doors]
         most = self._connections.limits.connections
         if most < _FEW_CONNECTIONS:
             log.info(
@@ -167,36 +156,30 @@ class Listener:
         admin = self._config.admin
         if admin.is_off:
             return None
-        operated = Operated(
-            self._registry,
-            self._requests,
-            self._known,
-            reloader,
-            self._ledger,
-            self._limits,
-            self.describe,
-            self._failures,
-            self._metrics,
-        )
-        app = create_admin(self._config, operated)
-        place = admin.place
-        at = self._config
+        app = create_admin(self._config, self._shared, reloader, self.describe)
+        place, at = admin.place, self._config
         if isinstance(place, tuple):
             at = structs.replace(at, host=place[0], port=place[1])
         # a table of their own: whoever fills that of the clients locks no operator out
-        self._admin = _Address(at, app, Connections(_OF_ADMIN))
-        if place is None:
-            return await self._admin.open_by_default(urlsplit(self._urls[0]).port or 0)
-        if isinstance(place, Path):
-            return await self._admin.open_at(place)
+        door = self._admin = _Address(at, app, Connections(_OF_ADMIN))
         try:
-            return await self._admin.open(server_context(self._config))
-        except ConfigError as error:
-            why = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            told = getattr(why, "strerror", None) or why
-            raise ConfigError(
-                f"admin.listen: cannot listen on {place[0]}:{place[1]} ({told}). Choose another address, or name a unix socket."
-            ) from error
+            if isinstance(place, tuple):
+                return await door.open(server_context(self._config))
+            acceptor = await door.set_up(None)
+            if place is None:
+                folders = admin_folders(process_environment())
+                port = urlsplit(self._urls[0]).port or 0
+                return str(_admin_socket.listen(acceptor, folders, port))
+            acceptor.listen_at(place)
+            return str(place)
+        except OSError as error:
+            if place is None:
+                log.warning(
+                    "there is no admin API, which `unilect ps` asks: its socket cannot be made (%s). Name a place with `listen` in [admin]",
+                    error,
+                )
+                return None
+            raise ConfigError(_why_not_admin(place, error)) from error
 
     async def describe(self) -> dict[str, Any]:
         """Describe this server to an operator, as its store has it now; `keys`: it asks clients for keys."""
@@ -345,59 +328,27 @@ class _Address:
 
         Returns:
             The URL.
+
+        Raises:
+            OSError: The address cannot be listened on.
         """
-        acceptor = await self._set_up(tls)
-        host, port = self._config.host, self._config.port
-        try:
-            bound = await acceptor.listen(host, port)
-        except OSError as error:
-            raise ConfigError(_why_not(host, port, error)) from error
+        acceptor = await self.set_up(tls)
+        host = self._config.host
+        bound = await acceptor.listen(host, self._config.port)
         scheme = "http" if tls is None else "https"
-        url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
-        if (site := self._app.get(SITE)) is not None:
-            await site.open(url)
+        return f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
+
+    async def open_site(self, tls: ssl.SSLContext | None) -> str:
+        """Listen for clients; as `open`, but for a `ConfigError` where the address cannot be listened on."""
+        try:
+            url = await self.open(tls)
+        except OSError as error:
+            raise ConfigError(_why_not(self._config.host, self._config.port, error)) from error
+        await self._app[SITE].open(url)
         return url
 
-    async def open_at(self, path: Path) -> str:
-        """
-        Listen at a unix socket.
-
-        Returns:
-            Its path.
-        """
-        acceptor = await self._set_up(None)
-        try:
-            acceptor.listen_at(path)
-        except OSError as error:
-            why = error.strerror or error
-            if error.errno == errno.EADDRINUSE:
-                why = "another server listens there, or a file has this name"
-            raise ConfigError(
-                f"admin.listen: cannot listen at {path} ({why}). Choose another path, in a folder that this user may write to."
-            ) from error
-        return str(path)
-
-    async def open_by_default(self, port: int) -> str | None:
-        """
-        Listen at a unix socket in a folder of this user.
-
-        Args:
-            port: The server's, which is in the name of the socket.
-
-        Returns:
-            Its path; None where there is no folder for one, which is logged.
-        """
-        acceptor = await self._set_up(None)
-        try:
-            return str(_admin_socket.listen(acceptor, admin_folders(process_environment()), port))
-        except OSError as error:
-            log.warning(
-                "there is no admin API, which `unilect ps` asks: its socket cannot be made (%s). Name a place with `listen` in [admin]",
-                error,
-            )
-            return None
-
-    async def _set_up(self, tls: ssl.SSLContext | None) -> Acceptor:
+    async def set_up(self, tls: ssl.SSLContext | None) -> Acceptor:
+        """Make what accepts connections for the application."""
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
@@ -427,18 +378,16 @@ class _Address:
     @property
     def callers(self) -> set[str]:
         """The names of the keys of its configuration."""
-        return self._app[SITE].keys.callers if SITE in self._app else set()
+        return self._app[SITE].keys.callers
 
     def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""
-        if (site := self._app.get(SITE)) is not None:
-            site.shut()
+        self._app[SITE].shut()
         self._listen_no_more()
 
     async def end_background(self) -> None:
         """End what goes on apart from requests."""
-        if (site := self._app.get(SITE)) is not None:
-            await site.end_background()
+        await self._app[SITE].end_background()
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -456,6 +405,16 @@ def _what_runs(active: int, grace_s: float) -> str:
         return ""
     what = "1 request is running" if active == 1 else f"{active} requests are running"
     return f"; {what}, up to {grace_s:g} s; a second Ctrl-C ends {'it' if active == 1 else 'them'}"
+
+
+def _why_not_admin(place: Path | tuple[str, int], error: OSError) -> str:
+    """Explain why the place of the admin API cannot be listened at, and what to do."""
+    why = error.strerror or error
+    if not isinstance(place, Path):
+        return f"admin.listen: cannot listen on {place[0]}:{place[1]} ({why}). Choose another address, or name a unix socket."
+    if error.errno == errno.EADDRINUSE:
+        why = "another server listens there, or a file has this name"
+    return f"admin.listen: cannot listen at {place} ({why}). Choose another path, in a folder that this user may write to."
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

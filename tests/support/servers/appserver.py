@@ -17,7 +17,8 @@ from unilect.models.registry import Model, Registry
 from unilect.scheduling.pool import Member
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits
-from unilect.server.app import GUARD, SITE, create_app
+from unilect.server._state import metrics_of
+from unilect.server.app import GUARD, SITE, Shared, create_app
 from unilect.store.store import Store
 from unilect.upstreams.openai.backend import OpenAIUpstream
 from unilect.web.guard import Guard
@@ -103,7 +104,9 @@ async def serving_models(
 ) -> AsyncIterator[App]:
     """An application that serves models until the block ends."""
     failures = Failures()
-    app = create_app(config, registry, store=store, tracing=tracing, failures=failures)
+    metrics = metrics_of(registry, per_key=config.metrics_per_key)
+    shared = Shared(registry, metrics, store=store, tracing=tracing, failures=failures)
+    app = create_app(config, shared)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None
