@@ -65,7 +65,7 @@ BUDGETS = {
     "models": 1_178,
     "runtime": 662,
     "scheduling": 1_035,
-    "server": 2_495,
+    "server": 2_460,
     "store": 1_447,
     "store/sql": 892,
     "templates": 953,
@@ -75,7 +75,7 @@ BUDGETS = {
     "upstreams/fastchat": 682,
     "upstreams/llamacpp": 330,
     "upstreams/openai": 969,
-    "web": 1_692,
+    "web": 1_683,
     "wire": 1_530,
 }
 

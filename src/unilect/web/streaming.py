@@ -96,10 +96,18 @@ class Running(Protocol):
 
 
 async def respond(
-    request: web.Request, run: Running, encoder: Encoder, content_type: str = SERVER_SENT_EVENTS
+    request: web.Request,
+    run: Running,
+    encoder: Encoder,
+    content_type: str = SERVER_SENT_EVENTS,
+    keep: Callable[[], Awaitable[None]] | None = None,
 ) -> web.StreamResponse:
     """
-    Answer a request; `content_type` is that of a stream.
+    Answer a request.
+
+    Args:
+        content_type: That of a stream.
+        keep: Stores the answer after its last batch; a stream is told to have ended after that.
 
     Raises:
         UnilectError: Before anything was sent; the caller turns it into an error answer.
@@ -112,37 +120,12 @@ async def respond(
             data = encoder.encode(batch)
             if type(batch[-1]) is Usage:
                 writer.last = data
+                if keep is not None:
+                    writer.release_soon()
             elif data and not writer.put(data):
                 await writer.write(data)
-        writer.last += encoder.end()
-    return writer.response
-
-
-async def respond_kept(
-    request: web.Request, run: Running, encoder: Encoder, keep: Callable[[], Awaitable[None]]
-) -> web.StreamResponse:
-    """
-    As `respond` with a stream, which is told to have ended once it is stored.
-
-    Args:
-        keep: Stores the answer, after its last batch.
-
-    Raises:
-        UnilectError: As `respond`.
-    """
-    writer = _HoldingWriter(request, SERVER_SENT_EVENTS, encoder.error, encoder.keep_alive, run)
-    async with writer, aclosing(run.batches()) as batches:
-        async for batch in batches:
-            data = encoder.encode(batch)
-            if type(batch[-1]) is Usage:
-                writer.hold(data)
-            elif data:
-                await writer.write(data)
-        try:
-            await keep()
-        except UnilectError:  # what the model has said is told all the same
-            await writer.release()
-            raise
+        if keep is not None:
+            await writer.keep(keep)
         writer.last += encoder.end()
     return writer.response
 
@@ -280,6 +263,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._begun, self._quiet = False, 0  # half times of KEEP_ALIVE_S without a byte
         self._comment: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._hold: asyncio.TimerHandle | None = None
         if keep_alive is not None and request.method != METH_HEAD:
             self._set_timer()
 
@@ -311,8 +295,9 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Send the end of the body, with the error if one can be told; what cannot is raised."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._hold):
+            if timer is not None:
+                timer.cancel()
         if isinstance(error, _HeadIsAll):
             error, self.last = None, b""
         error = explain_cancellation(error)
@@ -375,6 +360,30 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             with suppress(ConnectionError):
                 await self.write(filler)
 
+    async def keep(self, keep: Callable[[], Awaitable[None]]) -> None:
+        """Have the answer stored; where that fails, what the model has said is sent all the same. Errors as `keep`."""
+        try:
+            await keep()
+        except UnilectError:
+            await self._release()
+            raise
+
+    def release_soon(self) -> None:
+        """Send the last bytes alone if the end does not come within `HOLD_S`."""
+        self._hold = asyncio.get_running_loop().call_later(HOLD_S, self._end_hold)
+
+    def _end_hold(self) -> None:
+        self._comment = asyncio.create_task(self._release_quietly())
+
+    async def _release_quietly(self) -> None:
+        with suppress(ConnectionError):
+            await self._release()
+
+    async def _release(self) -> None:
+        data, self.last = self.last, b""
+        if data:
+            await self.write(data)
+
 
 class _RecordedResponse(web.StreamResponse):
     """A stream into a record: pieces without HTTP's framing, which its readers get each in their own."""
@@ -390,33 +399,3 @@ class _RecordedResponse(web.StreamResponse):
     async def write_eof(self, data: bytes = b"") -> None:
         """Record the end."""
         self._record.end(data)
-
-
-class _HoldingWriter(_Writer):
-    """A stream whose last piece is sent together with its end, if that comes soon."""
-
-    _held: asyncio.TimerHandle | None = None
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """As of any stream."""
-        if self._held is not None:
-            self._held.cancel()
-        return await super().__aexit__(kind, error, trace)
-
-    def hold(self, data: bytes) -> None:
-        """Send a piece together with the end, which is to come at once; it waits for `HOLD_S` at most."""
-        self.last = data
-        self._held = asyncio.get_running_loop().call_later(HOLD_S, self._let_go)
-
-    async def release(self) -> None:
-        """Send what is held."""
-        data, self.last = self.last, b""
-        if data:
-            await self.write(data)
-
-    def _let_go(self) -> None:
-        self._comment = asyncio.create_task(self._release())
-
-    async def _release(self) -> None:
-        with suppress(ConnectionError):
-            await self.release()

@@ -31,7 +31,7 @@ from unilect.runtime.context import current_request
 from unilect.store.ids import response_id
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
-from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond, respond_kept
+from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond
 
 _decoder = BodyDecoder(ResponseRequest)
 _prompt_decoder = BodyDecoder(PromptRequest)
@@ -80,7 +80,7 @@ class Responses:
             if run.streams and not keeps:  # there is nothing to wait for before its end
                 return await respond(request, run, encoder)
             if run.streams:
-                return await self._kept.expect(respond_kept(request, run, encoder, keep))
+                return await self._kept.expect(respond(request, run, encoder, keep=keep))
             return await respond(request, KeptRun(run, encoder, keep), encoder)
         except UnilectError as error:
             raise made.telling.named(error) from error
