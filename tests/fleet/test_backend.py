@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 
@@ -24,6 +23,7 @@ from ray.exceptions import ActorUnavailableError
 from unilect.api.backend import Capabilities, Description, NativeFacts
 from unilect.config.fleet import FleetConfig
 from unilect.config.model import ModelConfig
+from unilect.config.model import Replicas as ReplicaCount
 from unilect.core.errors import (
     BackendError,
     BackendTimeout,
@@ -92,13 +92,13 @@ class Replicas:
 
 async def facts() -> AsyncIterator[bytes]:
     """What a replica says of its engine."""
-    yield wire.taken_on(NODE)
+    yield wire.value(NODE)
     yield wire.value(wire.Facts(Capabilities(slots=1), Description(), NativeFacts()))
 
 
 async def taken(_: frames.Call) -> AsyncIterator[bytes]:
     """A replica that takes a call and then says nothing."""
-    yield wire.taken_on(NODE)
+    yield wire.value(NODE)
     await asyncio.Event().wait()
 
 
@@ -121,13 +121,13 @@ class Connection:
         """Serve."""
         if self.alive:
             return
-        middle = object.__new__(child.Middle)
-        middle._models, middle._locks, middle._looks, middle._offers = {}, {}, {}, None
-        middle._nodes = Nodes(asyncio.get_running_loop(), "own")
+        driver = object.__new__(child.RayDriver)
+        driver._models, driver._locks, driver._looks, driver._offers = {}, {}, {}, None
+        driver._nodes = Nodes(asyncio.get_running_loop(), "own")
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._writers.append(writer)
-            await frames.serve(reader, writer, middle._answer, child._meaning)
+            await frames.serve(reader, writer, driver._answer, child._meaning)
 
         self._server = await asyncio.start_unix_server(serve, self.socket_path)
         self.starts, self.alive = self.starts + 1, True
@@ -146,8 +146,7 @@ class Rig:
     def __init__(self, folder: Path, **config: float) -> None:
         self.replicas = Replicas()
         settings = ModelConfig(source="echo:", replicas=1, **config)  # type: ignore[arg-type]
-        plain = msgspec.json.encode(ModelConfig(source="echo:"))
-        made = wire.Deployment("m", version("unilect"), "echo:", plain, 1, 1, 1, 2, 60, 4, 8, {}, settings.start_timeout_s)  # fmt: skip
+        made = wire.Deployment("m", version("unilect"), settings, ReplicaCount(), {})
         link = Link(FleetConfig())
         self.child: Any = Connection(self.replicas, folder)
         link.child = self.child
@@ -165,14 +164,14 @@ async def made(
     """Makes a model whose replicas are there at once."""
     rigs = list[Rig]()
 
-    async def bring(*_: Any) -> Replicas:
+    async def deploy(*_: Any) -> Replicas:
         return rigs[-1].replicas
 
     def of(**config: float) -> Rig:
         rigs.append(Rig(tmp_path, **config))
         return rigs[-1]
 
-    monkeypatch.setattr(rollout, "bring", bring)
+    monkeypatch.setattr(rollout, "deploy", deploy)
     yield of
     for rig in rigs:
         if rig.child.alive:
@@ -181,13 +180,13 @@ async def made(
 
 async def died(_: frames.Call) -> AsyncIterator[bytes]:
     """A replica that dies of a call."""
-    yield wire.taken_on(NODE)
+    yield wire.value(NODE)
     raise ActorUnavailableError("Actor is unavailable.", b"0" * 16)
 
 
 async def engine_died(_: frames.Call) -> AsyncIterator[bytes]:
     """A replica whose engine dies of a call."""
-    yield wire.taken_on(NODE)
+    yield wire.value(NODE)
     yield frames.of_error(EngineDied("The engine died."))
 
 
@@ -254,11 +253,11 @@ async def test_settings_of_another_gateway(
     """A model that runs tells the cluster its settings again, and one that does not run tells nothing."""
     told = list[wire.Deployment]()
 
-    async def bring(deployment: wire.Deployment, _: bytes) -> Replicas:
+    async def deploy(deployment: wire.Deployment, _: bytes) -> Replicas:
         told.append(deployment)
         return rig.replicas
 
-    monkeypatch.setattr(rollout, "bring", bring)
+    monkeypatch.setattr(rollout, "deploy", deploy)
     rig = made()
     await rig.backend.restore()
     assert [] == told
@@ -275,8 +274,8 @@ async def test_many_inputs(made: Callable[..., Rig]) -> None:
     rig = made()
 
     async def embeds(call: frames.Call) -> AsyncIterator[bytes]:
-        yield wire.taken_on(NODE)
-        (request,) = wire.taken(tuple[EmbeddingRequest], call.body)
+        yield wire.value(NODE)
+        (request,) = wire.decode_arguments(tuple[EmbeddingRequest], call.body)
         vectors = [[float(text)] for text in request.inputs]
         yield wire.value(Embeddings(vectors, len(vectors)))
 

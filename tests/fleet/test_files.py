@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.fleet import files
-from unilect.fleet.files import Cache, Digests, File, Item, absolute, key_of, named_by, placed
+from unilect.fleet.files import (
+    Cache,
+    File,
+    Item,
+    digest_of,
+    key_of,
+    list_items,
+    with_absolute_paths,
+    with_places,
+)
 
 BIG = bytes(range(256)) * 64
 GIB = 2**30
@@ -61,7 +70,7 @@ class Gateway:
 
     def items(self, **options: object) -> list[Item]:
         """What it sends for a model's settings."""
-        found = named_by(ModelConfig(**options), Digests(None))  # type: ignore[arg-type]
+        found = list_items(ModelConfig(**options), None)  # type: ignore[arg-type]
         for item in found:
             for file in item.files:
                 self._contents[file.digest] = item.base(Path(item.path)) / file.name
@@ -142,7 +151,7 @@ def test_settings_on_a_node(gateway: Gateway, tmp_path: Path) -> None:
         source=f"gguf:{items[0].path}", lora=[f"{items[1].path}=0.5"], mmproj="org/r/m.gguf"
     )
 
-    config = placed(config, cache(tmp_path).places(items, gateway.pieces))
+    config = with_places(config, cache(tmp_path).places(items, gateway.pieces))
 
     assert isinstance(config.source, str)
     scheme, _, path = config.source.partition(":")
@@ -156,7 +165,9 @@ def test_settings_on_a_node(gateway: Gateway, tmp_path: Path) -> None:
 def test_relative_paths(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path that is here becomes an absolute one, whatever its scheme."""
     monkeypatch.chdir(gateway.folder)
-    config = absolute(ModelConfig(source="gguf:x.gguf", lora=["hf=0.5"], mmproj="none.gguf"))
+    config = with_absolute_paths(
+        ModelConfig(source="gguf:x.gguf", lora=["hf=0.5"], mmproj="none.gguf")
+    )
 
     assert f"gguf:{gateway.folder}/x.gguf" == config.source
     assert ([f"{gateway.folder}/hf=0.5"], "none.gguf") == (config.lora, config.mmproj)
@@ -346,13 +357,13 @@ def test_digests_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The digest of a file is noted for all processes, and another version of the file has another."""
     file, notes = tmp_path / "x", tmp_path / "notes"
     file.write_bytes(b"x" * 10)
-    first = Digests(notes).of(file)
+    first = digest_of(file, notes)
     assert not notes.exists()  # a file that has just been written may be written to again
     monkeypatch.setattr(files, "_SETTLED_NS", -1)
-    assert first == Digests(notes).of(file)
+    assert first == digest_of(file, notes)
     (note,) = (notes / "digests").iterdir()
     version = note.read_text().partition("\n")[0]
     note.write_text(f"{version}\n{'0' * 64}")
-    assert "0" * 64 == Digests(notes).of(file)
+    assert "0" * 64 == digest_of(file, notes)
     file.write_bytes(b"y" * 10)
-    assert first != Digests(notes).of(file) != "0" * 64
+    assert first != digest_of(file, notes) != "0" * 64

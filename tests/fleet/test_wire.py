@@ -1,4 +1,4 @@
-"""Tests of unilect.fleet.wire: what the gateway, the process in the middle and the replicas say to each other arrives as it was."""
+"""Tests of unilect.fleet.wire: what the gateway, its driver and the replicas say to each other arrives as it was."""
 
 import asyncio
 import math
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from unilect.api.backend import Adapter, Capabilities, Description, NativeFacts
+from unilect.config.model import ModelConfig, Replicas
 from unilect.core.errors import BackendError, UnilectError
 from unilect.core.events import TextDelta
 from unilect.core.ranking import Document, Ranking, RerankRequest
@@ -64,7 +65,9 @@ CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "detokenize": (([1, 2, 3],), TEXT),
     "pieces": (([1, 2],), [b"\xff\x00", b""]),
     "render": ((chat(TEXT),), TEXT),
-    "count_tokens": ((wire.Counted(prompt=[1, 2, 3]),), 3),
+    "count_tokens:chat": ((chat(TEXT),), 3),
+    "count_tokens:completion": ((completion([1, 2]),), 2),
+    "count_tokens:prompt": (([1, 2, 3],), 3),
 }
 
 
@@ -78,13 +81,18 @@ async def body_of(data: bytes) -> bytes:
     return body
 
 
+async def driver_request(request: wire.DriverRequest) -> wire.DriverRequest:
+    """A request as the process that holds the connection gets it."""
+    return msgspec.msgpack.decode(await body_of(frames.packed(request)), type=wire.DriverRequest)
+
+
 async def through(operation: str, given: Any) -> frames.Call:
-    """A call as a replica gets it, by the process in the middle."""
-    call = frames.Call(operation, wire.given(given), owner="key_1", request_id="r")
-    asked = wire.Asked("call", "m", "session", frames.raw(call))
-    middle = wire.read(wire.Asked, msgspec.Raw(await body_of(frames.packed(asked))))
-    assert ("call", "m", "session") == (middle.what, middle.model, middle.session)
-    again = frames.call_of(bytes(middle.body))
+    """A call as a replica gets it, by the driver."""
+    call = frames.Call(operation, wire.encode_arguments(given), owner="key_1", request_id="r")
+    request = wire.DriverRequest("call", "m", frames.raw(call), "session")
+    driven = await driver_request(request)
+    assert ("call", "m", "session") == (driven.action, driven.model, driven.session)
+    again = frames.call_of(bytes(driven.body))
     assert (operation, "key_1", "r") == (again.operation, again.owner, again.request_id)
     return again
 
@@ -98,30 +106,31 @@ def test_every_method_is_here() -> None:
 async def test_methods(method: str) -> None:
     """What a method is given, and what it returns, arrives as it was."""
     given, returned = CALLS[method]
-    takes, gives = wire.METHODS[method]
+    takes, gives = wire.METHODS[method], list[Any] if isinstance(returned, list) else type(returned)
 
     call = await through(method, given)
     reply = frames.reply_of(await body_of(wire.value(returned)))
 
-    assert given == wire.taken(takes, call.body)
+    assert given == wire.decode_arguments(takes, call.body)
     assert reply.last
     assert returned == msgspec.msgpack.decode(reply.value, type=gives)
 
 
 @pytest.mark.parametrize(
-    "counted",
+    ("kind", "text"),
     [
-        wire.Counted(chat=chat(TEXT)),
-        wire.Counted(completion=completion([1, 2])),
-        wire.Counted(prompt=TEXT),
-        wire.Counted(prompt=[1, 2]),
+        ("chat", chat(TEXT)),
+        ("completion", completion([1, 2])),
+        ("prompt", TEXT),
+        ("prompt", [1, 2]),
     ],
 )
-async def test_what_is_counted(counted: wire.Counted) -> None:
+async def test_what_is_counted(kind: str, text: Any) -> None:
     """A conversation, a completion, a text and tokens are told from each other where tokens are counted."""
-    (again,) = wire.taken(wire.METHODS["count_tokens"][0], (await through("x", (counted,))).body)
+    operation = f"count_tokens:{wire.kind_of(text)}"
+    (again,) = wire.decode_arguments(wire.METHODS[operation], (await through("x", (text,))).body)
 
-    assert counted == again
+    assert (kind, text) == (wire.kind_of(text), again)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ async def test_requests(operation: str, request_: Any) -> None:
     """A request arrives with all of its fields, those too that nobody here knows."""
     call = await through(operation, request_)
 
-    assert request_ == wire.taken(wire.GENERATES[operation], call.body)
+    assert request_ == wire.decode_arguments(wire.GENERATES[operation], call.body)
 
 
 @given(st.text(), st.lists(st.integers(0, 2**31 - 1), max_size=20), st.floats(0, 2))
@@ -149,14 +158,14 @@ async def test_any_text(text: str, tokens: list[int], temperature: float) -> Non
         ("completion", completion([tokens] if tokens else [text])),
     ):
         call = await through(operation, request)
-        assert request == wire.taken(wire.GENERATES[operation], call.body)
+        assert request == wire.decode_arguments(wire.GENERATES[operation], call.body)
 
 
 async def test_unknown_fields() -> None:
     """Fields that only an upstream knows are in a request as they were written."""
     request = chat(**CHAT, my_field={"a": [1.5, None]})
 
-    again = wire.taken(ChatRequest, (await through("chat", request)).body)
+    again = wire.decode_arguments(ChatRequest, (await through("chat", request)).body)
 
     assert {"a": [1.5, None]} == msgspec.json.decode(again.raw_fields["my_field"])
 
@@ -179,33 +188,31 @@ async def test_facts() -> None:
 
     reply = frames.reply_of(await body_of(wire.value(facts)))
 
-    assert facts == wire.read(wire.Facts, reply.value)
+    assert facts == msgspec.msgpack.decode(reply.value, type=wire.Facts)
 
 
 async def test_a_deployment() -> None:
     """A deployment arrives with its settings, its resources and its files."""
     made = wire.Deployment(
-        "m", "1", "gguf:/x", b'{"a":1}', 2, 0, 8, 2, 60, 16, 20, {"num_cpus": 0.5, "memory": 2**35}, 1.5,
-        [Item("/x", False, [File("x", 2**40, "0" * 64)])], 2**37, True,
+        "m", "1", ModelConfig(source="gguf:/x", threads=2, options={"a": 1}), Replicas(min=0, max=8),
+        {"num_cpus": 0.5, "memory": 2**35}, [Item("/x", False, [File("x", 2**40, "0" * 64)])], 2**37, True,
     )  # fmt: skip
-    asked = wire.Asked("deploy", "m", body=frames.raw(made))
+    driven = await driver_request(wire.DriverRequest("deploy", "m", frames.raw(made)))
 
-    middle = wire.read(wire.Asked, msgspec.Raw(await body_of(frames.packed(asked))))
-
-    assert made == wire.read(wire.Deployment, middle.body)
+    assert made == msgspec.msgpack.decode(driven.body, type=wire.Deployment)
 
 
 @given(st.binary(max_size=50))
 def test_what_is_no_message(body: bytes) -> None:
     """Nonsense is an error of one kind for every type, and no other."""
-    for kind in (wire.Deployment, wire.Facts, wire.Asked, *(takes for takes, _ in wire.METHODS.values())):  # fmt: skip
+    for kind in (wire.Deployment, wire.Facts, wire.DriverRequest, *wire.METHODS.values()):  # fmt: skip
         with suppress(msgspec.DecodeError):
-            wire.read(kind, msgspec.Raw(body))
+            msgspec.msgpack.decode(body, type=kind)
 
 
 def test_the_node_of_a_call() -> None:
     """The first frame of an answer names the node of the replica."""
-    assert "a1b2" == wire.node_of(wire.taken_on("a1b2"))
+    assert "a1b2" == wire.node_of(wire.value("a1b2"))
 
 
 @given(st.binary(max_size=64))

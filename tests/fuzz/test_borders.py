@@ -188,11 +188,11 @@ def cross(request: ChatRequest | CompletionRequest) -> None:
     """Have a request read by the other side of each border."""
     kind, bare = type(request), msgspec.structs.replace(request, raw_fields={})
     try:
-        packed, given_to_replica = frames.raw(bare), wire.given(request)
+        packed, given_to_replica = frames.raw(bare), wire.encode_arguments(request)
     except InvalidRequest:  # a number of more than 64 bits, which the client is told
         return
     assert bare == msgspec.msgpack.decode(packed, type=kind)
-    assert request == wire.taken(kind, given_to_replica)
+    assert request == wire.decode_arguments(kind, given_to_replica)
 
 
 BODIES = {

@@ -46,17 +46,17 @@ import asyncio, sys
 from importlib.metadata import version
 import msgspec
 from unilect.wire import frames
-from unilect.config.model import ModelConfig
+from unilect.config.model import ModelConfig, Replicas
 from unilect.fleet import wire
 from unilect.fleet.driver.replica import Replica
 from unilect.testing import chat
 async def main():
     source = "gguf:org/repo/model.gguf"
-    config = msgspec.json.encode(ModelConfig(source=source, threads=1, parallel=1))
-    made = wire.Deployment("m", version("unilect"), source, config, 1, 1, 1, 2, 60, 4, 4, {}, 60)
+    config = ModelConfig(source=source, threads=1, parallel=1)
+    made = wire.Deployment("m", version("unilect"), config, Replicas(), {})
     replica = object.__new__(Replica)
     await replica.__init__(msgspec.msgpack.encode(made))
-    call = frames.Call("chat", wire.given(chat("Hello!", max_tokens=5)))
+    call = frames.Call("chat", wire.encode_arguments(chat("Hello!", max_tokens=5)))
     async for item in replica.answer(msgspec.msgpack.encode(call)):
         sys.stdout.buffer.write(item)
     await replica._backend.aclose()

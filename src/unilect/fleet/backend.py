@@ -1,5 +1,5 @@
 """
-A model whose engines are replicas on a Ray cluster: placed, scaled, watched and replaced by Ray Serve, without its HTTP proxy.
+A model whose engines are replicas on a Ray cluster: started, scaled, watched and replaced by Ray Serve, without its HTTP proxy.
 
 Source: https://docs.ray.io/en/latest/serve/model_composition.html (handles), and `wire` for what is said.
 """
@@ -10,7 +10,7 @@ import time
 from contextlib import aclosing
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -30,24 +30,23 @@ from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import (
     ChatRequest,
-    CompletionRequest,
     EmbeddingRequest,
     Embeddings,
     Prompt,
     TextRequest,
 )
 from unilect.fleet import wire
-from unilect.fleet.files import Digests, absolute, named_by
+from unilect.fleet.files import list_items, with_absolute_paths
 from unilect.fleet.link import Link, link_of
 from unilect.runtime.context import cache_owner, current_request
 from unilect.runtime.extras import install
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.wire import frames
 
-_TOLD_WITHIN_S = 10.0  # of a limit that the process in the middle keeps itself
+_MARGIN_S = 10.0  # of a limit that the driver keeps itself
 _PAUSE_S = 0.1
 _INPUTS_AT_ONCE = 64  # of embeddings
-_PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
+_Value = TypeVar("_Value")
 
 
 class RayBackend(Backend):
@@ -73,22 +72,22 @@ class RayBackend(Backend):
         self._link = link
         self._life = 0  # of the connection, for which the model is known to be there
         self._stopped = False  # and not started again since
-        self._facts: wire.Facts | None = None
+        self._facts = wire.Facts(Capabilities(settled=False))  # until its first start
         self._starting: asyncio.Task[None] | None = None
         self.children = (link.child,)
-        self.capabilities = Capabilities(settled=False)
+        self.capabilities = self._facts.capabilities
 
     async def start(self) -> None:
         """Have the model on the cluster; see `Backend`. One task does it for all who wait, and outlives each of them."""
         try:
-            await self._started()
+            await self._ensure_started()
         except EngineDied as error:
             raise BackendUnavailable(
                 "The connection to the cluster was lost while the model started. Try again.",
                 retry_after_s=1,
             ) from error
 
-    async def _started(self) -> None:
+    async def _ensure_started(self) -> None:
         """
         Raises:
             EngineDied: The connection was lost meanwhile.
@@ -106,21 +105,20 @@ class RayBackend(Backend):
     def _is_up(self) -> bool:
         """True if the running process of the connection has brought the model to the cluster."""
         child = self._link.child
-        return self._facts is not None and child.alive and self._life == child.starts
+        return child.alive and self._life == child.starts
 
     async def _bring_up(self) -> None:
         self._stopped = False
         life = await self._link.start(self._deployment.name)
         await self._deploy()
-        told = await self._ask(wire.FACTS, None, self._config.start_timeout_s)
-        self._facts = wire.read(wire.Facts, told)
+        self._facts = await self._value(wire.Facts, wire.FACTS, None, self._config.start_timeout_s)
         self.capabilities = self._of_all(self._facts.capabilities)
         self._life = life
 
     async def _deploy(self) -> None:
         body = frames.raw(await self._with_files())
-        asked = wire.Asked("deploy", self._deployment.name, body=body)
-        await self._link.value(asked, self._config.start_timeout_s + _TOLD_WITHIN_S)
+        request = wire.DriverRequest("deploy", self._deployment.name, body)
+        await self._link.value(request, self._config.start_timeout_s + _MARGIN_S)
 
     async def restore(self) -> None:
         """Have the cluster keep to these settings again; see `Backend`."""
@@ -132,8 +130,8 @@ class RayBackend(Backend):
         Scale the capabilities of one replica to all: the rest of the requests waits here, where turns are fair. An engine without a limit
         of its own has `parallel`.
         """
-        most = self._deployment.most
-        each = one.max_in_flight or (None if one.slots else self._deployment.parallel)
+        most = self._deployment.replicas.max
+        each = one.max_in_flight or (None if one.slots else self._config.parallel)
         return replace(
             one, slots=one.slots and one.slots * most, max_in_flight=each and each * most
         )
@@ -145,35 +143,33 @@ class RayBackend(Backend):
         Raises:
             BackendUnavailable: It cannot be read.
         """
-        made = self._deployment
+        deployment = self._deployment
         if not self._sends:
-            return made
-        config = msgspec.json.decode(made.config, type=ModelConfig)
-        digests = Digests(cache_folder(process_environment()))
+            return deployment
+        notes = cache_folder(process_environment())
         try:
-            return replace(made, files=await asyncio.to_thread(named_by, config, digests))
+            items = await asyncio.to_thread(list_items, deployment.config, notes)
         except ConfigError as error:
             raise BackendUnavailable(
                 "The model's files cannot be read. Try again, or ask the operator.",
-                reason=f"models.{made.name}: {error}",
+                reason=f"models.{deployment.name}: {error}",
             ) from error
+        return replace(deployment, files=items)
 
     def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Backend`."""
         return self._answer(request)
 
     async def _answer(self, request: TextRequest) -> Batches:
-        operation = "chat" if isinstance(request, ChatRequest) else "completion"
-        until, taken = time.monotonic() + self._config.start_timeout_s, False
-        timeout_s = self._config.timeout_s
-        turn_s = (
-            self._config.queue_timeout_s + timeout_s
-        )  # other gateways' requests may be before it
+        operation, config, taken = wire.kind_of(request), self._config, False
+        until = time.monotonic() + config.start_timeout_s
+        # other gateways' requests may be before it
+        turn_s = config.queue_timeout_s + config.timeout_s
         while True:
             try:
-                await self._started()
-                asked = self._asked(operation, request, _session(request))
-                replies = self._link.replies(asked, self._taken_within_s, turn_s, timeout_s)
+                await self._ensure_started()
+                call = self._request(operation, request, _session(request))
+                replies = self._link.replies(call, self._taken_within_s, turn_s, config.timeout_s)
                 async with aclosing(replies):
                     async for reply in replies:
                         taken = True
@@ -191,11 +187,11 @@ class RayBackend(Backend):
 
     def describe(self) -> Description:
         """Describe the model; see `Backend`."""
-        return Description() if self._facts is None else self._facts.description
+        return self._facts.description
 
     def native_facts(self) -> NativeFacts:
         """Return the facts of llama.cpp on the model; see `Backend`."""
-        return NativeFacts() if self._facts is None else self._facts.native
+        return self._facts.native
 
     async def aclose(self) -> None:
         """Leave the model to the cluster; see `Backend`."""
@@ -205,72 +201,66 @@ class RayBackend(Backend):
             await asyncio.wait({self._starting})
         await self._link.stop(self._deployment.name)
 
-    async def _call(self, name: str, *given: Any) -> Any:
-        await self.start()
-        told = await self._ask(name, given, self._config.timeout_s)
-        return msgspec.msgpack.decode(told, type=wire.METHODS[name][1])
-
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """The vectors of some inputs after those of others: all at once may be more than a frame holds."""
+        """Embed some inputs after others: the vectors of all may be more than a frame holds; see `Backend`."""
         inputs, vectors, tokens = request.inputs, list[list[float]](), 0
         for first in range(0, len(inputs), _INPUTS_AT_ONCE):
             part: Any = inputs[first : first + _INPUTS_AT_ONCE]
-            told: Embeddings = await self._call("embed", replace(request, input=part))
-            vectors += told.vectors
-            tokens += told.prompt_tokens
+            some = await self._call(Embeddings, "embed", replace(request, input=part))
+            vectors += some.vectors
+            tokens += some.prompt_tokens
         return Embeddings(vectors, tokens)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """Score the documents of a request; see `Backend`."""
-        ranking: Ranking = await self._call("rerank", request)
-        return ranking
+        return await self._call(Ranking, "rerank", request)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; see `Backend`."""
-        ids: list[int] = await self._call("tokenize", text, special)
-        return ids
+        """Return the token ids of a text; see `Backend`."""
+        return await self._call(list[int], "tokenize", text, special)
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
-        """The same without special tokens in it; see `Backend`."""
-        ids: list[int] = await self._call("tokenize_plain", text, special)
-        return ids
+        """Return the token ids of a text without special tokens in it; see `Backend`."""
+        return await self._call(list[int], "tokenize_plain", text, special)
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids; see `Backend`."""
-        text: str = await self._call("detokenize", tokens)
-        return text
+        """Return the text of token ids; see `Backend`."""
+        return await self._call(str, "detokenize", tokens)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
         """Return the bytes of token ids; see `Backend`."""
-        pieces: list[bytes] = await self._call("pieces", tokens)
-        return pieces
+        return await self._call(list[bytes], "pieces", tokens)
 
     async def render(self, request: ChatRequest) -> str:
-        """The prompt of a chat; see `Backend`."""
-        prompt: str = await self._call("render", request)
-        return prompt
+        """Return the prompt of a chat; see `Backend`."""
+        return await self._call(str, "render", request)
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
-        """The number of tokens that the model would read; see `Backend`."""
-        count: int = await self._call("count_tokens", _counted(request))
-        return count
+        """Count the tokens that the model would read; see `Backend`."""
+        return await self._call(int, f"count_tokens:{wire.kind_of(request)}", request)
 
-    async def _ask(self, operation: str, given: Any, timeout_s: float) -> Any:
-        asked = self._asked(operation, given)
-        return msgspec.Raw(await self._link.value(asked, self._taken_within_s, timeout_s))
+    async def _call(self, returns: type[_Value], method: str, *arguments: Any) -> _Value:
+        await self.start()
+        return await self._value(returns, method, arguments, self._config.timeout_s)
+
+    async def _value(
+        self, returns: type[_Value], operation: str, arguments: Any, timeout_s: float
+    ) -> _Value:
+        request = self._request(operation, arguments)
+        value = await self._link.value(request, self._taken_within_s, timeout_s)
+        return msgspec.msgpack.decode(value, type=returns)
 
     @property
     def _taken_within_s(self) -> float:
         """The seconds within which a replica takes a call: the first one must start, and then have a place."""
         config = self._config
-        return config.start_timeout_s + config.queue_timeout_s + _TOLD_WITHIN_S
+        return config.start_timeout_s + config.queue_timeout_s + _MARGIN_S
 
-    def _asked(self, operation: str, given: Any, session: str = "") -> wire.Asked:
+    def _request(self, operation: str, arguments: Any, session: str = "") -> wire.DriverRequest:
         owner = "" if self._config.share_cache else cache_owner()
-        call = frames.Call(
-            operation, wire.given(given), owner=owner, request_id=current_request().request_id
-        )
-        return wire.Asked("call", self._deployment.name, session, frames.raw(call))
+        body = wire.encode_arguments(arguments)
+        call = frames.Call(operation, body, owner=owner, request_id=current_request().request_id)
+        return wire.DriverRequest("call", self._deployment.name, frames.raw(call), session)
 
 
 def _session(request: TextRequest) -> str:
@@ -290,14 +280,6 @@ def _session(request: TextRequest) -> str:
     return hashed.hexdigest()[:32]
 
 
-def _counted(of: TextRequest | Prompt) -> wire.Counted:
-    if isinstance(of, ChatRequest):
-        return wire.Counted(chat=of)
-    if isinstance(of, CompletionRequest):
-        return wire.Counted(completion=of)
-    return wire.Counted(prompt=of)
-
-
 def check_installed() -> None:
     """Refuse `replicas`, with a ConfigError, where Ray is not installed."""
     if find_spec("ray") is None:
@@ -312,28 +294,15 @@ def backend(spec: BackendSpec) -> Backend:
         ConfigError: Ray is not installed.
     """
     check_installed()
-    config = spec.config
-    replicas, parallel = config.replicas or 1, config.parallel
-    if isinstance(replicas, int):
-        replicas = Replicas(min=replicas, max=replicas)
-    plain = absolute(replace(config, replicas=None, resources={}, accelerator=None))
+    config, replicas = spec.config, spec.config.replicas or 1
     fleet: FleetConfig = spec.shared.get(FleetConfig, FleetConfig())
     deployment = wire.Deployment(
         spec.name,
         version("unilect"),
-        plain.sources[0],
-        msgspec.json.encode(plain),
-        config.threads or 1,
-        replicas.min,
-        replicas.max,
-        replicas.up_after_s,
-        replicas.down_after_s,
-        parallel,
-        parallel + _PLACES_BESIDE,
+        with_absolute_paths(replace(config, replicas=None, resources={}, accelerator=None)),
+        Replicas(min=replicas, max=replicas) if isinstance(replicas, int) else replicas,
         resources_of(spec.name, config),
-        config.start_timeout_s,
         cache_bytes=int(fleet.file_cache_gib * 2**30),
         several_callers=spec.several_callers,
     )
-    link = link_of(spec.shared, fleet)
-    return RayBackend(deployment, config, link, sends=bool(fleet.address))
+    return RayBackend(deployment, config, link_of(spec.shared, fleet), sends=bool(fleet.address))

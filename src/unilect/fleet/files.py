@@ -58,92 +58,85 @@ class Item(Struct, frozen=True):
     files: list[File]
 
     def base(self, path: Path) -> Path:
-        """The folder of the files where the item is at a path."""
+        """Return the folder of the files where the item is at a path."""
         return path if self.folder else path.parent
 
 
-class Digests:
+def digest_of(path: Path, notes: Path | None) -> str:
     """
-    The SHA-256 of files, computed once for each version of a file.
+    Return the SHA-256 of a file in hexadecimal digits, computed once for each version of the file.
 
     Args:
-        folder: Where they are noted, for all processes of this user; None for nowhere.
+        notes: The folder where all processes of this user note it; None for nowhere.
+
+    Raises:
+        ConfigError: The file changes while it is read.
+        OSError: It cannot be read.
     """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-
-    def of(self, path: Path) -> str:
-        """
-        The digest of a file, in hexadecimal digits.
-
-        Raises:
-            ConfigError: It changes while it is read.
-            OSError: It cannot be read.
-        """
-        before = path.stat()
-        version = f"{before.st_size} {before.st_mtime_ns} {before.st_ctime_ns} {before.st_ino}"
-        note = self._note(path)
-        if note is not None:
-            with suppress(OSError, ValueError):
-                noted, _, digest = note.read_text().partition("\n")
-                if noted == version and len(digest) == 64:
-                    return digest
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        after = path.stat()
-        if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
-            raise ConfigError(f"{path}: the file changes while it is read. Wait until it is whole.")
-        if note is not None and time.time_ns() - after.st_ctime_ns > _SETTLED_NS:
-            with suppress(OSError):  # it is computed again
-                note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                draft = note.with_name(f"{note.name}.{os.getpid()}")
-                draft.write_text(f"{version}\n{digest}")
-                draft.replace(note)
-        return digest
-
-    def _note(self, path: Path) -> Path | None:
-        if self._folder is None:
-            return None
-        name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-        return self._folder / "digests" / name
+    before = path.stat()
+    version = f"{before.st_size} {before.st_mtime_ns} {before.st_ctime_ns} {before.st_ino}"
+    if notes is not None:
+        note = notes / "digests" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+        with suppress(OSError, ValueError):
+            of_version, _, digest = note.read_text().partition("\n")
+            if of_version == version and len(digest) == 64:
+                return digest
+    digest = _sha256(path)
+    after = path.stat()
+    if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        raise ConfigError(f"{path}: the file changes while it is read. Wait until it is whole.")
+    if notes is not None and time.time_ns() - after.st_ctime_ns > _SETTLED_NS:
+        with suppress(OSError):  # it is computed again
+            note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = note.with_name(f"{note.name}.{os.getpid()}")
+            draft.write_text(f"{version}\n{digest}")
+            draft.replace(note)
+    return digest
 
 
-def named_by(config: ModelConfig, digests: Digests) -> list[Item]:
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def list_items(config: ModelConfig, notes: Path | None) -> list[Item]:
     """
-    All that a model's settings name and this machine has; names of the hub, which nodes fetch themselves, are left out.
+    List all that a model's settings name and this machine has; names of the hub, which nodes fetch themselves, are left out.
+
+    Args:
+        notes: As for `digest_of`.
 
     Raises:
         ConfigError: It cannot be read, or is no model.
     """
-    paths = list[str]()
+    paths = dict[str, None]()
 
     def note(path: str) -> str:
-        if os.path.exists(path) and path not in paths:
-            paths.append(path)
+        paths[path] = None
         return path
 
-    move_paths(structs.asdict(config), ModelConfig, note)
+    _move_paths(config, note)
     try:
-        return [_item(Path(path), digests) for path in paths]
+        return [_item(Path(path), notes) for path in paths if os.path.exists(path)]
     except OSError as error:
         raise ConfigError(
             f"{error.filename}: cannot be read ({error.strerror}), and so not be sent to other nodes."
         ) from error
 
 
-def _item(path: Path, digests: Digests) -> Item:
+def _item(path: Path, notes: Path | None) -> Item:
     folder = path.is_dir()
     base = path if folder else path.parent
     names = _in_folder(path) if folder else hub.parts(path.name)
     files = [
-        File(name, (base / name).stat().st_size, digests.of(base / name)) for name in sorted(names)
+        File(name, (base / name).stat().st_size, digest_of(base / name, notes))
+        for name in sorted(names)
     ]
     return Item(str(path), folder, files)
 
 
 def _in_folder(folder: Path) -> list[str]:
-    """The files of a model's folder that its engine reads, by their paths in it."""
+    """List the files of a model's folder that its engine reads, by their paths in it."""
     names = list[str]()
     for path in (*folder.iterdir(), *folder.glob("*/*")):  # the deepest that is read
         if path.is_file():
@@ -155,25 +148,28 @@ def _in_folder(folder: Path) -> list[str]:
     return hub.of_folder(names)
 
 
-def absolute(config: ModelConfig) -> ModelConfig:
-    """A model's settings whose paths do not depend on where a process runs."""
+def with_absolute_paths(config: ModelConfig) -> ModelConfig:
+    """Return a model's settings whose paths do not depend on where a process runs."""
 
-    def resolved(path: str) -> str:
+    def resolve(path: str) -> str:
         here = Path(path).expanduser()
         return os.path.abspath(here) if here.exists() else path
 
-    return structs.replace(config, **move_paths(structs.asdict(config), ModelConfig, resolved))
+    return _move_paths(config, resolve)
 
 
-def placed(config: ModelConfig, places: dict[str, str]) -> ModelConfig:
-    """A model's settings with other paths: those that `Cache.places` tells."""
-    values = move_paths(structs.asdict(config), ModelConfig, lambda path: places.get(path, path))
-    return structs.replace(config, **values)
+def with_places(config: ModelConfig, places: dict[str, str]) -> ModelConfig:
+    """Return a model's settings with other paths: those that `Cache.places` returns."""
+    return _move_paths(config, lambda path: places.get(path, path))
+
+
+def _move_paths(config: ModelConfig, move: Callable[[str], str]) -> ModelConfig:
+    return structs.replace(config, **move_paths(structs.asdict(config), ModelConfig, move))
 
 
 class Cache:
     """
-    The files that were sent to this machine. What it tells the places of is in use until it is closed, or gone.
+    The files that were sent to this machine. What it returns the places of is in use until it is closed, or gone.
 
     Args:
         folder: Where they are.
@@ -186,7 +182,7 @@ class Cache:
         self._locks = folder / "locks"
         self._limit_bytes = limit_bytes
         self._patience_s = patience_s
-        self._digests = Digests(folder)
+        self._notes = folder
         self._used = ExitStack()
         weakref.finalize(self, self._used.close)
 
@@ -209,12 +205,12 @@ class Cache:
             ) from error
 
     def close(self) -> None:
-        """Nothing is in use any longer."""
+        """Release what is in use."""
         self._used.close()
 
     def _place(self, item: Item, pieces: Pieces) -> Path:
         path = Path(item.path)
-        if self._is_at(item, path):
+        if self._is_in(item, item.base(path)):
             return path
         _check_names(item)
         key = key_of(item)
@@ -250,14 +246,11 @@ class Cache:
             return False
         return True
 
-    def _is_at(self, item: Item, path: Path) -> bool:
-        """Return True if an item is at a path, with the same content."""
-        return self._is_in(item, item.base(path))
-
     def _is_in(self, item: Item, base: Path) -> bool:
+        """Return True if an item's files are in a folder, with the same content."""
         try:
             return _is_whole(item, base) and all(
-                self._digests.of(base / file.name) == file.digest for file in item.files
+                digest_of(base / file.name, self._notes) == file.digest for file in item.files
             )
         except (OSError, ConfigError):
             return False
@@ -281,21 +274,17 @@ class Cache:
             if (have := out.tell()) > file.size:
                 out.truncate(have := 0)
             while have < file.size:
-                wanted = min(PIECE_BYTES, file.size - have)
-                piece = self._piece(item, file, have, wanted, pieces)
-                out.write(piece)
-                have += len(piece)
+                have += out.write(self._piece(item, file, have, pieces))
             out.flush()
             os.fsync(out.fileno())
-        with path.open("rb") as come:
-            right = hashlib.file_digest(come, "sha256").hexdigest() == file.digest
-        if not right:
+        if _sha256(path) != file.digest:
             path.unlink()
             raise ConfigError(
                 f"{item.path}: what came of {file.name} is not what the gateway had at its start. Restart the gateway if it was changed."
             )
 
-    def _piece(self, item: Item, file: File, offset: int, size: int, pieces: Pieces) -> bytes:
+    def _piece(self, item: Item, file: File, offset: int, pieces: Pieces) -> bytes:
+        size = min(PIECE_BYTES, file.size - offset)
         until = time.monotonic() + self._patience_s
         while True:
             try:

@@ -72,20 +72,20 @@ class Link:
         if not self._users:
             await self.child.aclose()
 
-    async def value(self, asked: wire.Asked, *waits_s: float) -> bytes:
+    async def value(self, request: wire.DriverRequest, *waits_s: float) -> bytes:
         """
         The value that a question is answered with, as msgpack; see `replies`.
 
         Raises:
             UnilectError: As is answered; or the process is gone.
         """
-        async with aclosing(self.replies(asked, *waits_s)) as replies:
+        async with aclosing(self.replies(request, *waits_s)) as replies:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
         raise BackendError("The model's replica sent an empty answer. Send the request again.")
 
-    async def replies(self, asked: wire.Asked, *waits_s: float) -> Replies:
+    async def replies(self, request: wire.DriverRequest, *waits_s: float) -> Replies:
         """
         All replies to a question. The first one to a call has nothing in it, and says that a replica has taken the call. Closing the
         generator tells the replica that nobody waits any longer.
@@ -101,7 +101,7 @@ class Link:
         except OSError as error:
             raise EngineDied(_LOST) from error
         try:
-            writer.write(frames.packed(asked))
+            writer.write(frames.packed(request))
             waits, last = iter(waits_s), False
             wait_s = waits_s[-1]
             while not last:

@@ -1,4 +1,4 @@
-"""_loopback.py: a cluster for one machine, by `unilect fleet start`: it serves, listens on loopback only, and leaves nothing behind."""
+"""A cluster for one machine, by `unilect fleet start`: it serves, listens on loopback only, and leaves nothing behind."""
 
 import ipaddress
 import json

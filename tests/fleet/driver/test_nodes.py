@@ -18,7 +18,7 @@ def nodes() -> Nodes:
 
 async def for_ever(of: Nodes, node: str, begun: asyncio.Event) -> None:
     """A call that is never answered."""
-    async with of.taken(node):
+    async with of.until_lost(node):
         begun.set()
         await asyncio.Event().wait()
 
@@ -33,7 +33,7 @@ async def test_a_node_that_is_lost() -> None:
     for event in begun:
         await event.wait()
 
-    of.lost({"a", "c"})
+    of.end_calls({"a", "c"})
 
     for call in calls[:2]:
         with pytest.raises(EngineDied, match="node of the model's replica is gone"):
@@ -47,7 +47,7 @@ async def test_a_node_that_is_lost() -> None:
 async def test_a_node_that_was_lost_before() -> None:
     """A call that a node had taken before its loss was known ends at once."""
     of = nodes()
-    of.lost({"a"})
+    of.end_calls({"a"})
 
     with pytest.raises(EngineDied):
         await for_ever(of, "a", asyncio.Event())
@@ -56,10 +56,10 @@ async def test_a_node_that_was_lost_before() -> None:
 async def test_other_ends_of_a_call() -> None:
     """A call that ends, is cancelled, or fails with a timeout of its own is not taken for a loss, and nothing of it is kept."""
     of, begun = nodes(), asyncio.Event()
-    async with of.taken("a"):
+    async with of.until_lost("a"):
         pass
     with pytest.raises(TimeoutError):
-        async with of.taken("a"):
+        async with of.until_lost("a"):
             raise TimeoutError
     call = asyncio.create_task(for_ever(of, "a", begun))
     await begun.wait()
@@ -68,4 +68,4 @@ async def test_other_ends_of_a_call() -> None:
         await call
 
     assert not of._calls
-    of.lost({"a"})
+    of.end_calls({"a"})

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.servers.clusters import need_ray
-from unilect.config.model import ModelConfig
+from unilect.config.model import ModelConfig, Replicas
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.core.errors import BackendError, ContextLengthExceeded, UnsupportedOperation
@@ -21,8 +21,8 @@ from unilect.core.events import Event, Finish, TextDelta, Usage
 from unilect.core.requests import ChatRequest, EmbeddingRequest
 from unilect.demo import MODEL
 from unilect.fleet import wire
-from unilect.fleet.driver.replica import FAILED, Replica, StartFailed, _gathered
-from unilect.fleet.files import Digests, Item, named_by
+from unilect.fleet.driver.replica import FAILED, Replica, StartFailed, _gather
+from unilect.fleet.files import Item, list_items
 from unilect.models import sources
 from unilect.testing import chat
 from unilect.wire import frames
@@ -33,11 +33,8 @@ NODE = "a1b2"
 
 def deployment(source: str = "echo:", **changes: Any) -> bytes:
     """A model as it is told to Ray."""
-    options = changes.pop("options", {})
-    config = msgspec.json.encode(ModelConfig(source=source, **options))
-    made = wire.Deployment(
-        "m", version("unilect"), source, config, 1, 1, 1, 2, 60, 4, 8, {}, LIMIT_S
-    )
+    config = ModelConfig(source=source, start_timeout_s=LIMIT_S, **changes.pop("options", {}))
+    made = wire.Deployment("m", version("unilect"), config, Replicas(), {})
     return msgspec.msgpack.encode(msgspec.structs.replace(made, **changes))
 
 
@@ -51,7 +48,7 @@ async def started(*args: Any, **changes: Any) -> Any:
 
 def call(operation: str, given: Any = None, **fields: str) -> bytes:
     """A call as it comes to a replica."""
-    return msgspec.msgpack.encode(frames.Call(operation, wire.given(given), **fields))
+    return msgspec.msgpack.encode(frames.Call(operation, wire.encode_arguments(given), **fields))
 
 
 async def replies(replica: Any, body: bytes) -> list[frames.Reply]:
@@ -80,7 +77,7 @@ async def test_an_answer() -> None:
 
     told = await replies(replica, call("chat", chat("Hello!")))
     facts = await value(replica, wire.FACTS, None, wire.Facts)
-    counted = await value(replica, "count_tokens", (wire.Counted(prompt="abc"),), int)
+    counted = await value(replica, "count_tokens:prompt", ("abc",), int)
 
     events = [event for reply in told for event in frames.events_of(reply)]
     assert "Hello!" == "".join(event.text for event in events if isinstance(event, TextDelta))
@@ -118,7 +115,7 @@ async def test_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A replica on the machine that has a model's file uses that file, and asks nobody for it."""
     need_ray()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    items = named_by(ModelConfig(source=str(MODEL)), Digests(None))
+    items = list_items(ModelConfig(source=str(MODEL)), None)
 
     replica = await started(str(MODEL), files=items, cache_bytes=2**30)
 
@@ -235,13 +232,13 @@ TEXTS = st.lists(st.lists(st.text(max_size=3).map(TextDelta), max_size=4), max_s
 
 @settings(deadline=None)
 @given(TEXTS, st.booleans())
-async def test_gathered(batches: Any, fails: bool) -> None:
+async def test_gather(batches: Any, fails: bool) -> None:
     """All events come, in their order and in no more batches than before, and then the engine's error where it has one."""
     error = BackendError("It broke.") if fails else None
     came = list[list[Event]]()
     caught: Exception | None = None
     try:
-        async for batch in _gathered(made(batches, error)):  # type: ignore[arg-type]
+        async for batch in _gather(made(batches, error)):  # type: ignore[arg-type]
             came.append(batch)
     except BackendError as failure:
         caught = failure
@@ -266,7 +263,7 @@ async def test_events_that_wait_come_together() -> None:
         all_made.set()
 
     all_made = asyncio.Event()
-    async with asyncio.timeout(LIMIT_S), aclosing(_gathered(engine())) as batches:  # type: ignore[arg-type]
+    async with asyncio.timeout(LIMIT_S), aclosing(_gather(engine())) as batches:  # type: ignore[arg-type]
         assert [TextDelta("a")] == await anext(batches)
         go.set()
         await all_made.wait()

@@ -132,8 +132,8 @@ def test_a_host_that_is_none() -> None:
     """A name that no host can have is told as that."""
     from unilect.fleet.driver import state
 
-    with pytest.raises(state.Refused, match=r"'a\.\.b' is no host name"):
-        state.client("a..b:6379")
+    with pytest.raises(state.ClusterError, match=r"'a\.\.b' is no host name"):
+        state.connect("a..b:6379")
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,18 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray import serve
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from unilect.fleet.driver import state
+from unilect.fleet.driver import serve_internals
 from unilect.fleet.driver.rollout import app_of
+from unilect.fleet.driver.state import ClusterError, connect, drain_node, list_nodes
 
-# The names of Serve's controller are not public; what it returns is that of its documented REST API (ServeInstanceDetails), which
-# needs Ray's dashboard, a server more.
-_CONTROLLER, _SERVE = "SERVE_CONTROLLER_ACTOR", "serve"
 _TIMEOUT_S = 15.0
 _LOOK_S = 0.5
 _NOTICED_S = (
@@ -30,29 +27,29 @@ _NOTICED_S = (
 )
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
+def answer(question: dict[str, Any]) -> dict[str, Any]:
     """
     Args:
-        asked: `what`, `address` of the head, for `drain` the `node`, for `remove` the `model`, and for both `timeout_s`.
+        question: `what`, `address` of the head, for `drain` the `node`, for `remove` the `model`, and for both `timeout_s`.
 
     Raises:
         Refused: The cluster does not answer, or does not do it.
     """
-    head = state.client(asked["address"])
-    if asked["what"] == "drain":
-        return _drain(head, asked["node"], asked["timeout_s"])
-    with _driver(asked["address"]) as is_node:
-        if asked["what"] == "remove":
+    head = connect(question["address"])
+    if question["what"] == "drain":
+        return _drain(head, question["node"], question["timeout_s"])
+    with _driver(question["address"]) as is_node:
+        if question["what"] == "remove":
             if not is_node:
-                raise state.Refused(
+                raise ClusterError(
                     "Models are removed on machines of the cluster only; this one has not joined it."
                 )
-            return _remove(asked["model"], asked["timeout_s"])
-        found = state.nodes(head)
+            return _remove(question["model"], question["timeout_s"])
+        found = list_nodes(head)
         models = _models() if is_node else None
         if models is not None:
             _measure(found, models)
-    return {"address": asked["address"], "nodes": found, "models": models}
+    return {"address": question["address"], "nodes": found, "models": models}
 
 
 @contextmanager
@@ -77,13 +74,8 @@ def _driver(address: str) -> Iterator[bool]:
 
 def _models() -> list[dict[str, Any]]:
     """List the models that Serve runs for gateways of unilect."""
-    try:
-        controller = ray.get_actor(_CONTROLLER, namespace=_SERVE)
-    except ValueError:  # no gateway has been there yet
-        return []
-    details: Any = ray.get(controller.get_serve_instance_details.remote(), timeout=_TIMEOUT_S)
     prefix, models = app_of(""), []
-    for name, app in details["applications"].items():
+    for name, app in serve_internals.get_apps(_TIMEOUT_S).items():
         if name.startswith(prefix):
             deployments = list(app["deployments"].values())
             replicas = [_replica(one) for each in deployments for one in each["replicas"]]
@@ -118,9 +110,7 @@ def _replica(details: dict[str, Any]) -> dict[str, Any]:
 def _load(actor: str) -> int | None:
     """Count the requests that a replica has in hand; None where it does not answer."""
     try:
-        replica = ray.get_actor(actor, namespace=_SERVE)
-        requests: Any = ray.get(replica.get_num_ongoing_requests.remote(), timeout=2.0)
-        return int(requests)
+        return serve_internals.count_requests(actor, 2.0)
     except (ValueError, RayError):  # it starts or ends
         return None
 
@@ -179,21 +169,19 @@ def _look(pids: list[int]) -> dict[str, Any]:
 
 def _drain(head: Any, which: str, timeout_s: float) -> dict[str, Any]:
     """Drain the node of this address, name or id, and wait until it has left."""
-    node = _meant(head, which)
+    node = _find_node(head, which)
     if node["head"]:
-        raise state.Refused(
+        raise ClusterError(
             f"{which} is the head, with which the cluster ends. Stop it with `unilect fleet stop` on its machine."
         )
     if node["state"] == "alive":
-        state.drain(head, node["id"])
-    until = time.monotonic() + timeout_s
-    while any(one["id"] == node["id"] for one in state.nodes(head)):
-        if time.monotonic() > until:
-            raise state.Refused(
-                f"{node['address']} takes nothing new, and has not left within {timeout_s:.0f} s: its replicas finish what they answer, and "
-                "need a place on other nodes first. `unilect fleet status` shows them; the same command waits on."
-            )
-        time.sleep(_LOOK_S)
+        drain_node(head, node["id"])
+    _wait(
+        lambda: all(one["id"] != node["id"] for one in list_nodes(head)),
+        timeout_s,
+        f"{node['address']} takes nothing new, and has not left within {timeout_s:.0f} s: its replicas finish what they answer, and "
+        "need a place on other nodes first. `unilect fleet status` shows them; the same command waits on.",
+    )
     return {"node": node["address"], "id": node["id"]}
 
 
@@ -202,29 +190,35 @@ def _remove(name: str, timeout_s: float) -> dict[str, Any]:
     there = [model["name"] for model in _models()]
     if name not in there:
         shown = ", ".join(sorted(there)) or "it has none"
-        raise state.Refused(f"{name} is no model of the cluster. Name one of these: {shown}.")
-    serve.delete(app_of(name), _blocking=False)
-    until = time.monotonic() + timeout_s
-    while any(model["name"] == name for model in _models()):
-        if time.monotonic() > until:
-            raise state.Refused(
-                f"{name} takes nothing new, and is not gone within {timeout_s:.0f} s: its replicas finish what they answer. "
-                "`unilect fleet status` shows them; the same command waits on."
-            )
-        time.sleep(_LOOK_S)
+        raise ClusterError(f"{name} is no model of the cluster. Name one of these: {shown}.")
+    serve_internals.delete_app(app_of(name))
+    _wait(
+        lambda: all(model["name"] != name for model in _models()),
+        timeout_s,
+        f"{name} takes nothing new, and is not gone within {timeout_s:.0f} s: its replicas finish what they answer. "
+        "`unilect fleet status` shows them; the same command waits on.",
+    )
     return {"model": name}
 
 
-def _meant(head: Any, which: str) -> dict[str, Any]:
+def _wait(is_done: Callable[[], bool], timeout_s: float, late: str) -> None:
+    until = time.monotonic() + timeout_s
+    while not is_done():
+        if time.monotonic() > until:
+            raise ClusterError(late)
+        time.sleep(_LOOK_S)
+
+
+def _find_node(head: Any, which: str) -> dict[str, Any]:
     """
-    The node of this address, name or id.
+    Find the node of this address, name or id.
 
     Raises:
         Refused: There is none, or more than one.
     """
     until = time.monotonic() + _NOTICED_S
     while True:
-        found = state.nodes(head)
+        found = list_nodes(head)
         meant = [
             node
             for node in found
@@ -236,7 +230,7 @@ def _meant(head: Any, which: str) -> dict[str, Any]:
         if not meant or time.monotonic() > until:
             shown = ", ".join(f"{node['address']} ({node['id'][:8]})" for node in found)
             many = "several nodes" if meant else "no node"
-            raise state.Refused(
+            raise ClusterError(
                 f"{which} is {many} of the cluster. Name one by its address or the beginning of its id: {shown}."
             )
         time.sleep(_LOOK_S)
@@ -244,15 +238,14 @@ def _meant(head: Any, which: str) -> dict[str, Any]:
 
 def main() -> None:
     """Answer."""
-    asked = json.loads(sys.stdin.readline())
-    told: dict[str, Any]
+    question, reply = json.loads(sys.stdin.readline()), dict[str, Any]()
     try:
-        told = {"answer": answer(asked)}
-    except state.Refused as why:
-        told = {"failed": str(why)}
+        reply["answer"] = answer(question)
+    except ClusterError as error:
+        reply["failed"] = str(error)
     except RayError as error:
-        told = {"failed": f"The cluster does not answer: {str(error).splitlines()[0][:300]}"}
-    print(json.dumps(told), flush=True)
+        reply["failed"] = f"The cluster does not answer: {str(error).splitlines()[0][:300]}"
+    print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ _CUT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABO
 _FAILURES = UnilectError, RayError, RayServeException, grpc.aio.AioRpcError
 
 
-class Middle:
+class RayDriver:
     """
     One connection to a cluster.
 
@@ -106,19 +106,19 @@ class Middle:
         return {"nodes": len(ray.nodes())}
 
     async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
-        asked = msgspec.msgpack.decode(body, type=wire.Asked)
-        if asked.what == "deploy":
-            deployment = wire.read(wire.Deployment, asked.body)
-            async with self._locks.setdefault(deployment.name, asyncio.Lock()):
-                if self._offers is not None:
-                    await asyncio.to_thread(self._offers.offer, deployment.name, deployment.files)
-                handle = await rollout.bring(deployment, bytes(asked.body))
-                self._models[deployment.name] = deployment, handle
-            writer.write(wire.value(True))
-        else:
-            await self._call(asked, writer)
+        request = msgspec.msgpack.decode(body, type=wire.DriverRequest)
+        if request.action == "call":
+            await self._call(request, writer)
+            return
+        deployment = msgspec.msgpack.decode(request.body, type=wire.Deployment)
+        async with self._locks.setdefault(deployment.name, asyncio.Lock()):
+            if self._offers is not None:
+                await asyncio.to_thread(self._offers.offer, deployment.name, deployment.files)
+            handle = await rollout.deploy(deployment, bytes(request.body))
+            self._models[deployment.name] = deployment, handle
+        writer.write(wire.value(True))
 
-    async def _call(self, asked: wire.Asked, writer: asyncio.StreamWriter) -> None:
+    async def _call(self, request: wire.DriverRequest, writer: asyncio.StreamWriter) -> None:
         """
         Have a replica answer a call, and tell it when nobody listens any longer.
 
@@ -128,17 +128,17 @@ class Middle:
             BackendUnavailable: The model has no replica within its `start_timeout_s`, or was taken off the cluster.
             EngineDied: The replica's node is gone.
         """
-        if (found := self._models.get(asked.model)) is None:
+        if (model := self._models.get(request.model)) is None:
             raise BackendUnavailable("The model is not on the cluster. Try again.", retry_after_s=1)
-        made, handle = found
-        body, until = bytes(asked.body), time.monotonic() + made.start_timeout_s
-        handle = handle.options(stream=True, session_id=asked.session)
+        deployment, handle = model
+        body, until = bytes(request.body), time.monotonic() + deployment.config.start_timeout_s
+        handle = handle.options(stream=True, session_id=request.session)
         while True:
             answer, whole = handle.answer.remote(body), False
             try:
-                if (node := await self._taken(answer, made, until)) is not None:
+                if (node := await self._find_node(answer, deployment, until)) is not None:
                     writer.write(_TAKEN)
-                    async with self._nodes.taken(node):
+                    async with self._nodes.until_lost(node):
                         async for item in answer:
                             writer.write(item)
                             await writer.drain()
@@ -149,7 +149,9 @@ class Middle:
                     answer.cancel()
             await asyncio.sleep(_PAUSE_S)
 
-    async def _taken(self, answer: Any, made: wire.Deployment, until: float) -> str | None:
+    async def _find_node(
+        self, answer: Any, deployment: wire.Deployment, until: float
+    ) -> str | None:
         """
         Wait until a replica has taken a call: its first item says so.
 
@@ -160,19 +162,16 @@ class Middle:
             BackendUnavailable: There was no replica for too long, or there will be none.
         """
         first, deaths = asyncio.ensure_future(anext(answer)), self._nodes.deaths
-        first.add_done_callback(_is_known)
+        first.add_done_callback(_retrieve)
         look: asyncio.Task[bool] | None = None
         try:
-            while not first.done():
-                await asyncio.wait([first], timeout=LOOK_S)
-                if first.done():
-                    break
+            while not (await asyncio.wait([first], timeout=LOOK_S))[0]:
                 if look is not None and look.done() and look.result():
                     raise BackendUnavailable(_REMOVED, retry_after_s=60)
                 if look is None or look.done():
-                    look = self._look(made.name)
+                    look = self._look(deployment.name)
                 if time.monotonic() > until:
-                    await self._check_replicas(made)
+                    await self._check_replicas(deployment)
                 if self._nodes.deaths > deaths:
                     return None  # it may have been sent there
             return wire.node_of(await first)
@@ -193,15 +192,15 @@ class Middle:
             self._looks[model] = look
         return look
 
-    async def _check_replicas(self, made: wire.Deployment) -> None:
+    async def _check_replicas(self, deployment: wire.Deployment) -> None:
         """
         Raises:
             BackendUnavailable: The model has no replica.
         """
-        if await asyncio.to_thread(rollout.replicas_of, made.name):
+        if await asyncio.to_thread(rollout.replicas_of, deployment.name):
             return  # they are busy: the gateway knows how long a request may wait for its turn
-        late = await asyncio.to_thread(rollout.late, made)
-        raise BackendUnavailable(late, retry_after_s=5)
+        reason = await asyncio.to_thread(rollout.timeout_reason, deployment)
+        raise BackendUnavailable(reason, retry_after_s=5)
 
 
 def _meaning(failure: Exception) -> UnilectError:
@@ -228,7 +227,7 @@ def _meaning(failure: Exception) -> UnilectError:
     return BackendError(rollout.last_line(failure))
 
 
-def _is_known(first: "asyncio.Future[Any]") -> None:
+def _retrieve(first: "asyncio.Future[Any]") -> None:
     """Have nobody complain of an error that comes when its caller has left."""
     if not first.cancelled():
         first.exception()
@@ -249,7 +248,7 @@ def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:
     until = time.monotonic() + settings["patience_s"]
     while True:
         try:
-            return Middle(settings).start(settings["socket_path"])
+            return RayDriver(settings).start(settings["socket_path"])
         except (ConnectionError, RuntimeError, RayError) as error:
             if time.monotonic() > until:
                 why = rollout.last_line(error)

@@ -39,8 +39,8 @@ def main() -> None:
     if settings["head"]:
         try:
             state.check_join(settings["head"], settings["version"])
-        except state.Refused as why:
-            print(json.dumps({"failed": str(why)}), flush=True)
+        except state.ClusterError as error:
+            print(json.dumps({"failed": str(error)}), flush=True)
             sys.exit(1)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     woken, ending = threading.Event(), threading.Event()

@@ -1,5 +1,5 @@
 """
-Which nodes of the cluster live, as Ray tells: what the answers of a node that is gone wait for will never come.
+The nodes of the cluster that live, as Ray tells: what the answers of a node that is gone wait for will never come.
 
 Replies come straight from the replica's process, over a connection that says nothing when a machine loses its power or its network.
 
@@ -54,9 +54,9 @@ class Nodes:
         threading.Thread(target=self._end_with_own, daemon=True).start()
 
     @asynccontextmanager
-    async def taken(self, node: str) -> AsyncIterator[None]:
+    async def until_lost(self, node: str) -> AsyncIterator[None]:
         """
-        The rest of a call that a node has taken.
+        Wait within the block for the rest of a call that a node has taken.
 
         Raises:
             EngineDied: The node is gone.
@@ -80,7 +80,7 @@ class Nodes:
                 "The node of the model's replica is gone. Send the request again."
             ) from error
 
-    def lost(self, nodes: set[str]) -> None:
+    def end_calls(self, nodes: set[str]) -> None:
         """End the calls of nodes that are gone."""
         self.deaths += len(nodes)
         self._dead |= nodes
@@ -98,7 +98,7 @@ class Nodes:
                 dead = {one["NodeID"] for one in nodes if not one["Alive"]}
                 if new := dead - known:
                     known |= new
-                    self._loop.call_soon_threadsafe(self.lost, new)
+                    self._loop.call_soon_threadsafe(self.end_calls, new)
             time.sleep(LOOK_S)
 
     def _end_with_own(self) -> None:

@@ -21,7 +21,7 @@ from unilect.config.server import process_environment
 from unilect.core.errors import BackendError, ConfigError, UnilectError, UnsupportedOperation
 from unilect.core.events import Event
 from unilect.fleet import wire
-from unilect.fleet.files import Cache, Pieces, placed
+from unilect.fleet.files import Cache, with_places
 from unilect.models import sources
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.wire import frames
@@ -51,51 +51,51 @@ class Replica:
     node = ""
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
-        made = wire.read(wire.Deployment, msgspec.Raw(deployment))
+        made = msgspec.msgpack.decode(deployment, type=wire.Deployment)
         if made.version != (here := version("unilect")):
             raise StartFailed(
                 f"this node has unilect {here}, and the gateway {made.version}. Install the same on both."
             )
-        config = msgspec.json.decode(made.config, type=ModelConfig)
         try:
-            config = await self._with_files(config, made)
-            spec = sources.spec_of(made.name, config.sources[0], config, made.threads)
+            config = await self._with_files(made)
+            spec = sources.spec_of(made.name, config.sources[0], config)
             spec = msgspec.structs.replace(spec, several_callers=made.several_callers)
             self._backend = sources.backend(spec)
             await self._backend.start()
         except (UnilectError, ConfigError) as error:
             raise StartFailed(str(error)) from error
 
-    async def _with_files(self, config: ModelConfig, made: wire.Deployment) -> ModelConfig:
+    async def _with_files(self, made: wire.Deployment) -> ModelConfig:
         """
-        The settings with the paths of this node; what is not here is fetched first.
+        Return the settings with the paths of this node; what is not here is fetched first.
 
         Raises:
             ConfigError: It cannot be fetched or kept.
         """
         if not made.files:
-            return config
+            return made.config
         if (folder := cache_folder(process_environment())) is None:
             raise ConfigError(
                 "the node has no folder for model files: there is neither HOME nor XDG_CACHE_HOME. Set one of them for `unilect fleet join`."
             )
-        self._cache = Cache(
-            folder, made.cache_bytes, made.start_timeout_s
-        )  # in use while this lives
-        places = await asyncio.to_thread(self._cache.places, made.files, _from_gateways())
-        return placed(config, places)
+        from unilect.fleet.driver.supply import SupplierClient  # Ray is there where a replica is
+
+        # in use while this lives
+        self._cache = Cache(folder, made.cache_bytes, made.config.start_timeout_s)
+        places = await asyncio.to_thread(self._cache.places, made.files, SupplierClient())
+        return with_places(made.config, places)
 
     async def answer(self, body: bytes) -> AsyncGenerator[bytes, None]:
-        """The frames that answer a call, several in one piece where they came faster than they were taken."""
-        yield wire.taken_on(self.node)
+        """Yield the frames that answer a call: the node first, then batches, one for all that came since the last one was taken."""
+        yield wire.value(self.node)
         try:
             call = frames.call_of(body)
             CURRENT_REQUEST.set(Context(request_id=call.request_id, caller=call.owner))
             if (kind := wire.GENERATES.get(call.operation)) is None:
                 yield wire.value(await self._value(call))
                 return
-            made = self._backend.generate(wire.taken(kind, call.body))
-            async with aclosing(_gathered(made)) as batches:
+            generated = self._backend.generate(wire.decode_arguments(kind, call.body))
+            async with aclosing(_gather(generated)) as batches:
                 async for batch in batches:
                     yield frames.of_events(batch)
             yield frames.of_events([], last=True)
@@ -105,37 +105,21 @@ class Replica:
             yield frames.of_error(BackendError(f"A replica was sent an invalid call: {error}."))
 
     async def check_health(self) -> None:
-        """Called by Ray: whether the engine is well, or comes back."""
+        """Raise, for Ray, if the engine is not well and does not come back."""
         await self._backend.check()
 
     async def _value(self, call: frames.Call) -> Any:
         if call.operation == wire.FACTS:
-            return self._facts()
-        types = wire.METHODS.get(call.operation)
-        if types is None:
-            raise UnsupportedOperation(f"The model's backend has no `{call.operation}`.")
-        given = wire.taken(types[0], call.body)
-        if call.operation == "count_tokens":
-            (of,) = given
-            given = (of.chat or of.completion or of.prompt,)
-        return await getattr(self._backend, call.operation)(*given)
-
-    def _facts(self) -> wire.Facts:
-        return wire.Facts(
-            self._backend.capabilities,
-            self._backend.describe(),
-            self._backend.native_facts(),
-        )
+            made = self._backend
+            return wire.Facts(made.capabilities, made.describe(), made.native_facts())
+        method, kind = call.operation.partition(":")[0], wire.METHODS.get(call.operation)
+        if kind is None:
+            raise UnsupportedOperation(f"The model's backend has no `{method}`.")
+        return await getattr(self._backend, method)(*wire.decode_arguments(kind, call.body))
 
 
-def _from_gateways() -> Pieces:
-    from unilect.fleet.driver.supply import Asked  # Ray is there where a replica is
-
-    return Asked()
-
-
-async def _gathered(batches: backend.Batches) -> backend.Batches:
-    """All events that have come since the last batch was taken: a batch to another machine costs what 20 tokens cost to make."""
+async def _gather(batches: backend.Batches) -> backend.Batches:
+    """Join the events that have come since the last batch was taken: a batch to another machine costs what 20 tokens cost to make."""
     ready, waiting = asyncio.Event(), list[Event]()
 
     async def pump() -> None:

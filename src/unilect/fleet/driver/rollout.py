@@ -20,19 +20,19 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import ray
 from ray import serve
-from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError
 from ray.serve.api import RunTarget
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.context import _get_global_client
 from ray.serve.deployment import Deployment
 from ray.serve.exceptions import RayServeException
+from ray.util import get_node_ip_address
 
 from unilect.core.errors import BackendUnavailable
 from unilect.fleet import wire
-from unilect.fleet.driver import loopback
+from unilect.fleet.driver import serve_internals
 from unilect.fleet.driver.replica import FAILED, Replica
-from unilect.fleet.environment import REPLICA
+from unilect.fleet.driver.state import connect, list_nodes
+from unilect.fleet.environment import REPLICA, is_alone
 
 _NAME = "engine"
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
@@ -41,6 +41,7 @@ _ALL_REPLICAS = 1_000_000
 _DRAIN_S = 3600.0  # the longest answer that a replica may finish before it is stopped
 _CHECK_S = 2.0
 _SURGE_PERCENT = 100  # replicas more than there should be, while others are replaced
+_PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
 _FULL = 0.75  # of the requests that a replica takes: from then on there should be another one
 _LOOK_S = 0.2
 _COUNTED_S = 1.0  # between two counts of the requests in flight
@@ -54,11 +55,11 @@ _REMOVED = (
 )
 _TAKEN_BACK = "The new settings of the model were taken back: another gateway could not start them. Its log says why."
 _router: Any = _ROUTER  # by its name, though its type says otherwise
-_client: Any = _get_global_client  # it has no types
+_own_address: Any = get_node_ip_address  # it has no types
 _Result = TypeVar("_Result")
 
 
-class Told(NamedTuple):
+class Settings(NamedTuple):
     """
     The settings of a model that Serve has.
 
@@ -75,7 +76,8 @@ class Served(Replica):
     """A replica as Serve starts it, whose ports stay where those of its node are."""
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
-        loopback.keep()
+        if is_alone(_own_address()):
+            serve_internals.bind_to_loopback()
         self.node = ray.get_runtime_context().get_node_id()
         await super().__init__(deployment)
 
@@ -97,13 +99,13 @@ _SERVED: Deployment = serve.deployment(
 
 
 def app_of(model: str) -> str:
-    """The name of a model's application on the cluster."""
+    """Return the name of a model's application on the cluster."""
     return f"unilect {model}"
 
 
-async def bring(made: wire.Deployment, body: bytes) -> Any:
+async def deploy(made: wire.Deployment, body: bytes) -> Any:
     """
-    Have a model on the cluster as it is told, with as many replicas as it needs at least. It takes as long as the model's start; who
+    Have a model on the cluster with these settings, with as many replicas as it needs at least. It takes as long as the model's start; who
     leaves meanwhile leaves the model to the cluster.
 
     Args:
@@ -116,62 +118,70 @@ async def bring(made: wire.Deployment, body: bytes) -> Any:
         BackendUnavailable: It does not start; the message says why. Replicas of older settings go on.
     """
     # how many callers a gateway knows is no setting of the model
-    settings = msgspec.msgpack.encode(msgspec.structs.replace(made, several_callers=False))
-    app, version = app_of(made.name), hashlib.sha256(settings).hexdigest()[:16]
+    content = msgspec.msgpack.encode(msgspec.structs.replace(made, several_callers=False))
+    app, version = app_of(made.name), hashlib.sha256(content).hexdigest()[:16]
     try:
-        before = await _asked(state, app)
-        there = None if before in _GONE else await _asked(_told, app)
-        good = there if before in _SERVES else None
+        before = await _in_thread(state, app)
+        there = None if before in _GONE else await _in_thread(_find_settings, app)
         if before == "DEPLOY_FAILED":  # of the same version Serve would start nothing
             version = f"{version} {time.time_ns()}"
         elif there is not None and there.version.partition(" ")[0] == version:
             version = there.version
-        await _asked(_tell, made, Told(version, body))
+        older = None
+        if there is not None and before in _SERVES and there.version != version:
+            older = there
+        await _in_thread(_run, made, Settings(version, body))
         try:
-            await _is_there(made, app)
+            await _wait_until_loaded(made, app)
         except BackendUnavailable:
-            if good is not None and good.version != version:
+            if older is not None:
                 with suppress(msgspec.DecodeError):  # it is another unilect's
-                    old = wire.read(wire.Deployment, msgspec.Raw(good.body))
-                    await _asked(_tell, old, good)
+                    old = msgspec.msgpack.decode(older.body, type=wire.Deployment)
+                    await _in_thread(_run, old, older)
             elif before in _GONE and await _waits(app, version):
                 # it would take what others wait for, when nobody wants it
-                await _asked(_delete, app)
+                await _in_thread(serve_internals.delete_app, app)
             raise
-        if good is not None and good.version != version and await _asked(_told, app) == good:
+        if older is not None and await _in_thread(_find_settings, app) == older:
             raise BackendUnavailable(_TAKEN_BACK, retry_after_s=_RETRY_AFTER_S)
-        return await _asked(serve.get_app_handle, app)
+        return await _in_thread(serve.get_app_handle, app)
     except (RuntimeError, ValueError, RayError, RayServeException) as error:
         raise BackendUnavailable(f"Ray cannot start the model: {last_line(error)}") from error
 
 
-async def _is_there(made: wire.Deployment, app: str) -> None:
+async def _wait_until_loaded(made: wire.Deployment, app: str) -> None:
     """
     Wait until a model's replicas are loaded.
 
     Raises:
         BackendUnavailable: They cannot be, or there is no room for them, or the model was taken off meanwhile.
     """
-    until = time.monotonic() + made.start_timeout_s
-    while (now := await _asked(state, app)) in _WORKING:
+    until = time.monotonic() + made.config.start_timeout_s
+    while (now := await _in_thread(state, app)) in _WORKING:
         if time.monotonic() > until:
-            raise BackendUnavailable(await _asked(late, made), retry_after_s=_RETRY_AFTER_S)
+            raise BackendUnavailable(
+                await _in_thread(timeout_reason, made), retry_after_s=_RETRY_AFTER_S
+            )
         await asyncio.sleep(_LOOK_S)
     if now in _GONE:
         raise BackendUnavailable(_REMOVED, retry_after_s=_RETRY_AFTER_S)
     if now == "DEPLOY_FAILED":
-        raise BackendUnavailable(await _asked(_why, app), retry_after_s=_RETRY_AFTER_S)
+        raise BackendUnavailable(
+            await _in_thread(_failure_reason, app), retry_after_s=_RETRY_AFTER_S
+        )
 
 
 async def _waits(app: str, version: str) -> bool:
     """Return True if the cluster still waits for room for these settings of a model, and has got no others since."""
-    told = await _asked(_told, app) if await _asked(state, app) in _WORKING else None
-    return told is not None and told.version == version
+    if await _in_thread(state, app) not in _WORKING:
+        return False
+    settings = await _in_thread(_find_settings, app)
+    return settings is not None and settings.version == version
 
 
-async def _asked(call: Callable[..., _Result], *given: Any) -> _Result:
+async def _in_thread(call: Callable[..., _Result], *arguments: Any) -> _Result:
     """Call Serve in a thread. A cancelled caller waits for the end of the call, so that it takes no effect after a later one."""
-    task = asyncio.ensure_future(asyncio.to_thread(call, *given))
+    task = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -179,47 +189,42 @@ async def _asked(call: Callable[..., _Result], *given: Any) -> _Result:
         raise
 
 
-def _told(app: str) -> Told | None:
-    """Return the settings of a model that Serve has; None where it does not have them yet. No public function of Ray returns them."""
-    try:
-        info, _ = _client().get_deployment_info(_NAME, app)
-    except KeyError:
+def _find_settings(app: str) -> Settings | None:
+    """Return the settings of a model that Serve has; None where it does not have them yet."""
+    if (found := serve_internals.find_version(_NAME, app)) is None:
         return None
-    (body,) = info.replica_config.init_args
-    return Told(info.version, body)
+    version, (body,) = found
+    return Settings(version, body)
 
 
-def _delete(app: str) -> None:
-    serve.delete(app, _blocking=False)
-
-
-def _tell(made: wire.Deployment, told: Told) -> None:
+def _run(made: wire.Deployment, settings: Settings) -> None:
     actor = made.resources | {"runtime_env": {"env_vars": REPLICA}}
     deployment = _SERVED.options(
-        max_ongoing_requests=made.in_flight, ray_actor_options=actor, **_scale(made)
+        max_ongoing_requests=made.config.parallel + _PLACES_BESIDE,
+        ray_actor_options=actor,
+        **_scale(made),
     )
-    # Serve compares versions, but makes one up for each call of `run`, so that every start of a gateway would replace all replicas. To say
-    # which one it is takes this mark; its test is that a second gateway changes nothing.
-    deployment = deployment.options(version=told.version, _internal=True)
+    bound = serve_internals.with_version(deployment, settings.version).bind(settings.body)
     serve.run_many(
-        [RunTarget(deployment.bind(told.body), name=app_of(made.name), route_prefix=None)],
+        [RunTarget(bound, name=app_of(made.name), route_prefix=None)],
         wait_for_applications_running=False,
     )
 
 
 def _scale(made: wire.Deployment) -> dict[str, Any]:
     """Make Serve's options for the number of replicas: fixed, or autoscaled."""
-    if made.least == made.most:
-        return {"num_replicas": made.least}
+    number = made.replicas
+    if number.min == number.max:
+        return {"num_replicas": number.min}
     scaling = AutoscalingConfig(
-        min_replicas=made.least,
-        max_replicas=made.most,
-        initial_replicas=max(1, made.least),
-        target_ongoing_requests=max(1.0, made.parallel * _FULL),
+        min_replicas=number.min,
+        max_replicas=number.max,
+        initial_replicas=max(1, number.min),
+        target_ongoing_requests=max(1.0, made.config.parallel * _FULL),
         metrics_interval_s=_COUNTED_S,
-        look_back_period_s=max(_COUNTED_S, min(made.up_after_s, made.down_after_s)),
-        upscale_delay_s=made.up_after_s,
-        downscale_delay_s=made.down_after_s,
+        look_back_period_s=max(_COUNTED_S, min(number.up_after_s, number.down_after_s)),
+        upscale_delay_s=number.up_after_s,
+        downscale_delay_s=number.down_after_s,
     )
     return {"autoscaling_config": scaling}
 
@@ -250,49 +255,50 @@ def replicas_of(model: str) -> int:
     return sum(one.replica_states.get("RUNNING", 0) for one in found.deployments.values())
 
 
-def _why(app: str) -> str:
-    """Our own words out of Ray's report of a failed start, where they are there."""
+def _failure_reason(app: str) -> str:
+    """Return our own words out of Ray's report of a failed start, where they are there."""
     found = serve.status().applications.get(app)
-    who: list[Any] = [] if found is None else [found, *found.deployments.values()]
-    told = [one.message for one in who]
-    for text in told:
-        if (at := text.find(FAILED)) >= 0:
-            return str(text[at + len(FAILED) :]).splitlines()[0]
-    lines = "\n".join(told).strip().splitlines()
+    parts: list[Any] = [] if found is None else [found, *found.deployments.values()]
+    report = "\n".join(part.message for part in parts).strip()
+    _, failed, ours = report.partition(FAILED)
+    if failed:
+        return ours.splitlines()[0]
+    lines = report.splitlines()
     return f"Ray cannot start the model: {lines[-1][:500] if lines else 'it gives no reason'}"
 
 
-def late(made: wire.Deployment) -> str:
+def timeout_reason(made: wire.Deployment) -> str:
     """Explain in one sentence why a model did not start in time."""
-    what = lacking(made.resources)
-    if what is None:
-        return f"The model did not load within {made.start_timeout_s:.0f} s (`start_timeout_s`)."
-    return f"No node of the cluster has room for a replica within {made.start_timeout_s:.0f} s (`start_timeout_s`): {what}"
+    limit = f"within {made.config.start_timeout_s:.0f} s (`start_timeout_s`)"
+    if (missing := missing_resources(made.resources)) is None:
+        return f"The model did not load {limit}."
+    return f"No node of the cluster has room for a replica {limit}: {missing}"
 
 
-def lacking(wanted: Mapping[str, Any]) -> str | None:
-    """Which resource a replica waits for; None where each is free somewhere, as far as Ray tells."""
+def missing_resources(wanted: Mapping[str, Any]) -> str | None:
+    """Name the resource that a replica waits for; None where each is free somewhere, as far as Ray tells."""
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     needs = {names.get(key, key): value for key, value in wanted.items() if key != "resources"}
     needs |= wanted.get("resources", {})
     if kind := needs.pop("accelerator_type", None):
         needs[f"accelerator_type:{kind}"] = 0.001
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # Ray's public functions tell what is free on all nodes together, and a replica needs it on one.
-    free = list(available_resources_per_node().values())
+    nodes = list_nodes(connect(ray.get_runtime_context().gcs_address))
+    free = [node["free"] for node in nodes]
     if any(all(node.get(name, 0) >= need for name, need in needs.items()) for node in free):
         return None
     for name, need in needs.items():
-        most, now = (max((node.get(name, 0) for node in of), default=0) for of in (nodes, free))
+        most = max((node["resources"].get(name, 0) for node in nodes), default=0)
+        now = max((node.get(name, 0) for node in free), default=0)
         if most < need:
             return f"a replica needs {need:g} {name}, and the largest node has {most:g}. Change `resources`, or add a node."
         if now < need:
             return f"a replica needs {need:g} {name}, and no node has more than {now:g} free. Add a node, or lower `replicas`."
-    wanted_of = ", ".join(f"{need:g} {name}" for name, need in needs.items())
-    return f"a replica needs {wanted_of}, and no node has all of it free. Add a node, or lower `replicas`."
+    all_needs = ", ".join(f"{need:g} {name}" for name, need in needs.items())
+    return f"a replica needs {all_needs}, and no node has all of it free. Add a node, or lower `replicas`."
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of what an error says: Ray puts a traceback before it."""
+    """Return the last line of what an error says: Ray puts a traceback before it."""
     lines = str(error).strip().splitlines()
     return (lines[-1] if lines else type(error).__name__)[:500]

@@ -21,54 +21,54 @@ _TIMEOUT_S = 10.0
 _METADATA = (b"CLUSTER_METADATA", b"cluster")
 
 
-class Refused(Exception):
+class ClusterError(Exception):
     """A cluster that cannot be used, in words for the operator."""
 
 
-def client(address: str) -> Any:
+def connect(address: str) -> Any:
     """
-    A connection to the head.
+    Connect to the head.
 
     Raises:
-        Refused: Nothing answers there, or it does not know our token.
+        ClusterError: Nothing answers there, or it does not know our token.
     """
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S):
             pass  # Ray would try for 40 s
     except OSError as error:
-        raise Refused(
+        raise ClusterError(
             f"Nothing answers at {address} ({error.strerror or error}). Is it the address that `unilect fleet start` has printed, does "
             "it run, and does a firewall let this machine through?"
         ) from error
     except UnicodeError as error:
-        raise Refused(f"{host[:100]!r} is no host name.") from error
+        raise ClusterError(f"{host[:100]!r} is no host name.") from error
     try:
         return GcsClient(address=address)
     except exceptions.AuthenticationError as error:
-        raise Refused(
+        raise ClusterError(
             f"The cluster at {address} does not know the token of this machine. Copy the file that `unilect fleet start` has named."
         ) from error
     except exceptions.RayError as error:
-        raise Refused(
+        raise ClusterError(
             f"What answers at {address} is no head of a Ray cluster, or of another version of Ray."
         ) from error
 
 
 def check_join(address: str, ours: str) -> None:
     """
-    The cluster takes a node of our versions.
+    Check that the cluster takes a node of our versions.
 
     Args:
         ours: The version of unilect here.
 
     Raises:
-        Refused: It does not.
+        ClusterError: It does not.
     """
-    head = client(address)
+    head = connect(address)
     told = json.loads(head.internal_kv_get(*_METADATA, timeout=_TIMEOUT_S) or b"{}")
     here = {"ray_version": version("ray"), "python_version": platform.python_version()}
-    theirs = [node["unilect"] for node in nodes(head) if node["head"]][:1]
+    theirs = [node["unilect"] for node in list_nodes(head) if node["head"]][:1]
     pairs = [
         ("Ray", here["ray_version"], told.get("ray_version")),
         ("Python", here["python_version"], told.get("python_version")),
@@ -76,13 +76,13 @@ def check_join(address: str, ours: str) -> None:
     ]
     wrong = [f"{name} {mine} and the cluster {other}" for name, mine, other in pairs if other and mine != other]  # fmt: skip
     if wrong:
-        raise Refused(
+        raise ClusterError(
             f"This machine has {', '.join(wrong)}. Install the same versions on all machines of the cluster."
         )
 
 
-def nodes(head: Any) -> list[dict[str, Any]]:
-    """All nodes that are alive, the head first; resources in Ray's names, memory in bytes."""
+def list_nodes(head: Any) -> list[dict[str, Any]]:
+    """List all nodes that are alive, the head first; resources in Ray's names, memory in bytes."""
     draining = {_hex(node) for node in head.get_draining_nodes(timeout=_TIMEOUT_S)}
     usage = head.get_all_resource_usage(timeout=_TIMEOUT_S).resource_usage_data.batch
     left = {one.node_id.hex(): dict(one.resources_available) for one in usage}
@@ -94,8 +94,8 @@ def nodes(head: Any) -> list[dict[str, Any]]:
             "head": info.is_head_node,
             "state": "draining" if info.node_id.hex() in draining else "alive",
             "unilect": dict(info.labels).get(LABEL),
-            "resources": _shown(dict(info.resources_total)),
-            "free": _shown(left.get(info.node_id.hex(), {})),
+            "resources": _without_marks(dict(info.resources_total)),
+            "free": _without_marks(left.get(info.node_id.hex(), {})),
         }
         for info in head.get_all_node_info(timeout=_TIMEOUT_S).values()
         if info.state == _ALIVE
@@ -103,22 +103,22 @@ def nodes(head: Any) -> list[dict[str, Any]]:
     return sorted(found, key=lambda node: (not node["head"], node["address"], node["id"]))
 
 
-def drain(head: Any, node: str) -> None:
+def drain_node(head: Any, node: str) -> None:
     """
     Have a node take nothing new, hand its replicas over and leave. It is given all the time that this takes.
 
     Raises:
-        Refused: It does not.
+        ClusterError: It does not.
     """
     accepted, why = head.drain_node(node, _PREEMPTION, "unilect fleet drain", 0)
     if not accepted:
-        raise Refused(f"The node cannot be drained: {why}")
+        raise ClusterError(f"The node cannot be drained: {why}")
 
 
 def _hex(node: Any) -> str:
     return node if isinstance(node, str) else node.hex()
 
 
-def _shown(resources: dict[str, float]) -> dict[str, float]:
-    """Without Ray's marks of nodes (`node:...`)."""
+def _without_marks(resources: dict[str, float]) -> dict[str, float]:
+    """Drop Ray's marks of nodes (`node:...`)."""
     return {name: amount for name, amount in resources.items() if not name.startswith("node:")}

@@ -36,7 +36,7 @@ class Supplier:
         self._paths = paths
 
     def piece(self, digest: str, offset: int, size: int) -> bytes | None:
-        """A piece of a file; None where it is not one of these, or cannot be read any longer."""
+        """Return a piece of a file; None where it is not one of these, or cannot be read any longer."""
         if (path := self._paths.get(digest)) is None:
             return None
         try:
@@ -51,9 +51,9 @@ class Offers:
 
     def __init__(self) -> None:
         self._items: dict[str, Sequence[Item]] = {}
-        self._given: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
         self._actor: Any = None
-        self._made = 0
+        self._starts = 0
 
     def offer(self, model: str, items: Sequence[Item]) -> None:
         """
@@ -65,31 +65,31 @@ class Offers:
         self._items[model] = items
         paths = {
             file.digest: str(item.base(Path(item.path)) / file.name)
-            for given in self._items.values()
-            for item in given
+            for each in self._items.values()
+            for item in each
             for file in item.files
         }
-        if paths == self._given:
+        if paths == self._paths:
             return
         before, self._actor = self._actor, None
         if paths:
-            self._made += 1
+            self._starts += 1
             node = ray.get_runtime_context().get_node_id()
             kind: Any = ray.remote(Supplier)
             self._actor = kind.options(
-                name=f"{_PREFIX}{node} {os.getpid()} {self._made}",
+                name=f"{_PREFIX}{node} {os.getpid()} {self._starts}",
                 namespace=NAMESPACE,
                 num_cpus=0,
                 max_restarts=-1,
                 max_concurrency=_AT_ONCE,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             ).remote(paths)
-        self._given = paths
+        self._paths = paths
         if before is not None:
             ray.kill(before)  # who was given a piece by it asks its successor for the next one
 
 
-class Asked:
+class SupplierClient:
     """A replica's side: pieces from whichever gateway has the file. Called in a thread."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Asked:
 
     def __call__(self, digest: str, offset: int, size: int) -> bytes:
         """
-        A piece of a file.
+        Return a piece of a file.
 
         Raises:
             ConnectionError: No gateway that has it answers.
@@ -118,7 +118,7 @@ class Asked:
         raise ConnectionError(why)
 
     def _others(self) -> Iterator[Any]:
-        """The actors of all gateways; asked for only where the last one did not help."""
+        """Yield the actors of all gateways; looked up only where the last one did not help."""
         for one in list_named_actors(all_namespaces=True):
             if one["namespace"] == NAMESPACE and one["name"].startswith(_PREFIX):
                 try:

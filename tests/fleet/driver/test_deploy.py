@@ -1,4 +1,4 @@
-"""Tests of unilect.fleet.driver.rollout.bring against a Serve of this module: which settings it is left with, whatever fails or comes in between."""
+"""Tests of unilect.fleet.driver.rollout.deploy against a Serve of this module: which settings it is left with, whatever fails or comes in between."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,10 +13,11 @@ need_serve()
 
 from ray import serve
 
+from unilect.config.model import ModelConfig, Replicas
 from unilect.core.errors import BackendUnavailable
 from unilect.fleet import wire
 from unilect.fleet.driver import rollout
-from unilect.fleet.driver.rollout import Told, bring
+from unilect.fleet.driver.rollout import Settings, deploy
 
 LOADED, FAILED, NO_ROOM = 1, 2, 3
 
@@ -33,13 +34,13 @@ class Serve:
 
     def __init__(self) -> None:
         self.state: str | None = None
-        self.told = Told("", b"")
+        self.told = Settings("", b"")
         self.log = list[int | str]()
         self.in_between: Callable[[], None] = lambda: None
 
-    def tell(self, made: wire.Deployment, told: Told) -> None:
-        """As `rollout._tell`: the same version changes nothing."""
-        self.log.append(made.threads)
+    def tell(self, made: wire.Deployment, told: Settings) -> None:
+        """As `rollout._run`: the same version changes nothing."""
+        self.log.append(made.config.threads or 0)
         if self.state in (None, "DELETING") or told.version != self.told.version:
             self.state = "DEPLOYING"
         self.told = told
@@ -48,8 +49,8 @@ class Serve:
         """As `rollout.state`: each look finds the model one step further."""
         now = self.state
         if now == "DEPLOYING":
-            threads = wire.read(wire.Deployment, msgspec.Raw(self.told.body)).threads
-            self.state = {LOADED: "RUNNING", FAILED: "DEPLOY_FAILED"}.get(threads, now)
+            threads = msgspec.msgpack.decode(self.told.body, type=wire.Deployment).config.threads
+            self.state = {LOADED: "RUNNING", FAILED: "DEPLOY_FAILED"}.get(threads or 0, now)
             self.in_between()
         return now
 
@@ -63,11 +64,11 @@ class Serve:
 def there(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """A Serve without any model."""
     made = Serve()
-    monkeypatch.setattr(rollout, "_tell", made.tell)
-    monkeypatch.setattr(rollout, "_told", lambda _: made.told)
+    monkeypatch.setattr(rollout, "_run", made.tell)
+    monkeypatch.setattr(rollout, "_find_settings", lambda _: made.told)
     monkeypatch.setattr(rollout, "state", made.look)
-    monkeypatch.setattr(rollout, "_why", lambda _: "the file is broken")
-    monkeypatch.setattr(rollout, "lacking", lambda _: None)
+    monkeypatch.setattr(rollout, "_failure_reason", lambda _: "the file is broken")
+    monkeypatch.setattr(rollout, "missing_resources", lambda _: None)
     monkeypatch.setattr(rollout, "_LOOK_S", 0.001)
     monkeypatch.setattr(serve, "delete", made.delete)
     monkeypatch.setattr(serve, "get_app_handle", lambda app: app)
@@ -76,13 +77,14 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
 def settings(threads: int, parallel: int = 4) -> tuple[wire.Deployment, bytes]:
     """Settings whose fate `threads` says, and as they are told."""
-    made = wire.Deployment("m", "1", "echo:", b"{}", threads, 1, 1, 2, 60, parallel, 8, {}, 0.05)
+    config = ModelConfig(threads=threads, parallel=parallel, start_timeout_s=0.05)
+    made = wire.Deployment("m", "1", config, Replicas(), {})
     return made, msgspec.msgpack.encode(made)
 
 
 async def brought(*of: Any) -> Any:
-    """What `bring` says of settings."""
-    return await bring(*settings(*of))
+    """What `deploy` says of settings."""
+    return await deploy(*settings(*of))
 
 
 async def refused(*of: Any) -> str:
@@ -148,7 +150,7 @@ async def test_no_room_for_another_one(there: Serve) -> None:
     """A gateway that gives a model up leaves it alone where another one has told other settings since."""
 
     def tell() -> None:
-        there.told = Told("other", settings(NO_ROOM, 9)[1])
+        there.told = Settings("other", settings(NO_ROOM, 9)[1])
 
     there.in_between = tell
     assert "did not load within" in await refused(NO_ROOM)
