@@ -211,7 +211,7 @@ def test_which_cluster(home: Path) -> None:
 
     assert "10.0.0.7:6379" == _fleet._cluster(config, None).address
     assert "10.0.0.9:6379" == _fleet._cluster(config, "10.0.0.9").address
-    with running.told(env, "10.0.0.1:6379", "10.0.0.1", known):
+    with running.announce(env, "10.0.0.1:6379", "10.0.0.1", known):
         assert ("10.0.0.1:6379", known) == _fleet._cluster(None, None)
         assert ("10.0.0.1:6379", known) == _fleet._cluster(None, "10.0.0.1:6379")
         assert ("10.0.0.7:6379", None) == _fleet._cluster(config, None)

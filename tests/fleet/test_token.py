@@ -15,10 +15,10 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     """Commands that start at the same time make one token, which stays."""
     file = tmp_path / "folder" / "fleet-token"
     with ThreadPoolExecutor(8) as many:
-        found = {path.read_text() for path in many.map(lambda _: token.made(file), range(32))}
+        found = {path.read_text() for path in many.map(lambda _: token.ensure(file), range(32))}
 
     assert 1 == len(found)
-    assert found == {token.made(file).read_text()}
+    assert found == {token.ensure(file).read_text()}
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert [file] == list(file.parent.iterdir())
 
@@ -40,7 +40,7 @@ def test_what_is_no_token(tmp_path: Path, text: str, mode: int, told: str) -> No
     file.write_text(text)
     file.chmod(mode)
     with pytest.raises(ConfigError) as raised:
-        token.checked(file)
+        token.check(file)
 
     assert told in str(raised.value)
     assert not text or text not in str(raised.value).replace(str(tmp_path), "")
@@ -49,39 +49,39 @@ def test_what_is_no_token(tmp_path: Path, text: str, mode: int, told: str) -> No
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """A missing file is told by its name."""
     with pytest.raises(ConfigError, match="nothing: the token of the cluster cannot be read"):
-        token.checked(tmp_path / "nothing")
+        token.check(tmp_path / "nothing")
 
 
 def test_of_the_environment(tmp_path: Path) -> None:
     """The token of the environment is put into the file, in place of one that no node goes by."""
     file = tmp_path / "fleet-token"
 
-    assert token.of_variable({}, file, False) is None
+    assert token.from_environment({}, file, False) is None
     for text in (GOOD, "b" * 32, "b" * 32):
-        assert file == token.of_variable({"UNILECT_FLEET_TOKEN": f"{text}\n"}, file, False)
+        assert file == token.from_environment({"UNILECT_FLEET_TOKEN": f"{text}\n"}, file, False)
         assert text == file.read_text()
         assert 0o600 == file.stat().st_mode & 0o777
 
 
 def test_one_that_is_in_use(tmp_path: Path) -> None:
     """A token that a node here goes by is not replaced; the same one again is no mistake."""
-    file = token.made(tmp_path / "fleet-token")
+    file = token.ensure(tmp_path / "fleet-token")
     before = file.read_text()
 
-    assert file == token.of_variable({"UNILECT_FLEET_TOKEN": before}, file, True)
+    assert file == token.from_environment({"UNILECT_FLEET_TOKEN": before}, file, True)
     with pytest.raises(ConfigError, match="--token-file"):
-        token.of_variable({"UNILECT_FLEET_TOKEN": GOOD}, file, True)
+        token.from_environment({"UNILECT_FLEET_TOKEN": GOOD}, file, True)
     assert before == file.read_text()
 
 
 def test_what_the_environment_cannot_hold(tmp_path: Path) -> None:
     """A variable that holds no token is refused without a word of what it holds."""
     with pytest.raises(ConfigError, match="UNILECT_FLEET_TOKEN: holds no token") as raised:
-        token.of_variable({"UNILECT_FLEET_TOKEN": "to short"}, tmp_path / "token", False)
+        token.from_environment({"UNILECT_FLEET_TOKEN": "to short"}, tmp_path / "token", False)
 
     assert "to short" not in str(raised.value)
     with pytest.raises(ConfigError, match="Set HOME, or use --token-file"):
-        token.of_variable({"UNILECT_FLEET_TOKEN": GOOD}, None, False)
+        token.from_environment({"UNILECT_FLEET_TOKEN": GOOD}, None, False)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> No
         file.write_bytes(content)
 
     with pytest.raises(ConfigError, match="the token of the cluster cannot be read"):
-        token.of_variable({"UNILECT_FLEET_TOKEN": GOOD}, file, False)
+        token.from_environment({"UNILECT_FLEET_TOKEN": GOOD}, file, False)
     assert file.exists()
 
 
@@ -104,7 +104,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
     def put(text: str) -> object:
         try:
-            return token.of_variable({"UNILECT_FLEET_TOKEN": text}, file, False)
+            return token.from_environment({"UNILECT_FLEET_TOKEN": text}, file, False)
         except ConfigError as error:
             return error
 

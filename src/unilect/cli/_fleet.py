@@ -171,7 +171,7 @@ def remove(config: Path | None, address: str | None, model: str, timeout_s: floa
 
 def stop() -> None:
     """Stop the nodes of this user on this machine: gateways finish their answers first."""
-    found = running.found(process_environment())
+    found = running.list_running(process_environment())
     if not found:
         fail("no `unilect fleet start` and no `unilect fleet join` of this user runs here.")
     for one in reversed(found):  # those that have joined a head here, before it
@@ -237,14 +237,14 @@ def _head_settings(
 def _own_token(fleet: FleetConfig) -> Path:
     environment = process_environment()
     if fleet.token_file is not None:
-        return token.checked(Path(fleet.token_file))
+        return token.check(Path(fleet.token_file))
     default = token.default_file(environment)
-    given = token.of_variable(environment, default, bool(running.found(environment)))
+    given = token.from_environment(environment, default, bool(running.list_running(environment)))
     if given is None and default is None:
         raise ConfigError(
             "There is no folder for this user's data to keep the cluster's token in. Set HOME, or `token_file` in [fleet]."
         )
-    return given or token.made(default)  # type: ignore[arg-type]  # one of both is there
+    return given or token.ensure(default)  # type: ignore[arg-type]  # one of both is there
 
 
 def _node_settings(
@@ -277,12 +277,12 @@ def _node_settings(
 def _find_token(named: Path | None) -> Path | None:
     """The token of a cluster that was started elsewhere."""
     if named is not None:
-        return token.checked(named.absolute())
+        return token.check(named.absolute())
     environment = process_environment()
     default = token.default_file(environment)
-    given = token.of_variable(environment, default, bool(running.found(environment)))
+    given = token.from_environment(environment, default, bool(running.list_running(environment)))
     if given is None and default is not None and default.exists():
-        return token.checked(default)
+        return token.check(default)
     return given
 
 
@@ -347,7 +347,7 @@ def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
     try:
         tell("Ray starts on this machine ...", on_stderr=True, flush=True)
         one.start()
-        with running.told(process_environment(), wanted.address, wanted.host, wanted.token):
+        with running.announce(process_environment(), wanted.address, wanted.host, wanted.token):
             yield _Ended(one)
     finally:
         one.stop()
@@ -390,7 +390,7 @@ def _cluster(config: Path | None, address: str | None) -> _Cluster:
     Raises:
         ConfigError: There is none, or more than one.
     """
-    here = running.found(process_environment())
+    here = running.list_running(process_environment())
     fleet = FleetConfig() if config is None and here else config_load.load(config).fleet
     meant = address or fleet.address
     if not meant and len({one.address for one in here}) == 1:

@@ -123,9 +123,9 @@ class Link:
 def _token(fleet: FleetConfig) -> Path | None:
     """The file with the cluster's token. A cluster of our own has one that Ray makes for this user."""
     if fleet.token_file is not None:
-        return token.checked(Path(fleet.token_file))
+        return token.check(Path(fleet.token_file))
     file = token.default_file(process_environment()) if fleet.address else None
-    return token.checked(file) if file is not None and file.exists() else None
+    return token.check(file) if file is not None and file.exists() else None
 
 
 def link_of(shared: dict[Any, Any], fleet: FleetConfig) -> Link:

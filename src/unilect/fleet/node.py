@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -46,9 +46,7 @@ _PORTS = {
     "runtime-env-agent-port": ("environments", False),
     "metrics-export-port": ("metrics", False),
 }
-PORTS = (
-    len(_PORTS) + 1
-)  # the last is that of the head's own metrics, which is no option but a variable
+PORTS = len(_PORTS) + 1  # with that of the head's own metrics, which is no option but a variable
 _OBJECT_STORE_BYTES = 100 * memory.MIB
 _NEEDED_BYTES = 512 * memory.MIB  # the object store, and Ray's processes on a head
 _START_TIMEOUT_S = 120.0
@@ -88,17 +86,23 @@ class NodeSettings(NamedTuple):
     @property
     def ports(self) -> dict[int, str]:
         """Its ports but those of workers, and what they are for."""
-        places = enumerate(_PORTS.values(), self.port)
-        told = {port: what for port, (what, of_head) in places if not (of_head and self.head)}
-        return told if self.head else told | {self.port + PORTS - 1: "metrics of the head"}
+        ports = {port: use for port, _, use in self.options}
+        return ports if self.head else ports | {self.port + PORTS - 1: "metrics of the head"}
+
+    @property
+    def options(self) -> Iterator[tuple[int, str, str]]:
+        """Its ports that are options of `ray start`, the options, and what they are for."""
+        for port, (option, (use, of_head)) in enumerate(_PORTS.items(), self.port):
+            if not (of_head and self.head):
+                yield port, option, use
 
 
 def check(settings: NodeSettings) -> None:
     """
-    It can be a node.
+    Check that it can be a node.
 
     Raises:
-        ConfigError: An address is not this machine's, a port is taken, or memory is missing; all are told.
+        ConfigError: An address is not this machine's, a port is taken, or memory is missing; all are listed.
     """
     found = ErrorCollector()
     last = settings.port + PORTS - 1
@@ -172,10 +176,10 @@ class Node:
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._words: deque[str] = deque(maxlen=_WORDS)
-        self._said = threading.Event()  # that it runs, that it never will, or nothing any more
+        self._said = threading.Event()  # that it runs, or nothing any more
+        self._over, self._stopping = threading.Event(), threading.Event()
         self._failure: str | None = None
         self._runs = self._left = False
-        self._stopping, self._over = threading.Event(), threading.Event()
         self.pid = 0
 
     @property
@@ -191,7 +195,7 @@ class Node:
         """
         self._folder = make_folder(_LONGEST_SOCKET)  # mode 0700, as its sockets have none
         host = self._settings.address.rpartition(":")[0]
-        told = {
+        own = {
             "DASHBOARD_METRIC_PORT": str(self._settings.port + PORTS - 1),
             # a head takes the cluster along: nobody is there to hand anything to
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(self._hand_over_s),
@@ -202,7 +206,7 @@ class Node:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=child_environment() | ray_environment(host, self._settings.token) | told,
+                env=child_environment() | ray_environment(host, self._settings.token) | own,
                 start_new_session=True,  # Ctrl-C in the terminal is ours to handle
             )
         except OSError as error:  # no memory, no more processes
@@ -210,8 +214,10 @@ class Node:
                 f"Ray cannot be started on this machine: {error.strerror or error}. Install the extra *fleet* anew."
             ) from error
         self._process, self.pid = process, process.pid
-        threading.Thread(target=self._hear, daemon=True).start()
-        self._tell()
+        threading.Thread(target=self._read_words, args=[process], daemon=True).start()
+        assert process.stdin is not None
+        with suppress(ConnectionError), process.stdin as words:  # its words say why
+            words.write(msgspec.json.encode(self._child_settings()) + b"\n")
         if not self._said.wait(_START_TIMEOUT_S):
             raise ConfigError(f"Ray did not start within {_START_TIMEOUT_S:.0f} s on this machine.")
         if not self._runs:
@@ -236,26 +242,19 @@ class Node:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _tell(self) -> None:
-        """Say to the child what it is to do; what it fails with is heard from it."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        settings = self._settings
-        told = {
+    def _child_settings(self) -> dict[str, Any]:
+        return {
             "parent": os.getpid(),
-            "head": settings.head,
-            "version": settings.version,
+            "head": self._settings.head,
+            "version": self._settings.version,
             "hand_over_s": self._hand_over_s,
-            "arguments": list(_arguments(settings, f"{self._folder}/r")),
+            "arguments": list(_arguments(self._settings, f"{self._folder}/r")),
         }
-        with suppress(ConnectionError), self._process.stdin as words:
-            words.write(msgspec.json.encode(told) + b"\n")
 
-    def _hear(self) -> None:
+    def _read_words(self, process: subprocess.Popen[bytes]) -> None:
         """Read what it says to its end: a pipe that nobody reads would stop it."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
+        assert process.stdout is not None
+        with process.stdout as lines:
             for raw in lines:
                 line = raw.decode(errors="replace").rstrip()
                 log.debug("node: %s", line)
@@ -267,13 +266,11 @@ class Node:
                 elif _STARTED in line:
                     self._runs = True
                     self._said.set()
-        self._process.wait()
+        process.wait()
         self._over.set()
         self._said.set()
 
     def _watch(self, on_end: Callable[[str], None]) -> None:
-        assert self._process is not None
-        self._process.wait()
         self._over.wait()
         if not self._stopping.is_set():
             on_end("" if self._left else self._last_words())
@@ -294,9 +291,8 @@ def _arguments(settings: NodeSettings, folder: str) -> Iterator[str]:
         yield f"--address={settings.head}"
     else:
         yield from ("--head", "--no-monitor", "--include-dashboard=false")
-    for port, (option, (_, of_head)) in enumerate(_PORTS.items(), settings.port):
-        if not (of_head and settings.head):
-            yield f"--{option}={port}"
+    for port, option, _ in settings.options:
+        yield f"--{option}={port}"
     first, last = (0, 0) if is_alone(settings.host) else WORKERS
     yield from (f"--min-worker-port={first}", f"--max-worker-port={last}")
     others = dict(settings.resources)

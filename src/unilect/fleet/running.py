@@ -44,34 +44,31 @@ class Running(Struct):
         return self.address.rpartition(":")[0] == self.host
 
 
-def found(environment: Mapping[str, str]) -> list[Running]:
-    """Those that run, the oldest first."""
-    folder, running = data_folder(environment), []
-    for file in sorted(folder.joinpath(_FOLDER).glob("*.json")) if folder else ():
-        try:
+def list_running(environment: Mapping[str, str]) -> list[Running]:
+    """List those that run, the oldest first."""
+    folder, running = data_folder(environment), list[Running]()
+    for file in folder.joinpath(_FOLDER).glob("*.json") if folder else ():
+        with suppress(OSError, msgspec.DecodeError):
             one = msgspec.json.decode(file.read_bytes(), type=Running)
-        except (OSError, msgspec.DecodeError):
-            continue
-        if started_at(one.pid) == one.started:
-            running.append(one)
-        else:
-            with suppress(OSError):
+            if start_time(one.pid) == one.started:
+                running.append(one)
+            else:
                 file.unlink()
-    return sorted(running, key=lambda one: one.started)
+    return sorted(running, key=lambda one: (one.started, one.pid))
 
 
 @contextmanager
-def told(
+def announce(
     environment: Mapping[str, str], address: str, host: str, token_file: Path
 ) -> Iterator[None]:
     """Have others find the node of this process within the block; nobody does where a user has no folder for data."""
-    folder, pid = data_folder(environment), os.getpid()
-    if folder is None:
+    if (folder := data_folder(environment)) is None:
         yield
         return
+    pid = os.getpid()
     file = folder / _FOLDER / f"{pid}.json"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    one = Running(pid, started_at(pid) or 0, address, host, str(token_file))
+    one = Running(pid, start_time(pid) or 0, address, host, str(token_file))
     draft = file.with_suffix(".new")
     draft.write_bytes(msgspec.json.encode(one))
     draft.replace(file)
@@ -88,7 +85,7 @@ def end(one: Running, timeout_s: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        if started_at(one.pid) != one.started:
+        if start_time(one.pid) != one.started:
             return True
         signal.pidfd_send_signal(handle, signal.SIGTERM)
         return bool(select.select([handle], [], [], timeout_s)[0])
@@ -98,7 +95,7 @@ def end(one: Running, timeout_s: float) -> bool:
         os.close(handle)
 
 
-def started_at(pid: int) -> int | None:
+def start_time(pid: int) -> int | None:
     """Return the start time of a process, in ticks since the boot; None where there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -31,22 +31,20 @@ def default_file(environment: Mapping[str, str]) -> Path | None:
     return None if folder is None else folder / _FILE
 
 
-def made(file: Path) -> Path:
+def ensure(file: Path) -> Path:
     """
-    The file of a token, which is made where there is none.
+    Return the file of a token, which is made where there is none.
 
     Raises:
         ConfigError: It cannot be written or read, or holds none.
     """
-    if not file.exists():
-        with suppress(FileExistsError):  # another command has made it just now
-            _write(file, secrets.token_hex(32))
-    return checked(file)
+    _write(file, secrets.token_hex(32))
+    return check(file)
 
 
-def checked(file: Path) -> Path:
+def check(file: Path) -> Path:
     """
-    The file, where it holds a token and nobody else can read it.
+    Return the file, where it holds a token and nobody else can read it.
 
     Raises:
         ConfigError: It is not so.
@@ -71,9 +69,11 @@ def _read(file: Path) -> tuple[str, int]:
         ) from error
 
 
-def of_variable(environment: Mapping[str, str], file: Path | None, in_use: bool) -> Path | None:
+def from_environment(
+    environment: Mapping[str, str], file: Path | None, in_use: bool
+) -> Path | None:
     """
-    The token of the environment, put into a file; None where the environment has none.
+    Put the token of the environment into a file; None where the environment has none.
 
     Args:
         file: Where to.
@@ -98,25 +98,24 @@ def of_variable(environment: Mapping[str, str], file: Path | None, in_use: bool)
                 "Put this one into a file, and name it with --token-file."
             )
         file.unlink(missing_ok=True)  # another command may do the same
-    if not file.exists():
-        with suppress(FileExistsError):
-            _write(file, token)
-    return checked(file)
+    _write(file, token)
+    return check(file)
 
 
 def _write(file: Path, token: str) -> None:
-    """Make the file with all that it holds at once; another one that is there stays, and is a FileExistsError."""
+    """Make the file with all that it holds at once, unless there is one."""
+    if file.exists():
+        return
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
             opened.write(token)
         try:
-            os.link(draft, file)
+            with suppress(FileExistsError):  # another command has made it just now
+                os.link(draft, file)
         finally:
             draft.unlink()
-    except FileExistsError:
-        raise
     except OSError as error:
         raise ConfigError(
             f"{file}: the token of the cluster cannot be kept there ({error.strerror}). Let this user write there."

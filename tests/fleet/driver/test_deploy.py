@@ -65,7 +65,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """A Serve without any model."""
     made = Serve()
     monkeypatch.setattr(rollout, "_run", made.tell)
-    monkeypatch.setattr(rollout, "_find_settings", lambda _: made.told)
+    monkeypatch.setattr(rollout, "find_settings", lambda *_: made.told)
     monkeypatch.setattr(rollout, "state", made.look)
     monkeypatch.setattr(rollout, "_failure_reason", lambda _: "the file is broken")
     monkeypatch.setattr(rollout, "missing_resources", lambda _: None)

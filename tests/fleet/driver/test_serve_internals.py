@@ -50,7 +50,7 @@ def test_what_serve_has(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["self", "name", "app_name"] == list(taken)
     monkeypatch.setattr(context, "_get_global_client", Client)
 
-    assert serve_internals.find_version("engine", "app") is None
+    assert serve_internals.find_settings("engine", "app") is None
 
 
 def test_the_names() -> None:

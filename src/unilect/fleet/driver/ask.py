@@ -22,9 +22,8 @@ from unilect.fleet.driver.state import ClusterError, connect, drain_node, list_n
 
 _TIMEOUT_S = 15.0
 _LOOK_S = 0.5
-_NOTICED_S = (
-    25.0  # a node that has come back stands there twice until the head gives its former life up
-)
+# a node that has come back stands there twice until the head gives its former life up
+_NOTICED_S = 25.0
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         question: `what`, `address` of the head, for `drain` the `node`, for `remove` the `model`, and for both `timeout_s`.
 
     Raises:
-        Refused: The cluster does not answer, or does not do it.
+        ClusterError: The cluster does not answer, or does not do it.
     """
     head = connect(question["address"])
     if question["what"] == "drain":
@@ -75,7 +74,7 @@ def _driver(address: str) -> Iterator[bool]:
 def _models() -> list[dict[str, Any]]:
     """List the models that Serve runs for gateways of unilect."""
     prefix, models = app_of(""), []
-    for name, app in serve_internals.get_apps(_TIMEOUT_S).items():
+    for name, app in serve_internals.get_apps().items():
         if name.startswith(prefix):
             deployments = list(app["deployments"].values())
             replicas = [_replica(one) for each in deployments for one in each["replicas"]]
@@ -102,17 +101,9 @@ def _replica(details: dict[str, Any]) -> dict[str, Any]:
         "node": details.get("node_id"),  # not yet known while it waits for a place
         "state": str(getattr(details["state"], "value", details["state"])).lower(),
         "pid": details.get("pid"),
-        "requests": _load(details.get("actor_name") or ""),
+        "requests": serve_internals.count_requests(details.get("actor_name") or ""),
         "memory_bytes": None,
     }
-
-
-def _load(actor: str) -> int | None:
-    """Count the requests that a replica has in hand; None where it does not answer."""
-    try:
-        return serve_internals.count_requests(actor, 2.0)
-    except (ValueError, RayError):  # it starts or ends
-        return None
 
 
 def _measure(nodes: list[dict[str, Any]], models: list[dict[str, Any]]) -> None:
@@ -214,7 +205,7 @@ def _find_node(head: Any, which: str) -> dict[str, Any]:
     Find the node of this address, name or id.
 
     Raises:
-        Refused: There is none, or more than one.
+        ClusterError: There is none, or more than one.
     """
     until = time.monotonic() + _NOTICED_S
     while True:

@@ -27,7 +27,7 @@ from unilect.runtime.child_limits import die_with
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 1.0
 _DYING_S = (
-    5.0  # `ray start` ends a little after a raylet that died, and not after one that was drained
+    5.0  # `ray start` ends so long after a raylet that died, and not after one that was drained
 )
 _END_S = 10.0  # beside what is handed over
 

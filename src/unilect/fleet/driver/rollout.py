@@ -15,7 +15,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import ray
@@ -31,6 +31,7 @@ from unilect.core.errors import BackendUnavailable
 from unilect.fleet import wire
 from unilect.fleet.driver import serve_internals
 from unilect.fleet.driver.replica import FAILED, Replica
+from unilect.fleet.driver.serve_internals import Settings, find_settings
 from unilect.fleet.driver.state import connect, list_nodes
 from unilect.fleet.environment import REPLICA, is_alone
 
@@ -57,19 +58,6 @@ _TAKEN_BACK = "The new settings of the model were taken back: another gateway co
 _router: Any = _ROUTER  # by its name, though its type says otherwise
 _own_address: Any = get_node_ip_address  # it has no types
 _Result = TypeVar("_Result")
-
-
-class Settings(NamedTuple):
-    """
-    The settings of a model that Serve has.
-
-    Attributes:
-        version: The version of the settings.
-        body: The `wire.Deployment`, as msgpack.
-    """
-
-    version: str
-    body: bytes
 
 
 class Served(Replica):
@@ -122,18 +110,14 @@ async def deploy(made: wire.Deployment, body: bytes) -> Any:
     app, version = app_of(made.name), hashlib.sha256(content).hexdigest()[:16]
     try:
         before = await _in_thread(state, app)
-        there = None if before in _GONE else await _in_thread(_find_settings, app)
+        there = None if before in _GONE else await _in_thread(find_settings, _NAME, app)
         if before == "DEPLOY_FAILED":  # of the same version Serve would start nothing
             version = f"{version} {time.time_ns()}"
         elif there is not None and there.version.partition(" ")[0] == version:
             version = there.version
-        older = None
-        if there is not None and before in _SERVES and there.version != version:
-            older = there
+        older = there if there and before in _SERVES and there.version != version else None
         await _in_thread(_run, made, Settings(version, body))
-        try:
-            await _wait_until_loaded(made, app)
-        except BackendUnavailable:
+        if failure := await _wait_until_loaded(made, app):
             if older is not None:
                 with suppress(msgspec.DecodeError):  # it is another unilect's
                     old = msgspec.msgpack.decode(older.body, type=wire.Deployment)
@@ -141,41 +125,37 @@ async def deploy(made: wire.Deployment, body: bytes) -> Any:
             elif before in _GONE and await _waits(app, version):
                 # it would take what others wait for, when nobody wants it
                 await _in_thread(serve_internals.delete_app, app)
-            raise
-        if older is not None and await _in_thread(_find_settings, app) == older:
-            raise BackendUnavailable(_TAKEN_BACK, retry_after_s=_RETRY_AFTER_S)
+        elif older is not None and await _in_thread(find_settings, _NAME, app) == older:
+            failure = _TAKEN_BACK
+        if failure:
+            raise BackendUnavailable(failure, retry_after_s=_RETRY_AFTER_S)
         return await _in_thread(serve.get_app_handle, app)
     except (RuntimeError, ValueError, RayError, RayServeException) as error:
         raise BackendUnavailable(f"Ray cannot start the model: {last_line(error)}") from error
 
 
-async def _wait_until_loaded(made: wire.Deployment, app: str) -> None:
+async def _wait_until_loaded(made: wire.Deployment, app: str) -> str:
     """
     Wait until a model's replicas are loaded.
 
-    Raises:
-        BackendUnavailable: They cannot be, or there is no room for them, or the model was taken off meanwhile.
+    Returns:
+        The reason why they are not: they cannot be, there is no room for them, or the model was taken off meanwhile. Empty if they are.
     """
     until = time.monotonic() + made.config.start_timeout_s
     while (now := await _in_thread(state, app)) in _WORKING:
         if time.monotonic() > until:
-            raise BackendUnavailable(
-                await _in_thread(timeout_reason, made), retry_after_s=_RETRY_AFTER_S
-            )
+            return await _in_thread(timeout_reason, made)
         await asyncio.sleep(_LOOK_S)
-    if now in _GONE:
-        raise BackendUnavailable(_REMOVED, retry_after_s=_RETRY_AFTER_S)
     if now == "DEPLOY_FAILED":
-        raise BackendUnavailable(
-            await _in_thread(_failure_reason, app), retry_after_s=_RETRY_AFTER_S
-        )
+        return await _in_thread(_failure_reason, app)
+    return _REMOVED if now in _GONE else ""
 
 
 async def _waits(app: str, version: str) -> bool:
     """Return True if the cluster still waits for room for these settings of a model, and has got no others since."""
     if await _in_thread(state, app) not in _WORKING:
         return False
-    settings = await _in_thread(_find_settings, app)
+    settings = await _in_thread(find_settings, _NAME, app)
     return settings is not None and settings.version == version
 
 
@@ -187,14 +167,6 @@ async def _in_thread(call: Callable[..., _Result], *arguments: Any) -> _Result:
     except asyncio.CancelledError:
         await asyncio.wait({task})
         raise
-
-
-def _find_settings(app: str) -> Settings | None:
-    """Return the settings of a model that Serve has; None where it does not have them yet."""
-    if (found := serve_internals.find_version(_NAME, app)) is None:
-        return None
-    version, (body,) = found
-    return Settings(version, body)
 
 
 def _run(made: wire.Deployment, settings: Settings) -> None:
