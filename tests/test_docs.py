@@ -64,9 +64,9 @@ START_TIMEOUT_S = 30.0
 
 
 def test_generated_pages_are_fresh() -> None:
-    """What `scripts/docs` makes is what is committed."""
+    """What `scripts/docs.py` makes is what is committed."""
     done = subprocess.run(
-        [sys.executable, "scripts/docs", "--check"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "scripts/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -140,7 +140,7 @@ def test_named_tests_exist(page: Path) -> None:
     missing = []
     for name in re.findall(r"`([\w/]+(?:\.py)?(?:::test_\w+)?)`", PAGES[page]):
         file, _, test = name.partition("::")
-        file = file if file.startswith(("tests/", "bench/")) else f"tests/{file}"
+        file = file if file.startswith(("tests/", "bench/", "scripts/")) else f"tests/{file}"
         if (
             (test and test not in defined.get(file, ()))
             or (

@@ -196,5 +196,5 @@ def test_what_the_engines_know(served: Engines) -> None:
 
 
 def test_the_table(served: Engines) -> None:
-    """The table of published templates in docs/templates.md is what has been found; scripts/models makes it."""
+    """The table of published templates in docs/templates.md is what has been found; scripts/models.py makes it."""
     assert in_page(served) == PAGE.read_text()

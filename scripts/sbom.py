@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """
 Write the bill of materials (SBOM) of unilect, in CycloneDX's JSON: every package of the locks with its version, its hashes, and what needs it.
 
-usage: sbom [LOCK...] > unilect.cdx.json
+usage: python scripts/sbom.py [LOCK...] > unilect.cdx.json
 
 It is made of pyproject.toml and the locks alone, and is the same for the same locks. A package's scope is `required` where unilect needs it,
 `optional` where an extra does, and `excluded` where only development does; the hashes are those of all files that may be installed.
@@ -62,7 +61,7 @@ def packages(text: str) -> list[Package]:
             continue
         match, hashes = _ENTRY.match(head), _HASH.findall(entry)
         if match is None or not hashes:
-            sys.exit(f"sbom: no version or no hash: {head}")
+            sys.exit(f"sbom.py: no version or no hash: {head}")
         name, version, marker = match.groups()
         vias = [via for line in rest if (via := _VIA.match(line))]
         parents = {normal(via[1]) for via in vias if via[2] is None}

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """
 Make the generated documentation from the code, or with `--check` say which of it is not what the code says (exit code 1).
 
@@ -12,46 +11,44 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-
-from unilect.core import errors
-from unilect.cli import _remedies as remedies
-from unilect.core import requests
-from unilect.templates import chat as templates  # noqa: E402
-from unilect.cli.connect.clients import CLIENTS  # noqa: E402
-from unilect.cli.connect.command import blocks_of  # noqa: E402
-from unilect.cli.connect.server import Model, Server  # noqa: E402
-from unilect.api.parameters import foreign
+from unilect.answers.inflight import Answers
 from unilect.api.parameters import constraints as foreign_constraints
-from unilect.api.parameters import rules as parameters  # noqa: E402
-from unilect.config.server import Config  # noqa: E402
-from unilect.config.load import VARIABLES  # noqa: E402
-from unilect.config.values import in_words  # noqa: E402
-from unilect.constraints import keywords, schema  # noqa: E402
-from unilect.engines.gguf import _request as _gguf_request  # noqa: E402
-from unilect.engines.transformers.words import parameters as _hf_parameters  # noqa: E402
-from unilect.config.model import ModelConfig  # noqa: E402
-from unilect.config.fleet import FleetConfig  # noqa: E402
-from unilect.config.limits import LimitsConfig  # noqa: E402
-from unilect.config.option import Table, tables_in  # noqa: E402
-from unilect.config.otel import OtelConfig  # noqa: E402
-from unilect.config.store import StoreConfig  # noqa: E402
-from unilect.config.admin import AdminConfig  # noqa: E402
-from unilect.models.registry import Registry  # noqa: E402
-from unilect.server._connections import Connections, Limits  # noqa: E402
-from unilect.answers.inflight import Answers  # noqa: E402
-from unilect.server._state import metrics_of  # noqa: E402
-from unilect.store.database import Database  # noqa: E402
-from unilect.templates.takes import Takes  # noqa: E402
-from unilect.config.kinds import name_kinds  # noqa: E402
+from unilect.api.parameters import foreign
+from unilect.api.parameters import rules as parameters
+from unilect.cli import _remedies as remedies
+from unilect.cli.connect.clients import CLIENTS
+from unilect.cli.connect.command import blocks_of
+from unilect.cli.connect.server import Model, Server
+from unilect.config.admin import AdminConfig
+from unilect.config.fleet import FleetConfig
+from unilect.config.hints import VARIABLES
+from unilect.config.kinds import name_kinds
+from unilect.config.limits import LimitsConfig
+from unilect.config.model import ModelConfig
+from unilect.config.option import Table, tables_in
+from unilect.config.otel import OtelConfig
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
+from unilect.config.values import in_words
+from unilect.constraints import keywords, schema
+from unilect.core import errors, requests
+from unilect.engines.gguf import _request as _gguf_request
+from unilect.engines.transformers.words import parameters as _hf_parameters
+from unilect.models.registry import Registry
+from unilect.server._connections import Connections, Limits
+from unilect.server._state import metrics_of
+from unilect.store.database import Database
+from unilect.templates import chat as templates
+from unilect.templates.takes import Takes
 
+ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = ("prompt", "input")
 CONTENT = ("messages", *PROMPTS)  # what the request is about
 #: The server of which the pages in docs/clients show the lines.
@@ -82,7 +79,7 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "Made by `scripts/docs` from `server.py`, `store.py`, `limits.py`, `admin.py`, `otel.py` and `model.py` in `src/unilect/config`.",
+        "Made by `scripts/docs.py` from `server.py`, `store.py`, `limits.py`, `admin.py`, `otel.py` and `model.py` in `src/unilect/config`.",
         "",
         "An option is set in a TOML file (`--config FILE`, or `UNILECT_CONFIG`), in the environment, or by a flag.",
         "Flags override the environment, and the environment overrides the file.",
@@ -133,7 +130,7 @@ def options(table: type[Table]) -> Iterator[str]:
 def example() -> str:
     """unilect.example.toml."""
     lines = [
-        "# Every option of unilect, with its default or an example. Made by scripts/docs from server.py, store.py, limits.py, admin.py, otel.py and model.py in src/unilect/config.",
+        "# Every option of unilect, with its default or an example. Made by scripts/docs.py from server.py, store.py, limits.py, admin.py, otel.py and model.py in src/unilect/config.",
         "# Use it with `unilect serve --config FILE`; `unilect config check FILE` checks it.",
         "# Relative paths are relative to the folder of this file. The environment (UNILECT_PORT and so on) and flags override it.",
         "",
@@ -182,7 +179,7 @@ def error_list() -> str:
     lines = [
         "# Errors",
         "",
-        "Made by `scripts/docs` from `src/unilect/core/errors.py`.",
+        "Made by `scripts/docs.py` from `src/unilect/core/errors.py`.",
         "",
         "Every error response has the same body, for OpenAI and FastChat clients:",
         "",
@@ -235,7 +232,7 @@ def metric_list() -> str:
     lines = [
         "# Metrics",
         "",
-        "Made by `scripts/docs` from what a server exposes.",
+        "Made by `scripts/docs.py` from what a server exposes.",
         "",
         "`GET /metrics` has all metrics in Prometheus' text format; where clients need a key it requires one of its own ([monitoring.md](monitoring.md#metrics)).",
         "[deploy/prometheus](../deploy/prometheus) has a scrape configuration and alert rules, [deploy/grafana](../deploy/grafana) a dashboard.",
@@ -426,6 +423,11 @@ def client_lines(name: str) -> str:
     return "\n".join(("", "\n\n".join(parts), ""))
 
 
+def client_page(name: str, old: str) -> str:
+    """A page of docs/clients with its lines."""
+    return put(old, "connect", client_lines(name))
+
+
 def client_list() -> str:
     """The clients, with their pages where there are some."""
     lines = ["| client | page | lines |", "| --- | --- | --- |"]
@@ -450,7 +452,7 @@ def put(text: str, name: str, part: str) -> str:
     before, found, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not (found and ended):
-        raise SystemExit(f"scripts/docs: the markers {begin} and {end} are missing")
+        raise SystemExit(f"scripts/docs.py: the markers {begin} and {end} are missing")
     return f"{before}{begin}\n{part}\n{end}{after}"
 
 
@@ -463,13 +465,11 @@ FILES: dict[str, Callable[[str], str]] = {
     "docs/configuration.md": lambda old: configuration(),
     "docs/errors.md": lambda old: error_list(),
     "docs/metrics.md": lambda old: metric_list(),
-    "docs/api.md": lambda old: api(old),
+    "docs/api.md": api,
     "docs/templates.md": lambda old: put(old, "formats", formats()),
     "docs/clients/README.md": lambda old: put(old, "clients", client_list()),
     **{
-        f"docs/clients/{client.page}": lambda old, name=name: put(
-            old, "connect", client_lines(name)
-        )
+        f"docs/clients/{client.page}": partial(client_page, name)
         for name, client in CLIENTS.items()
         if "<!-- connect -->" in text_of(CLIENT_PAGES / client.page)
     },
@@ -489,7 +489,7 @@ def main() -> int:
             if not check:
                 file.write_text(new)
     for name in stale:
-        print(f"{name}: {'is not what the code says; run scripts/docs' if check else 'written'}")
+        print(f"{name}: {'is not what the code says; run scripts/docs.py' if check else 'written'}")
     return 1 if check and stale else 0
 
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """
 Make the table of published chat templates in docs/templates.md, with models of all of them on both engines; it takes minutes.
 
