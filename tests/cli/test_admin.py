@@ -15,8 +15,11 @@ import pytest
 
 from support.backends.loopback import free_port
 from support.common.certificates import certificate, needs_openssl
+from support.common.commands import Commands
 from support.servers.serving import Server, serve
 from unilect.cli import _admin, _admin_client
+
+admin = Commands(_admin)
 
 ADMIN = "[admin]\nlisten = './admin.sock'\n"
 MODEL = "[models.a]\nsource = 'echo:'\n"
@@ -40,7 +43,7 @@ def file(server: Server) -> Iterator[Path]:
 def test_reload(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`unilect reload` has the server read its file again, and prints what has changed."""
     file.write_text(ADMIN + MODEL + "aliases = ['b']\n")
-    _admin.reload(file, None)
+    admin.reload(file, None)
 
     assert f"{file} reloaded: adjusted a\n" == capsys.readouterr().out
 
@@ -49,7 +52,7 @@ def test_a_reload_that_is_refused(file: Path, capsys: pytest.CaptureFixture[str]
     """What the server refuses is printed with its place, and the command fails."""
     file.write_text(f"nothing = 1\n{ADMIN}{MODEL}")
     with pytest.raises(SystemExit, match="1"):
-        _admin.reload(file, None)
+        admin.reload(file, None)
 
     told = capsys.readouterr()
     assert "unilect.toml:1: nothing: unknown option" in told.err
@@ -58,9 +61,9 @@ def test_a_reload_that_is_refused(file: Path, capsys: pytest.CaptureFixture[str]
 
 def test_ps(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`unilect ps` prints the models and the requests, as tables or as JSON."""
-    _admin.show(file, False)
+    admin.show(file, False)
     table = capsys.readouterr().out
-    _admin.show(file, True)
+    admin.show(file, True)
     told = json.loads(capsys.readouterr().out)
 
     assert ["MODEL", "STATE", "MEMORY", "DEVICE"] == table.split()[:4]
@@ -85,7 +88,7 @@ def test_a_server_that_is_not_found(
     """Where the configuration leads to no server the command says why, and fails."""
     (tmp_path / "unilect.toml").write_text(text)
     with pytest.raises(SystemExit, match="1"):
-        _admin.reload(tmp_path / "unilect.toml", None)
+        admin.reload(tmp_path / "unilect.toml", None)
 
     assert told in capsys.readouterr().err
 
@@ -109,7 +112,7 @@ def test_something_else_that_answers(
         thread = threading.Thread(target=reply)
         thread.start()
         with pytest.raises(SystemExit, match="1"):
-            _admin.reload(tmp_path / "unilect.toml", None)
+            admin.reload(tmp_path / "unilect.toml", None)
         thread.join()
 
     assert str(path) in capsys.readouterr().err
@@ -129,8 +132,8 @@ def test_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     config = tls(cert, key, free_port())
     (tmp_path / "unilect.toml").write_text(config)
     with serve(config=config):
-        _admin.show(tmp_path / "unilect.toml", False)
-        _admin.reload(tmp_path / "unilect.toml", None)
+        admin.show(tmp_path / "unilect.toml", False)
+        admin.reload(tmp_path / "unilect.toml", None)
 
     assert " reloaded: " in capsys.readouterr().out
 
@@ -156,7 +159,7 @@ def test_another_certificate(
         config = tls(*certificate(tmp_path), listening.getsockname()[1])
         (tmp_path / "unilect.toml").write_text(config)
         with pytest.raises(SystemExit, match="1"):
-            _admin.show(tmp_path / "unilect.toml", False)
+            admin.show(tmp_path / "unilect.toml", False)
         thread.join()
 
     assert any(got) is not far
@@ -180,7 +183,7 @@ def test_a_file_without_a_certificate(
         (tmp_path / "c.pem").write_text(text)
     (tmp_path / "unilect.toml").write_text(tls("c.pem", "k.pem", 9))
     with pytest.raises(SystemExit, match="1"):
-        _admin.show(tmp_path / "unilect.toml", False)
+        admin.show(tmp_path / "unilect.toml", False)
 
     assert f"unilect: tls_cert: {tmp_path / 'c.pem'} {told}" in capsys.readouterr().err
 
@@ -191,7 +194,7 @@ def test_a_process_that_is_no_server(capsys: pytest.CaptureFixture[str]) -> None
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as other:
         for pid in (other.pid, os.getpid(), 2**22 + 1):
             with pytest.raises(SystemExit, match="1"):
-                _admin.reload(None, pid)
+                admin.reload(None, pid)
         assert other.poll() is None
         other.communicate(b"\n")
 
@@ -203,9 +206,9 @@ def test_a_process(file: Path, server: Server, capsys: pytest.CaptureFixture[str
     terminal = (Path("/proc") / str(server.pid) / "stat").read_text().rpartition(")")[2].split()[4]
     if terminal != "0":
         with pytest.raises(SystemExit, match="1"):
-            _admin.reload(None, server.pid)
+            admin.reload(None, server.pid)
         assert "runs in a terminal" in capsys.readouterr().err
         return
-    _admin.reload(None, server.pid)
+    admin.reload(None, server.pid)
     assert f"SIGHUP was sent to process {server.pid}" in capsys.readouterr().out
-    _admin.show(file, False)  # it still runs
+    admin.show(file, False)  # it still runs

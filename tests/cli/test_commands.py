@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
+from support.common.commands import Commands
 from support.servers.configured import merged
-from unilect.cli._commands import check_config, fail, list_models
+from unilect.cli import _commands
+from unilect.cli._exit import fail
 from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.server import Config, ModelConfig
+
+check_config = Commands(_commands, code=2).check_config
+list_models = Commands(_commands).list_models
 from unilect.core.errors import ConfigError
 
 

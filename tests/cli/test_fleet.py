@@ -8,12 +8,15 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as some
 
+from support.common.commands import Commands
 from unilect.cli import _fleet
 from unilect.cli.fleet import app as commands
 from unilect.config.fleet import FleetConfig, resources_here
 from unilect.core.errors import ConfigError
 from unilect.fleet import running
 from unilect.fleet.node import NodeSettings
+
+fleet = Commands(_fleet)
 
 TOKEN = "a" * 32
 MODEL = "[models.a]\nsource = 'echo:'\n"
@@ -81,7 +84,7 @@ def test_any_resources(text: str) -> None:
 def test_start_into_a_cluster_that_it_would_start(capsys: pytest.CaptureFixture[str]) -> None:
     """`--address` and what is for a cluster of its own exclude each other."""
     with pytest.raises(SystemExit, match="1"):
-        _fleet.start(None, "10.0.0.1", None, None, "10.0.0.1:6379")
+        fleet.start(None, "10.0.0.1", None, None, "10.0.0.1:6379")
     assert "--address names a cluster that runs already, and --listen is" in refused(capsys)
 
 
@@ -89,8 +92,8 @@ def test_start_into_a_cluster_that_it_would_start(capsys: pytest.CaptureFixture[
 def test_an_address_that_is_none(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is no HOST[:PORT] is told, for a gateway and for a node."""
     for command in (
-        lambda: _fleet.start(None, None, None, None, address),
-        lambda: _fleet.join(address, None, None, None, None),
+        lambda: fleet.start(None, None, None, None, address),
+        lambda: fleet.join(address, None, None, None, None),
     ):
         with pytest.raises(SystemExit, match="1"):
             command()
@@ -104,9 +107,9 @@ def test_a_host_that_is_none(
     """A name that no host can have is told, wherever it is given."""
     monkeypatch.setenv("UNILECT_FLEET_TOKEN", TOKEN)
     for command in (
-        lambda: _fleet.start(None, host, None, None, None),
-        lambda: _fleet.join(host, None, None, None, None),
-        lambda: _fleet.join("10.0.0.1", None, None, host, None),
+        lambda: fleet.start(None, host, None, None, None),
+        lambda: fleet.join(host, None, None, None, None),
+        lambda: fleet.join("10.0.0.1", None, None, host, None),
     ):
         with pytest.raises(SystemExit, match="1"):
             command()
@@ -140,7 +143,7 @@ def test_start_elsewhere(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     """A configuration names the machine of the head, and the command on another one says so."""
     config = file(home, "[fleet]\naddress = '192.0.2.77:6379'\n")
     with pytest.raises(SystemExit, match="1"):
-        _fleet.start(config, None, None, None, None)
+        fleet.start(config, None, None, None, None)
     told = refused(capsys)
 
     assert "fleet.address: 192.0.2.77 is no address of this machine." in told
@@ -152,7 +155,7 @@ def test_start_at_an_address_of_another_machine(
 ) -> None:
     """`--listen` is an address of this machine."""
     with pytest.raises(SystemExit, match="1"):
-        _fleet.start(file(home, ""), "192.0.2.77", None, None, None)
+        fleet.start(file(home, ""), "192.0.2.77", None, None, None)
     assert "--listen: 192.0.2.77 is no address of this machine." in refused(capsys)
 
 
@@ -169,14 +172,14 @@ def test_the_head_of_a_shared_configuration(home: Path) -> None:
 def test_join_a_head_on_loopback(capsys: pytest.CaptureFixture[str]) -> None:
     """A head at 127.0.0.1 takes no other machine."""
     with pytest.raises(SystemExit, match="1"):
-        _fleet.join("127.0.0.1:6379", None, None, None, None)
+        fleet.join("127.0.0.1:6379", None, None, None, None)
     assert "127.0.0.1:6379 is for its machine only, and no other can join there." in refused(capsys)
 
 
 def test_join_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     """A node needs the token of the cluster, and is told how it gets it."""
     with pytest.raises(SystemExit, match="1"):
-        _fleet.join("127.0.0.9", None, None, "127.0.0.8", None)
+        fleet.join("127.0.0.9", None, None, "127.0.0.8", None)
     assert "The token of the cluster is missing. Copy the file" in refused(capsys)
 
 
@@ -186,7 +189,7 @@ def test_join_by_a_way_that_tells_nothing(
     """Where this machine's own address cannot be seen from the way to the head, it has to be given."""
     monkeypatch.setenv("UNILECT_FLEET_TOKEN", TOKEN)
     with pytest.raises(SystemExit, match="1"):
-        _fleet.join("127.0.0.9", None, None, None, None)
+        fleet.join("127.0.0.9", None, None, None, None)
     assert "--listen: is needed" in refused(capsys)
     assert TOKEN == (home / "unilect" / "fleet-token").read_text()
 
@@ -194,9 +197,9 @@ def test_join_by_a_way_that_tells_nothing(
 def test_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """Where no cluster is named and none runs, the commands for one say so."""
     for command in (
-        lambda: _fleet.status(None, None, False),
-        lambda: _fleet.drain(None, None, "10.0.0.2", 1),
-        _fleet.stop,
+        lambda: fleet.status(None, None, False),
+        lambda: fleet.drain(None, None, "10.0.0.2", 1),
+        fleet.stop,
     ):
         with pytest.raises(SystemExit, match="1"):
             command()

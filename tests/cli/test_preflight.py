@@ -11,9 +11,12 @@ import pytest
 
 from support.backends.engine import needs_transformers
 from support.common.certificates import certificate, needs_openssl
-from unilect.cli._commands import check_config
+from support.common.commands import Commands
+from unilect.cli import _commands
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import fit
+
+check_config = Commands(_commands, code=2).check_config
 
 CHECK_TIMEOUT_S = 60.0
 

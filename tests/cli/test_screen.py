@@ -14,9 +14,11 @@ import pytest
 
 from support.common.ledger_rows import row
 from unilect.cli import _admin, _commands, _console, _keys, _usage
+from unilect.cli._exit import fail, or_exit
 from unilect.cli._history import History
 from unilect.cli._screen import tell, tell_table, visible
 from unilect.cli._start_screen import example_call, start_screen
+from unilect.cli.connect import command as connecting
 from unilect.config.model import ModelConfig
 from unilect.core.events import TextDelta
 from unilect.runtime.redact import Secrets
@@ -123,8 +125,8 @@ def test_a_walk_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixtu
         url = f"http://127.0.0.1:{port}"
         commands: list[Callable[[], Any]] = [
             lambda: _commands.list_models(None, url),
-            lambda: _commands.connect("codex", url, None, None, False, False),
-            lambda: _commands.connect("aider", url, None, None, False, False),
+            lambda: connecting.connect("codex", url, None, None, False, False),
+            lambda: connecting.connect("aider", url, None, None, False, False),
             lambda: _admin.show(config, False),
             lambda: _admin.show(config, True),
             lambda: _admin.reload(config, None),
@@ -136,11 +138,11 @@ def test_a_walk_through_the_commands(tmp_path: Path, capsys: pytest.CaptureFixtu
             lambda: _usage.show(config, "key,model", "1d", False, False),
             lambda: _usage.show(config, "key,model", "1d", True, False),
             lambda: _usage.show(config, "key,model", "1d", False, True),
-            lambda: _commands.fail(EVIL),
+            lambda: fail(EVIL),
         ]
         for command in commands:
             with suppress(SystemExit):
-                command()
+                or_exit(command)
             told = capsys.readouterr()
             check(told.out + told.err)
 

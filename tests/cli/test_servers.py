@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from support.common.commands import Commands
 from support.servers.serving import Server, serve
 from unilect.cli import _admin
 from unilect.cli import _servers as servers
 from unilect.config.server import process_environment
 from unilect.core.errors import ConfigError
+
+admin = Commands(_admin)
 
 MODEL = "[models.{}]\nsource = 'echo:'\n"
 
@@ -69,9 +72,9 @@ def test_one_of_two(pair: tuple[Server, Server]) -> None:
 def test_none_is_named(pair: tuple[Server, Server], capsys: pytest.CaptureFixture[str]) -> None:
     """What acts says which servers run and changes none; `ps` shows each under a heading."""
     with pytest.raises(SystemExit):
-        _admin.reload(None, None)
+        admin.reload(None, None)
     refused = capsys.readouterr().err
-    _admin.show(None, False)
+    admin.show(None, False)
     shown = capsys.readouterr().out
 
     assert "2 servers run. Name one with --server PORT: " in refused

@@ -13,7 +13,7 @@ from support.backends.engine import engine
 from support.backends.fastchat import HELLO, FakeFastChat, fake_fastchat, frame, used
 from support.servers.appserver import App, serving, upstream
 from support.servers.configured import merged
-from unilect.cli._commands import _rename
+from unilect.cli._commands import _as_worker
 from unilect.config.server import Config, ModelConfig
 from unilect.dialects.fastchat._workers import Registration, Status, Workers
 from unilect.http.client import HttpServer
@@ -196,7 +196,7 @@ async def test_case_13_lottery() -> None:
 
 async def test_case_13_aliases() -> None:
     """`--model-names a,b` serves one model under these names, and both are registered."""
-    settings = _rename(
+    settings = _as_worker(
         merged(["demo:"], None, {"fastchat_register": url_of_nobody()}, {}), ["a", "b"]
     )
     (name,) = settings.models

@@ -12,7 +12,6 @@ from unilect.cli import _ps as ps
 from unilect.cli import _remedies as remedies
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
-from unilect.cli._commands import fail, or_exit
 from unilect.cli._screen import tell, tell_table
 from unilect.core.errors import ConfigError
 
@@ -26,20 +25,19 @@ def reload(config: Path | None, pid: int | None, server: str | None = None) -> N
         _hang_up(pid)
         tell(f"SIGHUP was sent to process {pid}; its log says what has been reloaded, or why not.")
         return
-    answer = or_exit(lambda: servers.only(config, server).ask("POST", "/reload"))
+    answer = servers.only(config, server).ask("POST", "/reload")
     tell(f"{answer['file']} reloaded: {answer['told']}")
 
 
 def stop(config: Path | None, model: str, server: str | None) -> None:
     """Have a running server stop a model, and say what it does now."""
-    path = f"/models/{quote(model)}/stop"
-    answer = or_exit(lambda: servers.only(config, server).ask("POST", path))
+    answer = servers.only(config, server).ask("POST", f"/models/{quote(model)}/stop")
     tell(f"{answer['name']}: {answer['state']}, {answer['requests']} requests")
 
 
 def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
     """Print the models and the running requests of a server, or of each where nothing names one of several."""
-    all_told = or_exit(lambda: [_state(client) for client in servers.choose(config, server)])
+    all_told = [_state(client) for client in servers.choose(config, server)]
     if as_json:
         tell(json.dumps(all_told[0] if len(all_told) == 1 else {"servers": all_told}))
         return
@@ -51,9 +49,9 @@ def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
 
 def explain(config: Path | None, request: str | None, as_json: bool, server: str | None) -> None:
     """Print why a request failed; without an id, the last failures."""
-    clients = or_exit(lambda: servers.choose(config, server))
+    clients = servers.choose(config, server)
     if request is None:
-        found = or_exit(lambda: [one.ask("GET", "/failures") for one in clients])
+        found = [one.ask("GET", "/failures") for one in clients]
         failures = sorted((f for one in found for f in one["failures"]), key=lambda f: f["time"])
         if as_json:
             tell(json.dumps({"failures": failures}))
@@ -62,7 +60,7 @@ def explain(config: Path | None, request: str | None, as_json: bool, server: str
         else:
             tell("No request has failed since the server started.")
         return
-    failure = or_exit(lambda: _failure(clients, request))
+    failure = _failure(clients, request)
     if as_json:
         tell(json.dumps(failure))
         return
@@ -146,27 +144,29 @@ def _hang_up(pid: int) -> None:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
         stat = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError as error:
-        fail(
+        raise ConfigError(
             f"--pid: there is no process {pid} ({error.strerror}). `unilect ps` shows those of the servers."
-        )
+        ) from error
     if not any(b"unilect" in word for word in words[:4]) or pid == os.getpid():
-        fail(
+        raise ConfigError(
             f"--pid: process {pid} is not unilect. `unilect ps` shows the processes of the servers."
         )
     if stat[_TTY] != "0":
-        fail(
+        raise ConfigError(
             f"--pid: process {pid} runs in a terminal, where SIGHUP stops a server. Set `listen` in [admin], and use "
             "`unilect reload --config FILE`."
         )
     named = any(word == b"--config" or word.startswith(b"--config=") for word in words)
     if not named and b"UNILECT_CONFIG" not in _environment(pid):
-        fail(f"--pid: process {pid} has no configuration file, and SIGHUP would stop it.")
+        raise ConfigError(
+            f"--pid: process {pid} has no configuration file, and SIGHUP would stop it."
+        )
     try:
         os.kill(pid, signal.SIGHUP)
     except OSError as error:
-        fail(
+        raise ConfigError(
             f"--pid: process {pid} cannot be sent a signal ({error.strerror}). Run this as the user of the server."
-        )
+        ) from error
 
 
 def _environment(pid: int) -> set[bytes]:

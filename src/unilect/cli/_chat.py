@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
 from textwrap import fill
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import msgspec
@@ -25,6 +26,7 @@ from unilect.cli._conversation import Conversation, groups_of_settings, words_of
 from unilect.cli._history import History
 from unilect.cli._images import image_url, is_address, split_images, unquoted
 from unilect.cli._running_server import listed_models, server_at, with_path, with_remedy
+from unilect.config.model import ModelConfig
 from unilect.config.store import data_folder
 from unilect.core.errors import (
     BackendError,
@@ -36,6 +38,7 @@ from unilect.core.errors import (
 )
 from unilect.core.events import Answer, Fold
 from unilect.http.client import HttpServer
+from unilect.models.sources import DEMO
 from unilect.runtime.child_limits import die_with
 from unilect.runtime.redact import Secrets, redact
 from unilect.upstreams.openai.backend import OpenAIUpstream
@@ -308,30 +311,55 @@ def _path_of(model: str) -> str:
     return f"/models/{quote(model, safe='/')}"
 
 
-def run(
+def chat(
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    system: str | None,
+    source: str | None,
+    config: Path | None,
+    engine: Mapping[str, Any],
+    history: bool,
+) -> NoReturn:
+    """
+    Chat until the input ends; the exit code is 1 where a question from a pipe was not answered.
+
+    Args:
+        url: The server, `http://host/v1`; None for one of our own.
+        model: The model's name; None for the server's first one.
+        source, config, engine: As of `serve`, for a server of our own.
+        history: Messages are kept for later chats.
+
+    Raises:
+        ConfigError: There is no server to talk to.
+    """
+    flags: list[str] = []
+    for name, value in engine.items():
+        for one in value if isinstance(value, list) else [value]:
+            flags += [ModelConfig.declared[name].flag_name, str(one)]
+    own = (["SOURCE"] if source is not None else []) + (["--config"] if config else []) + flags
+    if url is not None and own:
+        raise ConfigError(
+            f"--url names a server that runs already, and {own[0]} is for a server that this command starts: leave one of them out."
+        )
+    arguments = [source] if source else [] if config else [f"{DEMO}:"]
+    arguments += ["--config", str(config)] if config else []
+    try:
+        code = _chat(url, model, api_key, system, [*arguments, *flags], history)
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)
+
+
+def _chat(
     url: str | None,
     model: str | None,
     api_key: str | None,
     system: str | None,
     arguments: Sequence[str],
-    history: bool = True,
+    history: bool,
 ) -> int:
-    """
-    Chat until the input ends.
-
-    Args:
-        url: The server, `http://host/v1`; None for one of our own.
-        model: The model's name; None for the server's first one.
-        api_key: The server's key.
-        arguments: What our own server is started with.
-        history: Messages are kept for later chats.
-
-    Returns:
-        The exit code: 1 where a question from a pipe was not answered.
-
-    Raises:
-        ConfigError: There is no server to talk to.
-    """
+    """Chat until the input ends, and return the exit code; our own server is started with arguments where there is no URL."""
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     folder = data_folder(os.environ) if history else None

@@ -5,10 +5,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import structs
 
+from unilect.cli._exit import or_exit, say
 from unilect.cli._given import Given, load_checked
 from unilect.cli._screen import tell
 from unilect.cli._secrecy import open_keys, with_digests
@@ -16,14 +17,14 @@ from unilect.config import load as config_load
 from unilect.config import server as configuration
 from unilect.config.file import Origin
 from unilect.config.mistakes import ErrorCollector
-from unilect.config.model import ModelConfig, wrong_name
+from unilect.config.model import wrong_name
 from unilect.config.names import check_names
 from unilect.config.server import Config
 from unilect.core.errors import ConfigError
 from unilect.models import sources
 from unilect.models.registry import Registry
 from unilect.runtime.context import current_request
-from unilect.runtime.logs import escape, json_line, log_to_stderr, sink_of
+from unilect.runtime.logs import escape, json_line, log_to_stderr
 from unilect.runtime.redact import redact
 
 log = logging.getLogger("unilect")
@@ -43,7 +44,7 @@ def serve(given: Given, settled: Callable[[Config], Config] = lambda config: con
     settings = or_exit(lambda: settled(load_checked(given)))
     _log_to_stderr(settings)
     for note in given.notes:
-        _say(note, "warning")
+        say(note, "warning")
     _serve(settings, given.origin, read_again)
 
 
@@ -61,10 +62,10 @@ def compat(name: str | None, arguments: Sequence[str]) -> None:
         tell(older.overview())
         return
     environment = configuration.process_environment()
-    done = or_exit(lambda: older.setup(name, arguments, environment))
+    done = older.setup(name, arguments, environment)
     _log_to_stderr(done.config)
     for notice in done.notices:
-        _say(notice, "warning")
+        say(notice, "warning")
     configuration.set_variables(done.variables)
     _serve(done.config, Origin())
 
@@ -126,14 +127,14 @@ def _registry(settings: Config, progress: sources.Progress | None = None) -> Reg
 
 
 def check_config(config: Path | None) -> None:
-    """Say what a configuration is, and that it is right, or all that is wrong with it (exit code 2). Nothing is started."""
+    """Say what a configuration is, and that it is right, or all that is wrong with it. Nothing is started."""
     from unilect.cli import _preflight as preflight
 
-    settings, found = or_exit(lambda: config_load.read(config), code=2)
+    settings, found = config_load.read(config)
     later = ErrorCollector()
     lines = list(preflight.look(settings, later))
     found.errors += config_load.origin_of(config).locate(later.errors)
-    or_exit(found.raise_all, code=2)
+    found.raise_all()
     file = config_load.origin_of(config).file
     warnings = [
         *open_keys(file),
@@ -154,45 +155,18 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
     if url is not None:
         from unilect.cli import _running_server as running
 
-        for name in or_exit(lambda: running.model_names(url, api_key)):
+        for name in running.model_names(url, api_key):
             tell(escape(name))
         return
     from unilect.models.facts import beside_weights
 
-    settings = or_exit(lambda: config_load.load(config))
-    models = sources.models_of(settings)
+    models = sources.models_of(config_load.load(config))
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         beside = [f"also {', '.join(model.aliases)}"] if model.aliases else []
         beside += beside_weights(model)
         more = f"  ({'; '.join(beside)})" if beside else ""
         tell(f"{name:{width}}  {', '.join(map(redact, model.sources))}{more}")
-
-
-def connect(
-    client: str | None,
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    write: bool,
-    replace: bool,
-) -> None:
-    """Print the lines of a client for a running server, and write them; without a client list them all."""
-    from unilect.cli.connect import command
-
-    if client is None:
-        tell(command.overview())
-        return
-    environment = configuration.process_environment()
-
-    def run() -> None:
-        pieces = command.connect(
-            client, url, model, api_key, environment, write_files=write, replace=replace
-        )
-        for piece in pieces:
-            tell(piece, flush=True)
-
-    or_exit(run)
 
 
 def worker(
@@ -214,9 +188,9 @@ def worker(
     names = [name for name in (model_names or "").split(",") if name]
 
     def single() -> Config:
-        return _rename(_single(load_checked(given)), names)
+        return _as_worker(load_checked(given), names)
 
-    settings = or_exit(single)
+    settings = single()
     _log_to_stderr(settings)
     from unilect.server import lifecycle as http
     from unilect.server.reload import Source
@@ -231,53 +205,18 @@ def worker(
     or_exit(lambda: http.run(settings, _registry(settings), started, again), origin=given.origin)
 
 
-def chat(
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    system: str | None,
-    source: str | None,
-    config: Path | None = None,
-    engine: Mapping[str, Any] | None = None,
-    history: bool = True,
-) -> NoReturn:
-    """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.cli._chat.run`."""
-    own = {"SOURCE": source, "--config": config} | {
-        ModelConfig.declared[name].flag_name: 1 for name in engine or ()
-    }
-    given = [name for name, value in own.items() if value is not None]
-    if url is not None and given:
-        fail(
-            f"--url names a server that runs already, and {given[0]} is for a server that this command starts: leave one of them out."
-        )
-    from unilect.cli import _chat as terminal
-
-    arguments = [source] if source else [] if config else [f"{sources.DEMO}:"]
-    arguments += ["--config", str(config)] if config else []
-    for name, value in (engine or {}).items():
-        for one in value if isinstance(value, list) else [value]:
-            arguments += [ModelConfig.declared[name].flag_name, str(one)]
-    try:
-        code = or_exit(lambda: terminal.run(url, model, api_key, system, arguments, history))
-    except KeyboardInterrupt:
-        code = 130
-    raise SystemExit(code)
-
-
-def _single(settings: Config) -> Config:
+def _as_worker(settings: Config, names: Sequence[str]) -> Config:
     """
+    Return a configuration with its model under other names, if there are any: the first is its name, the others are aliases.
+
     Raises:
-        ConfigError: It has not one model, which is what a worker serves.
+        ConfigError: It has not one model, which is what a worker serves, or a name cannot be one.
     """
     if len(settings.models) != 1:
-        names = ", ".join(settings.models) or "none"
+        found = ", ".join(settings.models) or "none"
         raise ConfigError(
-            f"worker: serves one model, but the configuration has {names}. Name one: `unilect worker NAME=SOURCE`."
+            f"worker: serves one model, but the configuration has {found}. Name one: `unilect worker NAME=SOURCE`."
         )
-    return settings
-
-
-def _rename(settings: Config, names: Sequence[str]) -> Config:
     if not names:
         return settings
     for name in names:
@@ -295,29 +234,3 @@ def _log_to_stderr(settings: Config) -> None:
     log_to_stderr(settings.log_level, settings.log_format, lambda: current_request().request_id)
     for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:
-    """Return what a step returns; a mistake ends the process with what is wrong on stderr."""
-    try:
-        return step()
-    except ConfigError as error:
-        errors = error.each if origin is None else origin.locate(error.each)
-        if len(errors) == 1:
-            fail(escape(str(errors[0])), code)
-        fail(f"{len(errors)} mistakes:\n  " + "\n  ".join(escape(str(one)) for one in errors), code)
-
-
-def fail(message: str, code: int = 1) -> NoReturn:
-    """End with one sentence on stderr, or a line for each of several; without the credentials of a URL in it."""
-    _say(message, "critical")
-    raise SystemExit(code)
-
-
-def _say(message: str, level: str) -> None:
-    """Say something on stderr, without the credentials of a URL; as the log does where that is JSON."""
-    sink = sink_of(logging.getLogger())
-    if sink is not None and sink.form == "json":
-        sink.add(redact(message), level)
-    else:
-        tell(f"unilect: {redact(message)}", on_stderr=True)

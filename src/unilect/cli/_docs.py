@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from unilect.cli._commands import fail
+from unilect.core.errors import ConfigError
 
 _PACKAGE = Path(__file__).parent.parent
 #: In a wheel, or in a clone that is installed with `--editable`.
@@ -17,7 +17,7 @@ def show(page: str | None) -> None:
     """Print a page, or the list of all with their titles; a terminal gets it formatted, in its pager."""
     folder = next((one for one in _FOLDERS if (one / "quickstart.md").is_file()), None)
     if folder is None:
-        fail(
+        raise ConfigError(
             "the documentation is not installed with this package; a clone has it in docs/. Install the package again, or read it there."
         )
     pages = {str(file.relative_to(folder).with_suffix("")): file for file in sorted(folder.rglob("*.md"))}  # fmt: skip
@@ -31,7 +31,7 @@ def show(page: str | None) -> None:
 
 
 def _find(page: str, names: list[str]) -> str:
-    """Return the name of a page: `keys`, `docs/keys.md`, `gguf` for `backends/gguf`; the command ends where there is none."""
+    """Return the name of a page: `keys`, `docs/keys.md`, `gguf` for `backends/gguf`; ConfigError where there is none."""
     name = page.removeprefix("./").removeprefix("docs/").partition("#")[0].removesuffix(".md")
     if name in names:
         return name
@@ -40,7 +40,7 @@ def _find(page: str, names: list[str]) -> str:
         return short[0]
     near = short or difflib.get_close_matches(name, names, 3, 0.75)
     hint = f" Is {' or '.join(near)} meant?" if near else ""
-    fail(f"there is no page {page!r}.{hint} `unilect docs` lists all.")
+    raise ConfigError(f"there is no page {page!r}.{hint} `unilect docs` lists all.")
 
 
 def _title(file: Path) -> str:

@@ -5,19 +5,19 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple, NoReturn
 
 from msgspec import structs
 
 from unilect.cli import _commands as commands
-from unilect.cli._commands import fail, or_exit
+from unilect.cli._exit import fail
 from unilect.cli._given import Given, load_checked
 from unilect.cli._screen import tell, tell_table
 from unilect.config import load as config_load
@@ -59,26 +59,30 @@ def start(
     address: str | None,
 ) -> None:
     """Start a head and serve, or serve into a cluster that runs; until SIGTERM."""
-    or_exit(_need_ray)
+    _need_ray()
     given = Given([], config, {}, {})
     if address is not None:
         own = {"--listen": listen, "--port": port, "--resources": resources}
         if more := [flag for flag, value in own.items() if value is not None]:
-            fail(
+            raise ConfigError(
                 f"--address names a cluster that runs already, and {more[0]} is for one that this command starts: leave one of them out."
             )
-        into = or_exit(lambda: _head(address))
+        into = _head(address)
         commands.serve(given, lambda settings: _into(settings, into, None))
         return
-    settings = or_exit(lambda: load_checked(given))
-    wanted = or_exit(lambda: _head_settings(settings.fleet, listen, port, resources))
-    with ExitStack() as stack:
-        ended = or_exit(lambda: stack.enter_context(_node(wanted)))
+    settings = load_checked(given)
+    wanted, why = _head_settings(settings.fleet, listen, port, resources), list[str]()
+
+    def leave(reason: str) -> None:
+        why.append(reason)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with _node(wanted) as head:
         tell(_start_screen(wanted, settings.log_format), flush=True)
-        ended.ends_with(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        head.watch(leave)
         commands.serve(given, lambda config: _into(config, wanted.address, wanted.token))
-        if ended.why is not None:
-            fail(ended.why)
+        if why:
+            fail(why[0])
 
 
 def join(
@@ -88,9 +92,9 @@ def join(
     Be a node until SIGTERM, or until the node was drained. Where Ray ends it, as it does with one that had no network for a while, or
     with its head, the node joins again as soon as it can.
     """
-    or_exit(_need_ray)
-    wanted = or_exit(lambda: _node_settings(head, token_file, resources, listen, port))
-    told, why = "", or_exit(lambda: _be_node(wanted))
+    _need_ray()
+    wanted = _node_settings(head, token_file, resources, listen, port)
+    told, why = "", _be_node(wanted)
     while why:
         if why != told:
             tell(f"unilect: {why} It joins again when it can.", on_stderr=True, flush=True)
@@ -113,18 +117,17 @@ def _be_node(wanted: node.NodeSettings) -> str:
     Raises:
         ConfigError: It does not start, and why.
     """
-    with _node(wanted) as ended:
+    with _node(wanted) as one:
         tell(f"{wanted.host} is a node of the cluster at {wanted.address}.")
         tell(f"{_ports(wanted)}   stop: Ctrl-C", flush=True)
-        over = threading.Event()
-        ended.ends_with(over.set)
-        over.wait()
-        return ended.why or ""
+        why = SimpleQueue[str]()
+        one.watch(why.put)
+        return why.get()
 
 
 def status(config: Path | None, address: str | None, as_json: bool) -> None:
     """Print the nodes, models and replicas of a cluster."""
-    told = _ask(or_exit(lambda: _cluster(config, address)), {"what": "status"})
+    told = _ask(_cluster(config, address), {"what": "status"})
     if as_json:
         tell(json.dumps(told))
         return
@@ -156,16 +159,15 @@ def status(config: Path | None, address: str | None, as_json: bool) -> None:
 
 def drain(config: Path | None, address: str | None, which: str, timeout_s: float) -> None:
     """Have a node leave, and wait until it has."""
-    cluster = or_exit(lambda: _cluster(config, address))
     asked = {"what": "drain", "node": which, "timeout_s": timeout_s}
-    told = _ask(cluster, asked, timeout_s)
+    told = _ask(_cluster(config, address), asked, timeout_s)
     tell(f"{told['node']} has left the cluster.")
 
 
 def remove(config: Path | None, address: str | None, model: str, timeout_s: float) -> None:
     """Take a model off the cluster, and wait until its replicas are gone."""
-    cluster = or_exit(lambda: _cluster(config, address))
-    told = _ask(cluster, {"what": "remove", "model": model, "timeout_s": timeout_s}, timeout_s)
+    asked = {"what": "remove", "model": model, "timeout_s": timeout_s}
+    told = _ask(_cluster(config, address), asked, timeout_s)
     tell(f"{told['model']} has left the cluster.")
 
 
@@ -173,11 +175,13 @@ def stop() -> None:
     """Stop the nodes of this user on this machine: gateways finish their answers first."""
     found = running.list_running(process_environment())
     if not found:
-        fail("no `unilect fleet start` and no `unilect fleet join` of this user runs here.")
+        raise ConfigError(
+            "no `unilect fleet start` and no `unilect fleet join` of this user runs here."
+        )
     for one in reversed(found):  # those that have joined a head here, before it
         what = "head" if one.is_head else f"node of {one.address}"
         if not running.end(one, _STOP_TIMEOUT_S):
-            fail(
+            raise ConfigError(
                 f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers. Wait for its requests, and run this again."
             )
         tell(f"{one.host} ({what}) has stopped.")
@@ -312,25 +316,8 @@ def _way_to(host: str) -> str:
         return str(asked.getsockname()[0])
 
 
-class _Ended:
-    """Why a node has ended by itself: None while it has not, empty where it was drained."""
-
-    def __init__(self, of: node.Node) -> None:
-        self._of = of
-        self.why: str | None = None
-
-    def ends_with(self, then: Callable[[], object]) -> None:
-        """From now on, note why and do something when it ends."""
-
-        def note(why: str) -> None:
-            self.why = why
-            then()
-
-        self._of.watch(note)
-
-
 @contextmanager
-def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
+def _node(wanted: node.NodeSettings) -> Iterator[node.Node]:
     """
     The node, which others on this machine find, until the block ends; SIGTERM and Ctrl-C end the block where nobody else handles them.
 
@@ -348,7 +335,7 @@ def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
         tell("Ray starts on this machine ...", on_stderr=True, flush=True)
         one.start()
         with running.announce(process_environment(), wanted.address, wanted.host, wanted.token):
-            yield _Ended(one)
+            yield one
     finally:
         one.stop()
 
@@ -408,8 +395,8 @@ def _cluster(config: Path | None, address: str | None) -> _Cluster:
 
 
 def _ask(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
-    """Return the answer of a cluster; where it cannot answer, the command ends with the reason."""
-    or_exit(_need_ray)
+    """Return the answer of a cluster; ConfigError with the reason where it cannot answer."""
+    _need_ray()
     host = cluster.address.rpartition(":")[0]
     try:
         done = subprocess.run(
@@ -423,14 +410,16 @@ def _ask(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
         )
         told = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        fail(
+        raise ConfigError(
             f"the cluster at {cluster.address} does not answer. Check the address, or start its head with `unilect fleet start`."
-        )
+        ) from None
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
-        fail(f"the cluster at {cluster.address} cannot be asked: {last[:400]}")
+        raise ConfigError(
+            f"the cluster at {cluster.address} cannot be asked: {last[:400]}"
+        ) from None
     if "failed" in told:
-        fail(told["failed"])
+        raise ConfigError(told["failed"])
     return told["answer"]
 
 

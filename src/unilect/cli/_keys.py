@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from getpass import getpass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from unilect.auth.secret import digest, id_of, is_mistyped, new_secret
-from unilect.cli._commands import fail, or_exit
+from unilect.cli._exit import fail
 from unilect.cli._options import flush
 from unilect.cli._screen import tell, tell_table
 from unilect.cli._servers import of_store
@@ -35,26 +35,6 @@ from unilect.store.store import Store
 _Result = TypeVar("_Result")
 #: Of errors of the store, what the command line calls the fields.
 _WORDS = {"name": "NAME", "owner": "--owner"}
-
-
-class NewKey(NamedTuple):
-    """
-    A key to create, as the command line has it.
-
-    Attributes:
-        name, owner: Words.
-        expires: After which time; None for never.
-        models: Names with commas between them; None for all.
-        limits: Each NAME=NUMBER.
-        require: Running servers that ask for no keys do so from now on.
-    """
-
-    name: str
-    owner: str = ""
-    expires: str | None = None
-    models: str | None = None
-    limits: Sequence[str] = ()
-    require: bool = False
 
 
 class _Place:
@@ -110,40 +90,45 @@ class _Place:
         return asyncio.run(run())
 
 
-def create(config: Path | None, as_json: bool, **asked: Any) -> None:
+def create(
+    config: Path | None,
+    as_json: bool,
+    name: str,
+    owner: str = "",
+    expires: str | None = None,
+    models: str | None = None,
+    limits: Sequence[str] = (),
+    require: bool = False,
+) -> None:
     """
     Create a key; its text alone is printed on stdout, or it and what is known of it as JSON, and what follows on stderr.
 
     Args:
-        asked: As a `NewKey`.
+        expires: After which time; None for never.
+        models: Names with commas between them; None for all.
+        limits: Each NAME=NUMBER.
+        require: Running servers that ask for no keys do so from now on.
     """
-    new = NewKey(**asked)
-
-    def run() -> tuple[_Place, Key, str]:
-        _check_stdout()
-        place = _Place(config)
-        lasts_s = None if new.expires is None else seconds(new.expires, "--expires")
-        if lasts_s == 0:
-            raise ConfigError("--expires: the key would have ended before it is used; give a time above 0, such as 30d.")  # fmt: skip
-        allowed = None if new.models is None else _models(new.models, place.settings)
-        limited, secret = parse_limits(new.limits), new_secret()
-        _warn_of_unknown(allowed or (), place.settings)
-
-        async def add(keys: KeyStore) -> Key:
-            return await keys.create(
-                new.name,
-                id_of(secret) or "",
-                digest(secret),
-                owner=new.owner,
-                models=allowed,
-                limits=limited,
-                lasts_s=lasts_s,
-                require=new.require,
-            )
-
-        return place, place.ask(add), secret
-
-    place, key, secret = or_exit(run)
+    _check_stdout()
+    place = _Place(config)
+    lasts_s = None if expires is None else seconds(expires, "--expires")
+    if lasts_s == 0:
+        raise ConfigError("--expires: the key would have ended before it is used; give a time above 0, such as 30d.")  # fmt: skip
+    allowed = None if models is None else _models(models, place.settings)
+    limited, secret = parse_limits(limits), new_secret()
+    _warn_of_unknown(allowed or (), place.settings)
+    key = place.ask(
+        lambda keys: keys.create(
+            name,
+            id_of(secret) or "",
+            digest(secret),
+            owner=owner,
+            models=allowed,
+            limits=limited,
+            lasts_s=lasts_s,
+            require=require,
+        )
+    )
     _tell_secret(key, secret, as_json)
     _note(f"{_name_of(key)} is in the store {place.store}.{place.hint}")
     _tell_servers(place)
@@ -151,18 +136,11 @@ def create(config: Path | None, as_json: bool, **asked: Any) -> None:
 
 def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
     """Give a key another secret, and print that."""
-
-    def run() -> tuple[_Place, Key, str]:
-        _check_stdout()
-        overlap_s = seconds(overlap, "--overlap")
-        place, secret = _Place(config), new_secret()
-        key = place.ask(
-            lambda keys: keys.rotate(name, id_of(secret) or "", digest(secret), overlap_s)
-        )
-        return place, key, secret
-
-    place, key, made = or_exit(run)
-    _tell_secret(key, made, as_json)
+    _check_stdout()
+    overlap_s = seconds(overlap, "--overlap")
+    place, secret = _Place(config), new_secret()
+    key = place.ask(lambda keys: keys.rotate(name, id_of(secret) or "", digest(secret), overlap_s))
+    _tell_secret(key, secret, as_json)
     _note(f"{_name_of(key)} of the store {place.store} has a new secret; the old one works for {overlap} more.")  # fmt: skip
 
 
@@ -170,42 +148,34 @@ def limit(
     config: Path | None, name: str, limits: Sequence[str], none: Sequence[str], as_json: bool
 ) -> None:
     """Change the limits of a key, and say which it has."""
-
-    def run() -> Key:
-        changes = {**parse_limits(limits), **dict.fromkeys(check_limit_names(none))}
-        both = [one.partition("=")[0].strip() for one in limits]
-        if twice := [one for one in none if one in both]:
-            raise ConfigError(f"--none: {twice[0]} is given with --limit, too; leave one of them out.")  # fmt: skip
-        if not changes:
-            raise ConfigError("--limit: nothing to change; give --limit NAME=NUMBER, or --none NAME.")  # fmt: skip
-        return _Place(config).ask(lambda keys: keys.limit(name, changes))
-
-    key = or_exit(run)
+    changes = {**parse_limits(limits), **dict.fromkeys(check_limit_names(none))}
+    both = [one.partition("=")[0].strip() for one in limits]
+    if twice := [one for one in none if one in both]:
+        raise ConfigError(f"--none: {twice[0]} is given with --limit, too; leave one of them out.")
+    if not changes:
+        raise ConfigError("--limit: nothing to change; give --limit NAME=NUMBER, or --none NAME.")
+    key = _Place(config).ask(lambda keys: keys.limit(name, changes))
     shown = _format_limits(key.limits) or "no limits of its own"
     tell(json.dumps(describe(key, time.time())) if as_json else f"{_name_of(key)} has {shown}.")
 
 
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
-    key = or_exit(lambda: _Place(config).ask(lambda keys: keys.revoke(name)))
+    key = _Place(config).ask(lambda keys: keys.revoke(name))
     tell(json.dumps(describe(key, time.time())) if as_json else f"{_name_of(key)} is revoked.")
 
 
 def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
     """Delete a key, once a person at the terminal or `--yes` has confirmed it, and say what follows."""
-
-    def run() -> tuple[_Place, Key, int]:
-        place = _Place(config)
-        if not yes:
-            if not sys.stdin.isatty():
-                raise ConfigError("--yes: is needed where stdin is no terminal, since nobody can be asked. Nothing was deleted.")  # fmt: skip
-            key = place.ask(lambda keys: keys.named(name))
-            if key is not None:
-                about = f"Delete {_name_of(key)}, {state(key, time.time())}, from the store {place.store}?"
-                click.confirm(about, abort=True, err=True)
-        return place, *place.ask(lambda keys: keys.delete(name))
-
-    place, key, left = or_exit(run)
+    place = _Place(config)
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError("--yes: is needed where stdin is no terminal, since nobody can be asked. Nothing was deleted.")  # fmt: skip
+    if not yes and (meant := place.ask(lambda keys: keys.named(name))) is not None:
+        about = (
+            f"Delete {_name_of(meant)}, {state(meant, time.time())}, from the store {place.store}?"
+        )
+        click.confirm(about, abort=True, err=True)
+    key, left = place.ask(lambda keys: keys.delete(name))
     if as_json:
         tell(json.dumps(describe(key, time.time()) | {"state": "deleted", "keys_left": left}))
     else:
@@ -220,11 +190,11 @@ def print_digest() -> None:
     """Print the digest of a key that is typed, or comes on stdin: an argument would stand in the shell's history."""
     secret = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not secret.strip() or not secret.isascii() or " " in secret:
-        fail(
+        raise ConfigError(
             "the key is empty, or has spaces or non-ASCII characters. Give one of visible ASCII characters, such as of `openssl rand -hex 32`."
         )
     if is_mistyped(secret):
-        fail(
+        raise ConfigError(
             "the key begins with `ul_` and has a typing error: its checksum is wrong. Copy it again."
         )
     tell(" ".join(hash_keys([secret])))
@@ -232,12 +202,8 @@ def print_digest() -> None:
 
 def list_keys(config: Path | None, as_json: bool) -> None:
     """Print all keys, as a table or as a JSON list."""
-
-    def run() -> tuple[_Place, list[Key]]:
-        place = _Place(config)
-        return place, place.ask(lambda stored: stored.all())
-
-    place, keys = or_exit(run)
+    place = _Place(config)
+    keys = place.ask(lambda stored: stored.all())
     if not keys:
         _note(f"There are no keys in the store {place.store}.{place.hint}")
     if as_json:

@@ -174,16 +174,22 @@ def _unwritten(error: OSError) -> NoReturn:
     raise SystemExit(1) from error
 
 
-def runs(module: str, name: str) -> Decorator:
+def runs(module: str, name: str, code: int = 1) -> Decorator:
     """
     Have a command run a function of a module of `unilect.cli`, imported then; it gets the command's parameters by their names.
 
     The function that is decorated has the command's name and help.
+
+    Args:
+        code: The exit code where the function raises a ConfigError, which is printed.
     """
 
     def decorate(command: Callable[[], None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            getattr(import_module(f"unilect.cli.{module}"), name)(**given)
+            from unilect.cli._exit import or_exit
+
+            function = getattr(import_module(f"unilect.cli.{module}"), name)
+            or_exit(lambda: function(**given), code)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         return run

@@ -6,29 +6,29 @@ from pathlib import Path
 
 from msgspec import structs
 
-from unilect.cli._commands import fail, or_exit
 from unilect.cli._screen import tell
 from unilect.config import load as config_load
 from unilect.config.server import process_environment
+from unilect.core.errors import ConfigError
 from unilect.store.upkeep import StoreReport, Upkeep
 
 
 def check(config: Path | None, as_json: bool) -> None:
     """Print what a store holds; what is wrong with it ends the process with exit code 1."""
-    report: StoreReport = or_exit(lambda: asyncio.run(_upkeep(config).inspect()))
+    report = asyncio.run(_upkeep(config).inspect())
     if as_json:
         tell(json.dumps(structs.asdict(report)))
     else:
         tell("\n".join(_lines(report)))
     if report.problems:
-        fail(
+        raise ConfigError(
             f"{report.place}: damaged. Stop the servers that use it, and put a backup in its place or move it away."
         )
 
 
 def migrate(config: Path | None) -> None:
     """Make tables where there are none, and say from what they were."""
-    before, now = or_exit(lambda: asyncio.run(_upkeep(config).migrate()))
+    before, now = asyncio.run(_upkeep(config).migrate())
     if before == now:
         tell(f"The tables are up to date (revision {now}).")
     else:
@@ -37,7 +37,7 @@ def migrate(config: Path | None) -> None:
 
 def backup(config: Path | None, file: Path) -> None:
     """Copy a store, and say how large the copy is."""
-    size = or_exit(lambda: _upkeep(config).copy_to(file))
+    size = _upkeep(config).copy_to(file)
     tell(f"{file}: {size} bytes")
 
 

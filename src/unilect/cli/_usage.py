@@ -11,7 +11,6 @@ import msgspec
 from msgspec import structs
 
 from unilect.accounting import usage
-from unilect.cli._commands import or_exit
 from unilect.cli._screen import tell, tell_table, visible
 from unilect.config import load as config_load
 from unilect.config.server import process_environment
@@ -28,14 +27,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the 
 
 def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) -> None:
     """Print what was used, as a table, as a JSON list or as CSV."""
-
-    def run() -> list[UsageSum]:
-        if as_json and as_csv:
-            raise ConfigError("--json: cannot be combined with --csv; leave one of them out.")
-        asked = usage.parse_query(by, since, time.time(), ("--by", "--since"))
-        return asyncio.run(_sums(config_load.load(config).store, asked))
-
-    lines = usage.lines(or_exit(run))
+    if as_json and as_csv:
+        raise ConfigError("--json: cannot be combined with --csv; leave one of them out.")
+    asked = usage.parse_query(by, since, time.time(), ("--by", "--since"))
+    lines = usage.lines(asyncio.run(_sums(config_load.load(config).store, asked)))
     if as_json:
         tell(json.dumps(msgspec.to_builtins(lines)))
     elif as_csv:

@@ -128,7 +128,7 @@ def models() -> None:
 )
 @_config
 @_engine_flags
-@runs("_commands", "chat")
+@runs("_chat", "chat")
 def chat() -> None:
     """Chat with a model in the terminal."""
 
@@ -145,7 +145,7 @@ def chat() -> None:
 @_servers_key
 @click.option("--write", is_flag=True, help="Write the client's configuration file, too.")
 @click.option("--replace", is_flag=True, help="With --write: replace settings with other values.")
-@runs("_commands", "connect")
+@runs("connect.command", "connect")
 def connect() -> None:
     """
     Print the settings of a client for a running server.
@@ -317,7 +317,7 @@ def config_app() -> None:
 
 @config_app.command("check", examples=("unilect config check unilect.toml",))
 @click.argument("config", required=False, type=FILE, help="TOML file.")
-@runs("_commands", "check_config")
+@runs("_commands", "check_config", code=2)
 def config_check() -> None:
     """
     Check a configuration file, and say what it is.

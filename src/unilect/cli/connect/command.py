@@ -1,10 +1,10 @@
 """The output of `unilect connect`, and the files that it writes."""
 
-from collections.abc import Iterator, Mapping
-
+from unilect.cli._screen import tell
 from unilect.cli.connect.clients import CLIENTS, Lines, Text, find_client
-from unilect.cli.connect.files import Change, plan, write
+from unilect.cli.connect.files import Change, plan, write_file
 from unilect.cli.connect.server import DEFAULT_URL, VARIABLE, ask
+from unilect.config.server import process_environment
 from unilect.core.errors import ConfigError, listed
 
 
@@ -16,54 +16,48 @@ def overview() -> str:
 
 
 def connect(
-    name: str,
+    client: str | None,
     url: str | None,
     model: str | None,
-    key: str | None,
-    environment: Mapping[str, str],
-    *,
-    write_files: bool = False,
-    replace: bool = False,
-) -> Iterator[str]:
+    api_key: str | None,
+    write: bool,
+    replace: bool,
+) -> None:
     """
-    Print a client's lines for a running server, and write them.
+    Print a client's lines for a running server, and write them; without a client list them all.
 
     Args:
-        name: The client.
-        url: The server.
         model: The model that the client begins with; default: the first one that chats.
-        key: The server's key.
-        environment: What may say where the client's files are.
-        write_files: Write the configuration files.
+        write: Write the configuration files.
         replace: Replace settings of the user that have other values.
-
-    Yields:
-        What is printed, piece by piece.
 
     Raises:
         ConfigError: There is no such client, server or model, or a file cannot be changed; then none is.
     """
-    own, client = find_client(name)
-    if replace and not write_files:
+    if client is None:
+        tell(overview())
+        return
+    name, found = find_client(client)
+    if replace and not write:
         raise ConfigError("--replace: works with --write only. Add --write.")
-    exported = key is not None and environment.get(VARIABLE) == key
-    server = ask(url or DEFAULT_URL, key, model)._replace(exported=exported)
-    lines = client.lines(server, environment)
-    yield render_lines(lines)
+    environment = process_environment()
+    exported = api_key is not None and environment.get(VARIABLE) == api_key
+    server = ask(url or DEFAULT_URL, api_key, model)._replace(exported=exported)
+    lines = found.lines(server, environment)
+    tell(render_lines(lines), flush=True)
     if server.further:
-        yield f"The server has {server.further} more models; --model NAME takes one of them.\n"
-    if not write_files:
+        tell(f"The server has {server.further} more models; --model NAME takes one of them.\n")
+    if not write:
         if lines.files:
-            yield f"`unilect connect {own} --write` writes the file{'s' if len(lines.files) > 1 else ''}."  # fmt: skip
+            tell(f"`unilect connect {name} --write` writes the file{'s' if len(lines.files) > 1 else ''}.")  # fmt: skip
         return
     if not lines.files:
         raise ConfigError(
-            f"--write: {client.title} has no configuration file for this. Nothing was written: use the lines above."
+            f"--write: {found.title} has no configuration file for this. Nothing was written: use the lines above."
         )
-    with_key = client.lines(server._replace(key=key or server.key), environment)
-    changes = [plan(file, replace) for file in with_key.files]
-    for change in changes:
-        yield _apply(change)
+    with_key = found.lines(server._replace(key=api_key or server.key), environment)
+    for change in [plan(file, replace) for file in with_key.files]:
+        tell(_apply(change), flush=True)
 
 
 def render_lines(lines: Lines) -> str:
@@ -83,5 +77,5 @@ def _apply(change: Change) -> str:
     """Write a file, and say what was set in it."""
     if not change.needed:
         return f"{change.path}: has these lines already; nothing to write."
-    write(change)
+    write_file(change)
     return f"{change.path}: written ({listed(change.names) or 'permissions'})."

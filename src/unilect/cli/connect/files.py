@@ -132,7 +132,7 @@ def plan(file: File, replace: bool = False) -> Change:
 _BY_HAND = "Nothing was written: add the lines above by hand."
 
 
-def write(change: Change) -> None:
+def write_file(change: Change) -> None:
     """
     Replace a file at once: whoever reads it sees the old text or the new one.
 
