@@ -24,8 +24,8 @@ from msgspec import Struct
 from unilect.cli._console import Console
 from unilect.cli._conversation import Conversation, groups_of_settings, words_of
 from unilect.cli._history import History
-from unilect.cli._images import image_url, is_address, split_images, unquoted
-from unilect.cli._running_server import listed_models, server_at, with_path, with_remedy
+from unilect.cli._images import image_url, is_address, split_images, unquote_path
+from unilect.cli._running_server import list_models, server_at, with_path, with_remedy
 from unilect.config.model import ModelConfig
 from unilect.config.store import data_folder
 from unilect.core.errors import (
@@ -180,7 +180,7 @@ class Chat:
             left, found = split_images(text)
             if found and all(map(is_address, found)) and not self._sees():
                 left, found = text, []  # an address is a text, too
-            images = self._images + [self._shown(location) for location in found]
+            images = self._images + [self._load_image(location) for location in found]
             self._conversation.say(left, images)
             self._images = []
         self._answer()
@@ -188,10 +188,10 @@ class Chat:
     def _image(self, rest: str) -> None:
         if not rest:
             raise InvalidRequest("Name an image, such as /image cat.png.")
-        self._images.append(self._shown(unquoted(rest)))
+        self._images.append(self._load_image(unquote_path(rest)))
         self._screen.note("The next question has the image.")
 
-    def _shown(self, location: str) -> str:
+    def _load_image(self, location: str) -> str:
         """The URL of an image for the model."""
         if not self._sees():
             raise InvalidRequest(
@@ -245,7 +245,7 @@ class Chat:
                 self._screen.show(batch)
 
     def _names(self) -> list[str]:
-        return self._runner.run(listed_models(self._server))
+        return self._runner.run(list_models(self._server))
 
     def _system(self, rest: str) -> None:
         self._conversation.system = rest or None
@@ -298,7 +298,7 @@ class Chat:
 
     def _save(self, rest: str) -> None:
         with _file_errors(rest, "written"):
-            Path(rest).expanduser().write_bytes(self._conversation.saved())
+            Path(rest).expanduser().write_bytes(self._conversation.dump())
 
     def _load(self, rest: str) -> None:
         with _file_errors(rest, "read"):

@@ -88,7 +88,7 @@ def _serve(
     def run() -> None:
         registry = _registry(settings, progress.show)
 
-        def started(urls: list[str], asks_for_keys: bool) -> None:
+        def announce(urls: list[str], asks_for_keys: bool) -> None:
             progress.stop()
             models = registry.models
             facts = {name: line(one, settings.models.get(name)) for name, one in models.items()}
@@ -100,7 +100,7 @@ def _serve(
             tell(screen, flush=True)
 
         try:
-            http.run(settings, registry, started, source)
+            http.run(settings, registry, announce, source)
         finally:
             progress.stop()
 
@@ -198,11 +198,11 @@ def worker(
 
     again = Source(given.origin, single)
 
-    def started(urls: list[str], asks_for_keys: bool) -> None:
+    def announce(urls: list[str], asks_for_keys: bool) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         tell(json.dumps({"ready": ready}), flush=True)
 
-    or_exit(lambda: http.run(settings, _registry(settings), started, again), origin=given.origin)
+    or_exit(lambda: http.run(settings, _registry(settings), announce, again), origin=given.origin)
 
 
 def _as_worker(settings: Config, names: Sequence[str]) -> Config:

@@ -1,7 +1,7 @@
 """
 A conversation and the settings that its answers are asked for with.
 
-It knows no terminal and no network. What `saved` gives is the body of a chat request, so that a saved conversation can be sent
+It knows no terminal and no network. What `dump` gives is the body of a chat request, so that a saved conversation can be sent
 by any client.
 """
 
@@ -127,7 +127,7 @@ class Conversation:
         except InvalidRequest as error:
             if error.param != name:
                 raise
-            raise InvalidRequest(f"{name}: expected {_expected(name)}.", param=name) from error
+            raise InvalidRequest(f"{name}: expected {_describe_type(name)}.", param=name) from error
         self.settings = settings
 
     def request(self) -> ChatRequest:
@@ -139,7 +139,7 @@ class Conversation:
         """
         return _request(self._body())
 
-    def saved(self) -> bytes:
+    def dump(self) -> bytes:
         """The conversation as a file."""
         return msgspec.json.format(msgspec.json.encode(self._body()), indent=2) + b"\n"
 
@@ -190,7 +190,7 @@ def words_of(message: Message) -> str:
     return " ".join(words)
 
 
-def _expected(name: str) -> str:
+def _describe_type(name: str) -> str:
     """A parameter's type and range in words."""
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(ChatRequest)}
     kind = get_type_hints(ChatRequest, include_extras=True)[fields[name]]

@@ -33,7 +33,7 @@ def split_images(message: str) -> tuple[str, list[str]]:
     """
     text, end, images = "", 0, list[str]()
     for word in _WORD.finditer(message):
-        location = unquoted(word[0])
+        location = unquote_path(word[0])
         if _is_image(location):
             images.append(location)
             text += message[end : word.start()].rstrip(" ")
@@ -41,7 +41,7 @@ def split_images(message: str) -> tuple[str, list[str]]:
     return (text + message[end:]).strip() if images else message, images
 
 
-def unquoted(word: str) -> str:
+def unquote_path(word: str) -> str:
     """The name of a file that is written as for a shell, or as a `file:` URL."""
     if word[:1] in ("'", '"') and word[-1:] == word[:1] and len(word) > 1:
         word = word[1:-1]

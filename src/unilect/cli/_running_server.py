@@ -32,7 +32,7 @@ def model_names(url: str, api_key: str | None) -> list[str]:
     with asyncio.Runner() as runner:
         server = server_at(with_path(url), api_key)
         try:
-            return runner.run(listed_models(server))
+            return runner.run(list_models(server))
         except UnilectError as error:
             raise ConfigError(f"{url}: {with_remedy(error, url)}") from error
         finally:
@@ -47,7 +47,7 @@ def with_remedy(error: UnilectError, url: str) -> str:
     return f"{error.for_operator} {'Is it https://? ' if closed else ''}Start it, or check the address."
 
 
-async def listed_models(server: HttpServer) -> list[str]:
+async def list_models(server: HttpServer) -> list[str]:
     """
     The names of a server's models.
 

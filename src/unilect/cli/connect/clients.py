@@ -297,7 +297,7 @@ def _copilot(server: Server, environment: Mapping[str, str]) -> Lines:
     return Lines((), (_shell(exports, "copilot"),), _short_context(server, 32768))
 
 
-def _zed(server: Server, environment: Mapping[str, str]) -> Lines:
+def _lines_of_zed(server: Server, environment: Mapping[str, str]) -> Lines:
     provider = {
         "api_url": server.url,
         "available_models": [
@@ -434,7 +434,7 @@ CLIENTS: Mapping[str, Client] = {
     "qwen": Client("Qwen Code", "qwen-code.md", _qwen, ("qwen-code",)),
     "pi": Client("pi", "pi.md", _pi, ("pi-coding-agent",)),
     "copilot-cli": Client("Copilot CLI", "copilot-cli.md", _copilot, ("github-copilot-cli",)),
-    "zed": Client("Zed", "zed.md", _zed),
+    "zed": Client("Zed", "zed.md", _lines_of_zed),
     "vscode": Client("VS Code", "vscode.md", _vscode, ("code", "copilot", "github-copilot")),
     "openwebui": Client("Open WebUI", "open-webui.md", _openwebui, ("webui",)),
     "homeassistant": Client("Home Assistant", "home-assistant.md", _homeassistant, ("hass",)),

@@ -119,7 +119,7 @@ def ask(url: str, key: str | None, chosen: str | None) -> Server:
 
 async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, ...], int]:
     """The chat models, and how many more models there are."""
-    names = await running.listed_models(server)
+    names = await running.list_models(server)
     if chosen is not None and chosen not in names:
         await _check(server, chosen, names)
     order = list(dict.fromkeys([*([chosen] if chosen else []), *names]))
