@@ -25,7 +25,7 @@ from unilect.cli._console import Console
 from unilect.cli._conversation import Conversation, groups_of_settings, words_of
 from unilect.cli._history import History
 from unilect.cli._images import image_url, is_address, split_images, unquote_path
-from unilect.cli._running_server import list_models, server_at, with_path, with_remedy
+from unilect.cli._running_server import connect, list_models, with_path
 from unilect.config.model import ModelConfig
 from unilect.config.store import data_folder
 from unilect.core.errors import (
@@ -371,19 +371,13 @@ def _chat(
         else:
             url = with_path(url)
         screen, conversation = Console(kept), Conversation(model or "", system)
-        server = server_at(url, api_key)
-        runner = stack.enter_context(asyncio.Runner())
+        runner, server = stack.enter_context(connect(url, api_key))
         chat = Chat(runner, server, conversation, screen)
-        try:
-            chat.start()
-            if screen.interactive:
-                hint = "/help lists the commands; Ctrl-D leaves."
-                screen.note(f"{conversation.model} at {redact(url)}. {hint}")
-            chat.run()
-        except UnilectError as error:
-            raise ConfigError(f"{redact(url)}: {with_remedy(error, url)}") from error
-        finally:
-            runner.run(server.aclose())
+        chat.start()
+        if screen.interactive:
+            hint = "/help lists the commands; Ctrl-D leaves."
+            screen.note(f"{conversation.model} at {redact(url)}. {hint}")
+        chat.run()
     return 1 if chat.failed and not screen.interactive else 0
 
 

@@ -1,7 +1,8 @@
 """A running server, of ours or of others: its address, its models, and why it does not answer."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,22 +30,33 @@ def model_names(url: str, api_key: str | None) -> list[str]:
     Raises:
         ConfigError: It does not say.
     """
+    with connect(url, api_key) as (runner, server):
+        return runner.run(list_models(server))
+
+
+@contextmanager
+def connect(url: str, api_key: str | None) -> Iterator[tuple[asyncio.Runner, HttpServer]]:
+    """
+    Connect to the server at a URL, with or without `/v1`.
+
+    Yields:
+        What runs the questions to it, and the server, which says what to do where it does not take the key.
+
+    Raises:
+        ConfigError: It is no URL, or the server does not answer; with a remedy.
+    """
     with asyncio.Runner() as runner:
-        server = server_at(with_path(url), api_key)
+        server = _server_at(with_path(url), api_key)
         try:
-            return runner.run(list_models(server))
+            yield runner, server
         except UnilectError as error:
-            raise ConfigError(f"{url}: {with_remedy(error, url)}") from error
+            why = error.for_operator
+            if error.connection_failed:
+                closed = url.startswith("http://") and "closed the connection" in why
+                why += f" {'Is it https://? ' if closed else ''}Start it, or check the address."
+            raise ConfigError(f"{redact(url)}: {why}") from error
         finally:
             runner.run(server.aclose())
-
-
-def with_remedy(error: UnilectError, url: str) -> str:
-    """Extend the reason why the server at a URL does not answer by a remedy."""
-    if not error.connection_failed:
-        return error.for_operator
-    closed = url.startswith("http://") and "closed the connection" in error.for_operator
-    return f"{error.for_operator} {'Is it https://? ' if closed else ''}Start it, or check the address."
 
 
 async def list_models(server: HttpServer) -> list[str]:
@@ -63,9 +75,7 @@ async def list_models(server: HttpServer) -> list[str]:
         ) from error
 
 
-def server_at(url: str, api_key: str | None) -> HttpServer:
-    """The server at a URL, which says what to do where it does not take the key."""
-
+def _server_at(url: str, api_key: str | None) -> HttpServer:
     def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
         if status in (401, 403):
             told = "rejects this key. Give another one" if api_key else "requires a key. Give it"

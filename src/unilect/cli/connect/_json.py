@@ -11,6 +11,7 @@ _BLANK = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*+", re.DOTALL)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SCALAR = re.compile(r'"(?:[^"\\\n]|\\.)*+"|[^\s,:\]}/"{\[]+')
 MAX_DEPTH = 100
+_CLOSES = {"{": "}", "[": "]"}
 
 
 class _Node(NamedTuple):
@@ -105,11 +106,26 @@ def _root(text: str) -> _Node:
 def _node(text: str, at: int, depth: int) -> _Node:
     if depth > MAX_DEPTH:
         raise _wrong(text, at, f"at most {MAX_DEPTH} levels")
-    if text[at : at + 1] == "{":
-        return _members(text, at, depth)
-    if text[at : at + 1] == "[":
-        return _entries(text, at, depth)
-    return _scalar(text, at)
+    close = _CLOSES.get(text[at : at + 1])
+    if close is None:
+        return _scalar(text, at)
+    start, at, inside = at, _skip(text, at + 1), dict[Any, _Node]()
+    while text[at : at + 1] != close:
+        step: Any = len(inside)
+        if close == "}":
+            key = _scalar(text, at)
+            colon = _skip(text, key.end)
+            if not isinstance(key.value, str) or key.value in inside or text[colon : colon + 1] != ":":  # fmt: skip
+                raise _wrong(text, at, "a name that is new, and a colon")
+            step, at = key.value, _skip(text, colon + 1)
+        inside[step] = _node(text, at, depth + 1)
+        at = _skip(text, inside[step].end)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+        elif text[at : at + 1] != close:
+            raise _wrong(text, at, f"`,` or `{close}`")
+    values = {step: one.value for step, one in inside.items()}
+    return _Node(values if close == "}" else list(values.values()), start, at + 1, inside)
 
 
 def _scalar(text: str, at: int) -> _Node:
@@ -118,38 +134,6 @@ def _scalar(text: str, at: int) -> _Node:
         return _Node(json.loads(found.group() if found else ""), at, found.end() if found else at, {})  # fmt: skip
     except ValueError:
         raise _wrong(text, at, "a value") from None
-
-
-def _members(text: str, start: int, depth: int) -> _Node:
-    inside: dict[Any, _Node] = {}
-    at = _skip(text, start + 1)
-    while text[at : at + 1] != "}":
-        key = _scalar(text, at)
-        colon = _skip(text, key.end)
-        if not isinstance(key.value, str) or key.value in inside or text[colon : colon + 1] != ":":
-            raise _wrong(text, at, "a name that is new, and a colon")
-        inside[key.value] = _node(text, _skip(text, colon + 1), depth + 1)
-        at = _behind(text, inside[key.value].end, "}")
-    return _Node({name: one.value for name, one in inside.items()}, start, at + 1, inside)
-
-
-def _entries(text: str, start: int, depth: int) -> _Node:
-    inside: dict[Any, _Node] = {}
-    at = _skip(text, start + 1)
-    while text[at : at + 1] != "]":
-        inside[len(inside)] = _node(text, at, depth + 1)
-        at = _behind(text, inside[len(inside) - 1].end, "]")
-    return _Node([one.value for one in inside.values()], start, at + 1, inside)
-
-
-def _behind(text: str, end: int, close: str) -> int:
-    """Return the place where the next member begins, or the closing bracket is."""
-    at = _skip(text, end)
-    if text[at : at + 1] == ",":
-        return _skip(text, at + 1)
-    if text[at : at + 1] != close:
-        raise _wrong(text, at, f"`,` or `{close}`")
-    return at
 
 
 def _skip(text: str, at: int) -> int:

@@ -411,15 +411,14 @@ def _note_assumed(server: Server) -> tuple[str, ...]:
     return (told,) if names else ()
 
 
-def _library(make: Callable[[Server], tuple[str, str]]) -> Callable[..., Lines]:
+def _library(program: str, language: str = "python") -> Callable[..., Lines]:
     """The lines of a client library: a program, and no file of its own."""
 
     def lines(server: Server, environment: Mapping[str, str]) -> Lines:
-        language, program = make(server)
         heading = "In a program" if language == "python" else "In a module"
         key = _exports(server)
         shell = (Text("In the shell", "sh", "\n".join(key) + "\n"),) if key else ()
-        return Lines((), (*shell, Text(heading, language, program)))
+        return Lines((), (*shell, Text(heading, language, libraries.fill(program, server))))
 
     return lines
 
@@ -438,9 +437,9 @@ CLIENTS: Mapping[str, Client] = {
     "vscode": Client("VS Code", "vscode.md", _vscode, ("code", "copilot", "github-copilot")),
     "openwebui": Client("Open WebUI", "open-webui.md", _openwebui, ("webui",)),
     "homeassistant": Client("Home Assistant", "home-assistant.md", _homeassistant, ("hass",)),
-    "langchain": Client("LangChain", "langchain.md", _library(libraries.langchain), ("langchain-openai",)),
-    "llamaindex": Client("LlamaIndex", "llamaindex.md", _library(libraries.llamaindex), ("llama-index",)),
-    "aisdk": Client("AI SDK", "ai-sdk.md", _library(libraries.aisdk), ("ai", "vercel-ai-sdk")),
-    "openai-agents": Client("OpenAI Agents SDK", "openai-agents.md", _library(libraries.openai_agents), ("agents",)),
-    "pydantic-ai": Client("Pydantic AI", "pydantic-ai.md", _library(libraries.pydantic_ai)),
+    "langchain": Client("LangChain", "langchain.md", _library(libraries.LANGCHAIN), ("langchain-openai",)),
+    "llamaindex": Client("LlamaIndex", "llamaindex.md", _library(libraries.LLAMAINDEX), ("llama-index",)),
+    "aisdk": Client("AI SDK", "ai-sdk.md", _library(libraries.AISDK, "js"), ("ai", "vercel-ai-sdk")),
+    "openai-agents": Client("OpenAI Agents SDK", "openai-agents.md", _library(libraries.OPENAI_AGENTS), ("agents",)),
+    "pydantic-ai": Client("Pydantic AI", "pydantic-ai.md", _library(libraries.PYDANTIC_AI)),
 }  # fmt: skip

@@ -4,105 +4,75 @@ import json
 
 from unilect.cli.connect.server import VARIABLE, Server
 
-
-def langchain(server: Server) -> tuple[str, str]:
-    """LangChain's chat model for OpenAI, of the package langchain-openai."""
-    return (
-        "python",
-        f"""\
-{_import_os(server)}from langchain_openai import ChatOpenAI
+#: LangChain's chat model for OpenAI, of the package langchain-openai.
+LANGCHAIN = """\
+from langchain_openai import ChatOpenAI
 
 model = ChatOpenAI(
-    model={_text(server.model.name)},
-    base_url={_text(server.url)},
-    api_key={_python_key(server)},
+    model={model},
+    base_url={url},
+    api_key={key},
 )
 print(model.invoke("Hello!").content)
-""",
-    )
-
-
-def llamaindex(server: Server) -> tuple[str, str]:
-    """LlamaIndex's class for servers of OpenAI's API, of the package llama-index-llms-openai-like."""
-    context = server.model.context
-    window = "" if context is None else f"    context_window={context},\n"
-    return (
-        "python",
-        f"""\
-{_import_os(server)}from llama_index.llms.openai_like import OpenAILike
+"""
+#: LlamaIndex's class for servers of OpenAI's API, of the package llama-index-llms-openai-like.
+LLAMAINDEX = """\
+from llama_index.llms.openai_like import OpenAILike
 
 model = OpenAILike(
-    model={_text(server.model.name)},
-    api_base={_text(server.url)},
-    api_key={_python_key(server)},
+    model={model},
+    api_base={url},
+    api_key={key},
     is_chat_model=True,
     is_function_calling_model=True,
 {window})
 print(model.complete("Hello!"))
-""",
-    )
-
-
-def aisdk(server: Server) -> tuple[str, str]:
-    """The AI SDK with its provider for OpenAI, of the packages ai and @ai-sdk/openai."""
-    key = f"process.env.{VARIABLE}" if server.needs_key else '"none"'
-    return (
-        "js",
-        f"""\
+"""
+#: The AI SDK with its provider for OpenAI, of the packages ai and @ai-sdk/openai.
+AISDK = """\
 import {{ createOpenAI }} from "@ai-sdk/openai";
 import {{ generateText }} from "ai";
 
-const unilect = createOpenAI({{ baseURL: {_text(server.url)}, apiKey: {key} }});
-const {{ text }} = await generateText({{ model: unilect({_text(server.model.name)}), prompt: "Hello!" }});
+const unilect = createOpenAI({{ baseURL: {url}, apiKey: {js_key} }});
+const {{ text }} = await generateText({{ model: unilect({model}), prompt: "Hello!" }});
 console.log(text);
-""",
-    )
-
-
-def openai_agents(server: Server) -> tuple[str, str]:
-    """The Agents SDK, of the package openai-agents; its traces would go to OpenAI."""
-    return (
-        "python",
-        f"""\
-{_import_os(server)}from agents import Agent, Runner, set_default_openai_client, set_tracing_disabled
+"""
+#: The Agents SDK, of the package openai-agents; its traces would go to OpenAI.
+OPENAI_AGENTS = """\
+from agents import Agent, Runner, set_default_openai_client, set_tracing_disabled
 from openai import AsyncOpenAI
 
-client = AsyncOpenAI(base_url={_text(server.url)}, api_key={_python_key(server)})
+client = AsyncOpenAI(base_url={url}, api_key={key})
 set_default_openai_client(client, use_for_tracing=False)
 set_tracing_disabled(True)
-agent = Agent(name="Assistant", model={_text(server.model.name)})
+agent = Agent(name="Assistant", model={model})
 print(Runner.run_sync(agent, "Hello!").final_output)
-""",
-    )
-
-
-def pydantic_ai(server: Server) -> tuple[str, str]:
-    """Pydantic AI with its model for OpenAI's Responses, of the package pydantic-ai-slim[openai]."""
-    return (
-        "python",
-        f"""\
-{_import_os(server)}from pydantic_ai import Agent
+"""
+#: Pydantic AI with its model for OpenAI's Responses, of the package pydantic-ai-slim[openai].
+PYDANTIC_AI = """\
+from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 provider = OpenAIProvider(
-    base_url={_text(server.url)},
-    api_key={_python_key(server)},
+    base_url={url},
+    api_key={key},
 )
-agent = Agent(OpenAIResponsesModel({_text(server.model.name)}, provider=provider))
+agent = Agent(OpenAIResponsesModel({model}, provider=provider))
 print(agent.run_sync("Hello!").output)
-""",
+"""
+
+
+def fill(program: str, server: Server) -> str:
+    """Put a server into a program."""
+    context = server.model.context
+    keys = f'os.environ["{VARIABLE}"]', f"process.env.{VARIABLE}"
+    key, js_key = keys if server.needs_key else ('"none"', '"none"')
+    imports = "import os\n\n" if "{key}" in program and server.needs_key else ""
+    return imports + program.format(
+        model=json.dumps(server.model.name),  # a literal of Python and of JavaScript
+        url=json.dumps(server.url),
+        key=key,
+        js_key=js_key,
+        window="" if context is None else f"    context_window={context},\n",
     )
-
-
-def _import_os(server: Server) -> str:
-    return "import os\n\n" if server.needs_key else ""
-
-
-def _python_key(server: Server) -> str:
-    return f'os.environ["{VARIABLE}"]' if server.needs_key else '"none"'
-
-
-def _text(value: str) -> str:
-    """A text as a literal of Python and of JavaScript."""
-    return json.dumps(value)

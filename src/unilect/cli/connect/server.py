@@ -1,6 +1,5 @@
 """The questions to a running server before its lines are written: its models and their contexts."""
 
-import asyncio
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -106,14 +105,8 @@ def ask(url: str, key: str | None, chosen: str | None) -> Server:
         raise ConfigError(
             f"{redact(url)}: the URL holds credentials, which would be in the lines of every client. Leave them out, and give the key with --api-key."
         )
-    with asyncio.Runner() as runner:
-        server = running.server_at(base, key)
-        try:
-            models, further = runner.run(_models(server, chosen))
-        except UnilectError as error:
-            raise ConfigError(f"{redact(url)}: {running.with_remedy(error, url)}") from error
-        finally:
-            runner.run(server.aclose())
+    with running.connect(url, key) as (runner, server):
+        models, further = runner.run(_models(server, chosen))
     return Server(base.rstrip("/"), models, key is not None, further=further)
 
 
