@@ -121,9 +121,7 @@ def parse_limits(texts: Sequence[str], where: str = "--limit") -> dict[str, floa
         name, equals, number = text.partition("=")
         name = name.strip()
         if name not in fields or not equals:
-            near = nearest(name, NAMES)
-            hint = f"did you mean `{near}`?" if near and near != name else f"one of {', '.join(NAMES)}."  # fmt: skip
-            found.add(f"{where}: {text[:60]!r} is not NAME=NUMBER; {hint}")
+            found.add(f"{where}: {text[:60]!r} is not NAME=NUMBER; {_hint(name)}")
             continue
         if name in limits:
             found.add(f"{where}: {name} is given twice.")
@@ -147,10 +145,14 @@ def check_limit_names(texts: Sequence[str], where: str = "--none") -> list[str]:
     """
     for text in texts:
         if text not in NAMES:
-            near = nearest(text, NAMES)
-            hint = f"did you mean `{near}`?" if near else f"one of {', '.join(NAMES)}."
-            raise ConfigError(f"{where}: {text[:60]!r} is no limit; {hint}")
+            raise ConfigError(f"{where}: {text[:60]!r} is no limit; {_hint(text)}")
     return list(texts)
+
+
+def _hint(name: str) -> str:
+    """Say which limit is meant, or which there are."""
+    near = nearest(name, NAMES)
+    return f"did you mean `{near}`?" if near and near != name else f"one of {', '.join(NAMES)}."
 
 
 def _number(text: str) -> int | float | str:
@@ -160,22 +162,25 @@ def _number(text: str) -> int | float | str:
     return float(text) if re.fullmatch(r"-?\d{1,20}\.\d{1,20}", text, re.ASCII) else text
 
 
-def check_url(url: str) -> None:
+def check_redis(config: LimitsConfig) -> None:
     """
-    A URL is one of a Redis server that can be used; nothing is opened.
+    Check that the URL of a Redis server, if there is one, can be used; nothing is opened.
 
     Raises:
         ConfigError: It is not so. It tells no password.
     """
+    url, path = config.url, ("limits", "url")
+    if url is None:
+        return
     if not _URL.fullmatch(url) or not has_port(url):
         scheme = url.partition(":")[0][:20]
         raise OptionError(
-            ("limits", "url"),
+            path,
             f"`{scheme}:...` is not the URL of a Redis server; expected `redis://:PASSWORD@HOST:PORT/0`, percent-encoded.",
         )
     if find_spec("redis") is None:
         raise OptionError(
-            ("limits", "url"),
+            path,
             f"`{redact(url[:200])}` requires the package redis, which is not installed; install it with "
             f"`{extras.install('redis')}`.",
         )

@@ -6,7 +6,7 @@ The only reader of the environment; `load` makes settings of it.
 
 import os
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from ipaddress import IPv6Address
 from typing import Annotated, Literal, TypeAlias
 
@@ -19,8 +19,7 @@ from unilect.config.cors import check_cors
 from unilect.config.digests import check_secrets, hash_keys
 from unilect.config.fastchat import check_fastchat
 from unilect.config.fleet import FleetConfig, head_of
-from unilect.config.limits import Limits, LimitsConfig, check_budgets
-from unilect.config.limits import check_url as check_redis
+from unilect.config.limits import Limits, LimitsConfig, check_budgets, check_redis
 from unilect.config.mistakes import ErrorCollector, OptionError, OptionPath, join_path
 from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
@@ -316,29 +315,22 @@ def check(config: Config, broken: Container[object] = ()) -> None:
                 f"{listener.host}:{listener.port} is in use by {addresses[address]}. "
                 "Give each listener its own port.",
             )
-    with found:
-        check_cors(msgspec.structs.asdict(config))
-    check_needs(config, (), found, broken)
-    with found:
-        check_fastchat(config.fastchat_workers_from, config.fastchat_token)
-    with found:
-        if "store" not in broken:
-            check_store(config.store)
-    _check_budgets(config, broken, found)
-    if "admin" not in broken:
+    steps: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("", lambda: check_cors(msgspec.structs.asdict(config))),
+        ("", lambda: check_needs(config, (), found, broken)),
+        ("", lambda: check_fastchat(config.fastchat_workers_from, config.fastchat_token)),
+        ("store", lambda: check_store(config.store)),
+        ("", lambda: _check_budgets(config, broken, found)),
+        ("admin", lambda: check_admin(config.admin, config.api_keys, addresses)),
+        ("limits", lambda: check_redis(config.limits)),
+        ("otel", lambda: check_endpoint(config.otel)),
+        ("fleet", lambda: head_of(config.fleet)),
+        ("", lambda: check_names(config.models)),
+    )
+    for table, step in steps:
         with found:
-            check_admin(config.admin, config.api_keys, addresses)
-    with found:
-        if config.limits.url is not None and "limits" not in broken:
-            check_redis(config.limits.url)
-    with found:
-        if "otel" not in broken:
-            check_endpoint(config.otel)
-    with found:
-        if "fleet" not in broken:
-            head_of(config.fleet)
-    with found:
-        check_names(config.models)
+            if table not in broken:
+                step()
     found.raise_all()
 
 

@@ -76,7 +76,7 @@ def merge(data: Any, settings: Sequence[Setting], replace: bool = False) -> Merg
     settings = [setting for setting in settings if setting.value is not None]
     data = copy.deepcopy(data)
     if data is None and settings:
-        data = _empty(settings[0].path[0])
+        data = {} if isinstance(settings[0].path[0], str) else []
     done = Merged(data, [], [])
     for setting in settings:
         found, old = lookup(data, setting.path)
@@ -139,23 +139,14 @@ def nest(path: Sequence[Step], value: Any) -> Any:
 
 
 def _put(data: Any, setting: Setting) -> None:
-    *way, last = setting.path
-    for depth, step in enumerate(way):
-        if key_of(data, step) is None:
-            _add(data, step, _empty(setting.path[depth + 1]))
-        data = data[key_of(data, step)]
-    if key_of(data, last) is None:
-        _add(data, last, setting.value)
-    else:
-        data[key_of(data, last)] = setting.value
-
-
-def _add(data: Any, step: Step, value: Any) -> None:
-    if isinstance(step, str):
-        data[step] = value
-    else:
-        data.append(value)
-
-
-def _empty(step: Step) -> Any:
-    return {} if isinstance(step, str) else []
+    for depth, step in enumerate(setting.path, 1):
+        index = key_of(data, step)
+        if index is not None and depth < len(setting.path):
+            data = data[index]
+            continue
+        value = nest(setting.path[depth:], setting.value)
+        if isinstance(step, Named) and index is None:
+            data.append(value)
+        else:
+            data[step if index is None else index] = value
+        return

@@ -1,19 +1,16 @@
 """YAML files of clients: keys at the top and lists of objects, in a text of which the rest stays as it is."""
 
-import re
 from typing import Any
 
 import msgspec
 import yaml
 
-from unilect.cli.connect._settings import Named, Setting, key_of
+from unilect.cli.connect._settings import Setting, key_of
 
 #: Aliases of aliases stand for more than any memory holds.
 _MOST_VALUES = 1_000_000
 _MOST_MERGES, _MOST_ALIASES = 8, 64
 MAX_DEPTH = 100
-#: The value on a line behind a key, without the comment at its end.
-_VALUE = r"(?:[ \t]*(?:\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\n]|'')*+')(?=[ \t]*(?:#|$))|(?:(?![ \t]#)[^\n])*+)"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -42,63 +39,44 @@ def dump(data: Any) -> str:
 def edit(text: str, setting: Setting) -> str:
     """The text of a file with one value changed or added; one of an unusual form may come out wrong, which `parse` shows."""
     key, *rest = setting.path
-    if rest:
-        assert isinstance(rest[0], Named)
-        return _with_entry(text, str(key), rest[0], setting.value)
-    line = dump({key: setting.value}).rstrip("\n")
-    old = re.compile(rf"^{re.escape(str(key))}[ \t]*:{_VALUE}", re.MULTILINE)
-    if old.search(text):
-        return old.sub(lambda match: line, text, count=1)
-    return _end_line(text) + line + "\n"
+    root = yaml.compose(text, Loader=_LOADER)
+    pairs = () if root is None else root.value
+    start, old = next(
+        ((name.start_mark.index, value) for name, value in pairs if name.value == key), (0, None)
+    )
+    if not rest:
+        line = dump({key: setting.value})
+        if old is None:
+            return _end_line(text) + line
+        return text[:start] + line.rstrip("\n") + text[old.end_mark.index :]
+    if old is None or not old.value:
+        if old is not None:
+            text = text[:start] + text[old.end_mark.index :].lstrip(" \t").removeprefix("\n")
+        return _end_line(text) + f"{key}:\n" + _entry(setting.value, "")
+    if text[old.start_mark.index] != "-":  # on one line, or with an anchor
+        return text
+    starts = [_line(text, one.start_mark.index) for one in old.value]
+    starts.append(_line(text, old.end_mark.index))
+    index = key_of(parse(text)[key], rest[0])
+    stop = _without_comments(text, starts[-1] if index is None else starts[index + 1])
+    new = _entry(setting.value, " " * old.start_mark.column)
+    return _end_line(text[: stop if index is None else starts[index]]) + new + text[stop:]
 
 
-def _with_entry(text: str, key: str, named: Named, value: Any) -> str:
-    """The text with an entry of a list at the top, in the place of the one that has its name."""
-    head = re.compile(rf"^{re.escape(key)}[ \t]*:[ \t]*(#[^\n]*)?\n", re.MULTILINE).search(text)
-    if head is None:
-        empty = re.compile(rf"^{re.escape(key)}[ \t]*:[ \t]*\[[ \t]*\][ \t]*\n?", re.MULTILINE)
-        return _end_line(empty.sub("", text)) + f"{key}:\n" + _entry(value, "")
-    lines = text[head.end() :].splitlines(keepends=True)
-    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    indent = first[: len(first) - len(first.lstrip())] if first.lstrip().startswith("-") else ""
-    new = _entry(value, indent)
-    start, end = _place(lines, indent, named)
-    return text[: head.end()] + "".join([*lines[:start], new, *lines[end:]])
+def _line(text: str, at: int) -> int:
+    """Return the place where a place's line begins; the end of the text begins one."""
+    return at if at >= len(text) else text.rfind("\n", 0, at) + 1
 
 
-def _place(lines: list[str], indent: str, named: Named) -> tuple[int, int]:
-    """The lines of the entry with a name; else the place behind the last entry."""
-    starts = [number for number, line in enumerate(lines) if line.startswith(f"{indent}-")]
-    end = len(lines)
-    for number, line in enumerate(lines):
-        inner = line.strip() and not line.lstrip().startswith("#")
-        if inner and not line.startswith((f"{indent}-", f"{indent} ")):
-            end = number
+def _without_comments(text: str, stop: int) -> int:
+    """Return the end of a text without the lines before it that are blank or comments."""
+    while stop > 0:
+        start = text.rfind("\n", 0, stop - 1) + 1
+        line = text[start:stop].strip()
+        if line and not line.startswith("#"):
             break
-    starts = [number for number in starts if number < end]
-    for start, stop in zip(starts, [*starts[1:], end], strict=False):
-        if _has_name("".join(lines[start:stop]), named):
-            return start, stop - _blank_at_end(lines[start:stop])
-    return end - _blank_at_end(lines[:end]), end - _blank_at_end(lines[:end])
-
-
-def _has_name(entry: str, named: Named) -> bool:
-    """Return True if the text of one entry has a name; False where it cannot be read alone."""
-    try:
-        data = parse(entry)
-    except ValueError:
-        return False
-    return isinstance(data, list) and key_of(data, named) == 0
-
-
-def _blank_at_end(lines: list[str]) -> int:
-    """Count the last lines that are blank or comments."""
-    count = 0
-    for line in reversed(lines):
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        count += 1
-    return count
+        stop = start
+    return stop
 
 
 def _entry(value: Any, indent: str) -> str:

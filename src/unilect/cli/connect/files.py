@@ -3,8 +3,9 @@
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from unilect.cli.connect import _dotenv, _json, _toml, _yaml
@@ -17,26 +18,12 @@ SECRET_MODE = 0o600
 MAX_BYTES = 1024 * 1024
 
 
-class _Format(NamedTuple):
-    """
-    The functions that read and write files of one format.
-
-    Attributes:
-        parse: The data of a text; raises ValueError.
-        dump: Data as a text.
-        edit: A text with one setting more.
-    """
-
-    parse: Callable[[str], Any]
-    dump: Callable[[Any], str]
-    edit: Callable[[str, Setting], str]
-
-
-_FORMATS: Mapping[Form, _Format] = {
-    "json": _Format(_json.parse, _json.dump, _json.edit),
-    "toml": _Format(_toml.parse, _toml.dump, _toml.edit),
-    "yaml": _Format(_yaml.parse, _yaml.dump, _yaml.edit),
-    "dotenv": _Format(_dotenv.parse, _dotenv.dump, _dotenv.edit),
+#: By format, what parses its texts (ValueError), dumps data as a text, and edits a text for one setting.
+_FORMATS: Mapping[Form, ModuleType] = {
+    "json": _json,
+    "toml": _toml,
+    "yaml": _yaml,
+    "dotenv": _dotenv,
 }
 
 
@@ -59,7 +46,7 @@ class File(NamedTuple):
     @property
     def text(self) -> str:
         """The settings alone, as a file."""
-        return _FORMATS[self.form].dump(merge(None, self.settings).data)
+        return str(_FORMATS[self.form].dump(merge(None, self.settings).data))
 
 
 class Change(NamedTuple):
@@ -146,10 +133,8 @@ def write_file(change: Change) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
             file.write(change.text)
             file.flush()
-            if change.owner not in (
-                None,
-                _owner(descriptor),
-            ):  # such as where root does it for another user
+            # such as where root does it for another user
+            if change.owner not in (None, _owner(descriptor)):
                 os.fchown(descriptor, *change.owner)
             os.fchmod(descriptor, change.mode or SECRET_MODE)
             os.fsync(descriptor)
@@ -198,7 +183,7 @@ def _owner(descriptor: int) -> tuple[int, int]:
     return status.st_uid, status.st_gid
 
 
-def _holds(form: _Format, text: str, data: Any) -> bool:
+def _holds(form: ModuleType, text: str, data: Any) -> bool:
     """Return True if a text has exactly this data."""
     try:
         return bool(form.parse(text) == data)
