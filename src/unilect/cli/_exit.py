@@ -19,9 +19,7 @@ def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None
         errors = error.each if origin is None else origin.locate(error.each)
         if len(errors) == 1:
             fail(escape(str(errors[0])), code)
-        fail(
-            f"{len(errors)} mistakes:\n  " + "\n  ".join(escape(str(one)) for one in errors), code
-        )
+        fail(f"{len(errors)} mistakes:\n  " + "\n  ".join(escape(str(one)) for one in errors), code)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
