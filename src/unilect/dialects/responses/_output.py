@@ -14,7 +14,7 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +37,7 @@ from unilect.dialects.openai.chunks import chat_logprobs, encode_json, encode_li
 from unilect.dialects.responses._output_items import (
     CallItem,
     MessageItem,
+    OutputItem,
     ReasoningItem,
     event_of,
     fields_of,
@@ -51,6 +52,7 @@ _BODY = (
     b'{"id":%b,"object":"response","created_at":%d,"completed_at":%b,"status":"%b","error":%b,'
     b'"incomplete_details":%b,'
 )
+_ItemT = TypeVar("_ItemT", bound=OutputItem)
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -108,7 +110,9 @@ class ResponseEncoder:
         self._repeated: bytes | None = None
         self._body: bytes | None = None
         self._begun = False
-        self._item: MessageItem | ReasoningItem | CallItem | None = None
+        self._tells = True  # else nothing is told before the end
+        self._frames: list[bytes] = []  # what was told, and not yet taken
+        self._item: OutputItem | None = None
         self._waiting: list[Event] = []  # what comes between the pieces of a call
 
     @property
@@ -118,7 +122,8 @@ class ResponseEncoder:
 
     def encode(self, batch: list[Event]) -> bytes:
         """The events for a batch."""
-        frames = [] if self._begun else self._begin()
+        if not self._begun:
+            self._begin()
         texts: list[str] = []
         told = self._current_message()
         for event in batch:
@@ -126,57 +131,58 @@ class ResponseEncoder:
                 texts.append(event.text)
                 continue
             if told is not None and texts:
-                self._tell_texts(told, texts, frames)
+                self._tell_texts(told, texts)
                 texts = []
-            self._take(event, frames)
+            self._take(event)
             told = self._current_message()
         if told is not None and texts:
-            self._tell_texts(told, texts, frames)
-        return b"".join(frames)
+            self._tell_texts(told, texts)
+        return self._take_frames()
 
-    def _current_message(self) -> "MessageItem | None":
+    def _current_message(self) -> MessageItem | None:
         """The message whose text is being told, if it is one."""
         item = self._item
         return item if isinstance(item, MessageItem) and item.is_text else None
 
-    def _tell_texts(self, item: "MessageItem", texts: list[str], frames: list[bytes]) -> None:
+    def _tell_texts(self, item: MessageItem, texts: list[str]) -> None:
         """Tell pieces of a text, which are encoded in one call; no JSON text has a line end in it."""
         item.texts += texts
+        [head], lines = item.heads, encode_lines(texts).splitlines()
         if self._log is not None:  # each is kept
-            for line in encode_lines(texts).splitlines():
-                self._piece(item.head, line, frames)
+            for line in lines:
+                self._tell_piece(head, line)
             return
-        count, first = len(texts), self._number
+        count = len(texts)
+        pieces = [_END + head, b"", b""] * count
+        pieces[0] = head
+        pieces[1::3] = _numbers(self._number, count)
+        pieces[2::3] = lines
         self._number += count
-        pieces = [_END + item.head, b"", b""] * count
-        pieces[0] = item.head
-        pieces[1::3] = _numbers(first, count)
-        pieces[2::3] = encode_lines(texts).splitlines()
-        frames += pieces
-        frames.append(_END)
+        self._frames += pieces
+        self._frames.append(_END)
 
     def take_in(self, batch: list[Event]) -> None:
         """A batch of an answer of which nothing is told before its end."""
-        self._begun = True
+        self._begun, self._tells = True, False
         for event in batch:
-            self._take(event, None)
+            self._take(event)
 
     def keep_alive(self) -> bytes:
         """An event of the API, with its number: a comment does not reset the timers of its clients."""
         if self.usage is not None:  # its end is encoded, and may wait for the store
             return b""
-        frames = [] if self._begun or self.status == "queued" else self._begin()
-        self._tell_events([event_of("keepalive", self._number)], frames)
-        return b"".join(frames)
+        if self.status != "queued":
+            self._begin()
+        self._tell([event_of("keepalive", self._number)])
+        return self._take_frames()
 
     def end(self) -> bytes:
         """The last event."""
-        frames = [] if self._begun else self._begin()
+        self._begin()
         self.close()
         # the API has no event for a cancelled response, and one that breaks off early is what it is
-        kind = "incomplete" if self.status == "cancelled" else self.status
-        self._whole_event(kind, [self.body()], frames)
-        return b"".join(frames)
+        self._tell_whole("incomplete" if self.status == "cancelled" else self.status, [self.body()])
+        return self._take_frames()
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The response object, once all batches have been taken in."""
@@ -189,10 +195,10 @@ class ResponseEncoder:
 
     def error(self, error: UnilectError) -> bytes:
         """The event that ends a broken answer."""
-        frames = [] if self._begun else self._begin()
+        self._begin()
         self.fail(error)
-        self._whole_event("failed", [self.body()], frames)
-        return b"".join(frames)
+        self._tell_whole("failed", [self.body()])
+        return self._take_frames()
 
     def fail(self, error: UnilectError) -> None:
         """The answer has broken off."""
@@ -253,145 +259,139 @@ class ResponseEncoder:
         """Log the first events of a response that waits for its model."""
         pieces = self._pieces()
         for kind in ("created", "queued"):
-            self._whole_event(kind, pieces, [])
+            self._tell_whole(kind, pieces)
+        self._take_frames()
 
-    def _begin(self) -> list[bytes]:
+    def _begin(self) -> None:
+        """Tell the first events, once."""
+        if self._begun:
+            return
         self._begun = True
-        frames: list[bytes] = []
         if self.status == "queued":
             self.status = "in_progress"
         pieces = self._pieces()
         if not self._number:
-            self._whole_event("created", pieces, frames)
+            self._tell_whole("created", pieces)
         if self._error is None and self.status != "cancelled":  # else it was never made
-            self._whole_event("in_progress", pieces, frames)
-        return frames
+            self._tell_whole("in_progress", pieces)
 
-    def _take(self, event: Event, frames: list[bytes] | None) -> None:
-        """Tell an event, or keep it while a call is told that has to be whole first. Without frames nothing is told, and all is kept."""
+    def _take(self, event: Event) -> None:
+        """Add an event to its item, or keep it while a call is told that has to be whole first."""
         if isinstance(event, Usage):
             self.usage = event
         elif isinstance(event, Finish):
-            self._finish(event, frames)
+            self._finish(event)
         elif isinstance(event, Progress | Opaque) or event.index != 0:
             return
         elif isinstance(self._item, CallItem) and not self._item.goes_on(event):
             self._waiting.append(event)
         else:
-            self._tell(event, frames)
+            self._add(event)
 
-    def _finish(self, event: Finish, frames: list[bytes] | None) -> None:
+    def _finish(self, event: Finish) -> None:
         self._reason = _INCOMPLETE.get(event.reason)
         if self._item is None and not self.items:  # clients look into the last item for the text
-            self._open(MessageItem(self.id, 0, "output_text"), frames)
-        self._close_item(frames)
-        if not self._waiting:
-            return
+            self._open(MessageItem(self.id, 0, "output_text"))
+        self._close_item()
         waiting, self._waiting = _call_by_call(self._waiting), []
         for pieces in waiting:
             for piece in pieces:
-                self._tell(piece, frames)
+                self._add(piece)
             if isinstance(pieces[0], ToolCallDelta):
-                self._close_item(frames)
-        self._close_item(frames)
+                self._close_item()
+        self._close_item()
 
-    def _tell(self, event: Event, frames: list[bytes] | None) -> None:
-        """Tell a piece of an item, which is opened with its first."""
+    def _add(self, event: Event) -> None:
+        """Add a piece to its item, which is opened with its first."""
         if isinstance(event, ToolCallDelta):
-            self._call_piece(event, frames)
+            self._add_call(event)
         elif isinstance(event, ReasoningDelta):
             if event.text:
-                self._reasoning_piece(event.text, frames)
+                self._add_thought(event.text)
         elif isinstance(event, RefusalDelta):
-            self._text_piece("refusal", event.text, None, frames)
+            self._add_text("refusal", event.text)
         elif isinstance(event, TextDelta) and (event.text or event.logprobs):
             logprobs = event.logprobs if self._telling.logprobs else None
-            self._text_piece("output_text", event.text, logprobs, frames)
+            self._add_text("output_text", event.text, logprobs)
 
-    def _text_piece(
-        self,
-        kind: str,
-        text: str,
-        logprobs: Sequence[TokenLogprob] | None,
-        frames: list[bytes] | None,
+    def _add_text(
+        self, kind: str, text: str, logprobs: Sequence[TokenLogprob] | None = None
     ) -> None:
         item = self._item
         if not isinstance(item, MessageItem) or item.is_text != (kind == "output_text"):
-            self._close_item(frames)
-            item = MessageItem(self.id, len(self.items), kind)
-            self._open(item, frames)
+            self._close_item()
+            item = self._open(MessageItem(self.id, len(self.items), kind))
+        if not logprobs:
+            return self._add_piece(item, text)
         item.texts.append(text)
-        told = chat_logprobs(list(logprobs))["content"] if logprobs else []
+        told = chat_logprobs(list(logprobs))["content"]
         item.logprobs += told
-        if frames is None:
-            return
-        if told:
-            fields = item.place + fields_of({"delta": text, "logprobs": told})
-            event = event_of("response.output_text.delta", self._number, fields)
-            self._tell_events([event], frames)
-        else:
-            self._piece(item.head, encode_json(text), frames)
+        if self._tells:
+            fields = item.place + fields_of(delta=text, logprobs=told)
+            self._tell([event_of("response.output_text.delta", self._number, fields)])
 
-    def _reasoning_piece(self, text: str, frames: list[bytes] | None) -> None:
+    def _add_thought(self, text: str) -> None:
         item = self._item
         if not isinstance(item, ReasoningItem):
-            self._close_item(frames)
-            telling = self._telling
-            item = ReasoningItem(self.id, len(self.items), telling.summary, telling.encrypted)
-            self._open(item, frames)
-        item.texts.append(text)
-        if frames is not None:
-            for head in item.heads:
-                self._piece(head, encode_json(text), frames)
+            self._close_item()
+            telling, index = self._telling, len(self.items)
+            item = self._open(ReasoningItem(self.id, index, telling.summary, telling.encrypted))
+        self._add_piece(item, text)
 
-    def _call_piece(self, event: ToolCallDelta, frames: list[bytes] | None) -> None:
+    def _add_call(self, event: ToolCallDelta) -> None:
         item = self._item
         if not isinstance(item, CallItem):
-            self._close_item(frames)
+            self._close_item()
             called = self._telling.names.get(event.name or "")
             known = called or CalledAs("function", event.name or "")
-            item = CallItem(self.id, len(self.items), event.call, event.id, known)
-            self._open(item, frames)
-        item.texts.append(event.arguments)
-        if event.arguments and item.head and frames is not None:
-            self._piece(item.head, encode_json(event.arguments), frames)
+            item = self._open(CallItem(self.id, len(self.items), event.call, event.id, known))
+        if event.arguments:
+            self._add_piece(item, event.arguments)
 
-    def _open(
-        self, item: "MessageItem | ReasoningItem | CallItem", frames: list[bytes] | None
-    ) -> None:
+    def _add_piece(self, item: OutputItem, text: str) -> None:
+        item.texts.append(text)
+        for head in item.heads if self._tells else ():
+            self._tell_piece(head, encode_json(text))
+
+    def _open(self, item: _ItemT) -> _ItemT:
         self._item = item
-        if frames is not None:
-            self._tell_events(item.encode_start(self._number), frames)
+        if self._tells:
+            self._tell(item.encode_start(self._number))
+        return item
 
-    def _close_item(self, frames: list[bytes] | None) -> None:
-        item = self._item
+    def _close_item(self) -> None:
+        item, self._item = self._item, None
         if item is None:
             return
-        self._item = None
         status = "completed" if self._reason is None else "incomplete"
-        if frames is None:
-            told = item.encode(status)
-        else:
+        if self._tells:
             told, events = item.encode_end(self._number, status)
-            self._tell_events(events, frames)
+            self._tell(events)
+        else:
+            told = item.encode(status)
         self.items.append(Item(item.id, told))
 
-    def _whole_event(self, kind: str, pieces: list[bytes], frames: list[bytes]) -> None:
+    def _tell_whole(self, kind: str, pieces: list[bytes]) -> None:
         """Tell an event with the response, which is copied once."""
         name = b"response." + kind.encode()
-        event = b"".join([_WHOLE % (name, name, self._number), *pieces, _END])
-        self._tell_events([event], frames)
+        self._tell([b"".join([_WHOLE % (name, name, self._number), *pieces, _END])])
 
-    def _piece(self, head: bytes, text: bytes, frames: list[bytes]) -> None:
+    def _tell_piece(self, head: bytes, text: bytes) -> None:
         """Tell an event whose fields but its number and its text are encoded already."""
-        self._tell_events([b'%b%d,"delta":%b}\n\n' % (head, self._number, text)], frames)
+        self._tell([b'%b%d,"delta":%b}\n\n' % (head, self._number, text)])
 
-    def _tell_events(self, events: list[bytes], frames: list[bytes]) -> None:
+    def _tell(self, events: list[bytes]) -> None:
         """Tell events, which are numbered."""
         self._number += len(events)
         if self._log is not None:
             self._log += events
-        frames += events
+        self._frames += events
+
+    def _take_frames(self) -> bytes:
+        """All that was told since."""
+        data = b"".join(self._frames)
+        self._frames.clear()
+        return data
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """
 The items of an answer while they are told: messages, what the model thinks, and calls.
 
-Their JSON is made of parts that are the same all through an answer, and of texts that are encoded once, however often they are told.
+The text of an item is encoded once, however often it is told.
 
 Source: https://platform.openai.com/docs/api-reference/responses-streaming
 """
 
-from typing import Any
+from abc import ABC, abstractmethod
+from functools import cache, cached_property
+from typing import Any, TypeAlias
+
+from msgspec import Raw
 
 from unilect.core.events import Event, ToolCallDelta
 from unilect.dialects.openai.chunks import encode_json
@@ -14,23 +18,15 @@ from unilect.dialects.responses._items import new_id, pack
 from unilect.dialects.responses._tools import CalledAs, text_of
 from unilect.store.ids import OUTPUT, item_id
 
+#: Kinds of events, and their fields as `event_of` takes them.
+_Events: TypeAlias = list[tuple[str, bytes]]
+_NO_TEXT = Raw(b'""')
 
-def _form(kind: str, fields: str) -> bytes:
-    """An event as a format: of its number, and of what its fields after that have."""
-    return f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":%d{fields}}}\n\n'.encode()
 
-
-_ADDED = _form("response.output_item.added", ',"output_index":%d,"item":%b')
-_DONE = _form("response.output_item.done", ',"output_index":%d,"item":%b')
-_PART_ADDED = _form("response.content_part.added", '%b,"part":%b')
-_PART_DONE = _form("response.content_part.done", '%b,"part":%b')
-_TEXT_DONE = _form("response.output_text.done", '%b,"text":%b,"logprobs":%b')
-_REFUSAL_DONE = _form("response.refusal.done", '%b,"refusal":%b')
-_PLACE = b',"item_id":"%b","output_index":%d,"content_index":0'
-_MESSAGE = b'{"id":"%b","type":"message","role":"assistant","status":"%b","content":[%b]}'
-_OUTPUT_TEXT = b'{"type":"output_text","text":%b,"annotations":[],"logprobs":%b}'
-_REFUSAL = b'{"type":"refusal","refusal":%b}'
-_HEAD = b'event: %b\ndata: {"type":"%b"%b,"sequence_number":'
+@cache
+def _form(kind: str) -> bytes:
+    """An event as a format: of its number, and of its fields after that."""
+    return f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":%d%b}}\n\n'.encode()
 
 
 def event_of(kind: str, number: int, fields: bytes = b"") -> bytes:
@@ -40,197 +36,190 @@ def event_of(kind: str, number: int, fields: bytes = b"") -> bytes:
     Args:
         fields: Those after its number as JSON, each with a comma before it.
     """
-    return _form(kind, "%b") % (number, fields)
+    return _form(kind) % (number, fields)
 
 
-def fields_of(fields: dict[str, Any]) -> bytes:
+def fields_of(**fields: Any) -> bytes:
     """Fields as `event_of` takes them."""
     return b"," + encode_json(fields)[1:-1]
 
 
-class MessageItem:
+class OutputItem(ABC):
     """
-    A message that is being told: one part, of text or a refusal.
+    An item that is being told.
 
     Attributes:
         texts: The pieces of its text.
-        logprobs: Of its tokens.
-        place: Where a piece of its text stands, as `event_of` takes it.
-        head: The beginning of an event with a piece, up to the event's number.
+        place: Its place in the answer, as `event_of` takes it.
+        heads: The beginnings of the events that tell a piece, up to their numbers.
     """
 
-    def __init__(self, response: str, index: int, kind: str) -> None:
-        self.index = index
-        self.is_text = kind == "output_text"
-        self.id = _id(response, "msg", index)
+    def __init__(self, response: str, prefix: str, index: int) -> None:
+        self.id = item_id(response, prefix, OUTPUT + index)
         self.texts: list[str] = []
-        self.logprobs: list[dict[str, Any]] = []
-        self._id = self.id.encode()
-        self.place = _PLACE % (self._id, index)
-        self.head = _head(kind, self.place + b',"logprobs":[]' if self.is_text else self.place)
+        self.place = b',"item_id":"%b","output_index":%d' % (self.id.encode(), index)
+        self.heads: list[bytes] = []
+        self._index = index
+
+    @cached_property
+    def text(self) -> Raw:
+        """All of its text as JSON; it is whole."""
+        return Raw(encode_json("".join(self.texts)))
 
     def encode_start(self, number: int) -> list[bytes]:
         """The events before its first piece, numbered from one on."""
-        item, part = _MESSAGE % (self._id, b"in_progress", b""), self._part(b'""', b"[]")
-        return [_ADDED % (number, self.index, item), _PART_ADDED % (number + 1, self.place, part)]
+        item = fields_of(output_index=self._index, item=self._opening())
+        return _number([("response.output_item.added", item), *self._first_events()], number)
 
     def encode_end(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
         """The item as it is in the end, and the events that tell it."""
-        text, logprobs = self._encode_content()
-        part = self._part(text, logprobs)
-        item, place = _MESSAGE % (self._id, status.encode(), part), self.place
-        if self.is_text:
-            whole = _TEXT_DONE % (number, place, text, logprobs)
-        else:
-            whole = _REFUSAL_DONE % (number, place, text)
-        events = [whole, _PART_DONE % (number + 1, place, part), _DONE % (number + 2, self.index, item)]  # fmt: skip
-        return item, events
+        item = self.encode(status)
+        done = fields_of(output_index=self._index, item=Raw(item))
+        return item, _number([*self._last_events(), ("response.output_item.done", done)], number)
 
     def encode(self, status: str) -> bytes:
         """The item as it is."""
-        return _MESSAGE % (self._id, status.encode(), self._part(*self._encode_content()))
+        return encode_json(self._opening() | {"status": status} | self._content())
 
-    def _encode_content(self) -> tuple[bytes, bytes]:
-        """The text and the log probabilities so far as JSON."""
-        logprobs = encode_json(self.logprobs) if self.logprobs else b"[]"
-        return encode_json("".join(self.texts)), logprobs
+    @abstractmethod
+    def _opening(self) -> dict[str, Any]:
+        """The item before its first piece."""
 
-    def _part(self, text: bytes, logprobs: bytes) -> bytes:
-        return _OUTPUT_TEXT % (text, logprobs) if self.is_text else _REFUSAL % text
+    @abstractmethod
+    def _content(self) -> dict[str, Any]:
+        """The fields of the item that its text changes."""
+
+    def _first_events(self) -> _Events:
+        """The events after that of the item, before its first piece."""
+        return []
+
+    @abstractmethod
+    def _last_events(self) -> _Events:
+        """The events after its last piece, before that of the item."""
 
 
-class ReasoningItem:
-    """The item of the model's thoughts, while they are streamed; attributes as of a message."""
+class MessageItem(OutputItem):
+    """
+    A message: one part, of text or a refusal.
+
+    Attributes:
+        logprobs: Of its tokens.
+    """
+
+    def __init__(self, response: str, index: int, kind: str) -> None:
+        super().__init__(response, "msg", index)
+        self.is_text = kind == "output_text"
+        self.logprobs: list[dict[str, Any]] = []
+        self.place += b',"content_index":0'
+        self.heads = [_head(kind, self.place + b',"logprobs":[]' if self.is_text else self.place)]
+
+    def _opening(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}  # fmt: skip
+
+    def _content(self) -> dict[str, Any]:
+        return {"content": [self._part(self.text)]}
+
+    def _first_events(self) -> _Events:
+        return [("response.content_part.added", self.place + fields_of(part=self._part(_NO_TEXT)))]
+
+    def _last_events(self) -> _Events:
+        whole = {"text": self.text, "logprobs": self.logprobs} if self.is_text else {"refusal": self.text}  # fmt: skip
+        kind = "output_text" if self.is_text else "refusal"
+        return [
+            (f"response.{kind}.done", self.place + fields_of(**whole)),
+            ("response.content_part.done", self.place + fields_of(part=self._part(self.text))),
+        ]
+
+    def _part(self, text: Raw) -> dict[str, Any]:
+        if not self.is_text:
+            return {"type": "refusal", "refusal": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs}
+
+
+class ReasoningItem(OutputItem):
+    """The model's thoughts; they are told as a summary, too, where one was asked for."""
 
     def __init__(self, response: str, index: int, summary: bool, encrypted: bool) -> None:
-        self.index = index
-        self.id = _id(response, "rs", index)
-        self.texts: list[str] = []
-        self._summary, self._encrypted = summary, encrypted
-        place = b',"item_id":"%b","output_index":%d' % (self.id.encode(), index)
-        self._content_place = place + b',"content_index":0'
-        self._summary_place = place + b',"summary_index":0'
-        self.heads = [_head("reasoning_text", self._content_place)]
+        super().__init__(response, "rs", index)
+        self._encrypted = encrypted
+        #: What each form of the text is called in events, the type of its part, and where it stands.
+        self._forms = [("reasoning_text", "content_part", self.place + b',"content_index":0')]
         if summary:
-            self.heads.append(_head("reasoning_summary_text", self._summary_place))
-
-    def encode_start(self, number: int) -> list[bytes]:
-        """As of a message."""
-        part = fields_of({"part": _reasoning_part("")})
-        events = [("response.content_part.added", self._content_place + part)]
-        if self._summary:
-            part = fields_of({"part": _summary("")})
-            events.append(("response.reasoning_summary_part.added", self._summary_place + part))
-        return [_ADDED % (number, self.index, encode_json(self._opening())), *_number_events(events, number + 1)]  # fmt: skip
-
-    def encode_end(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
-        """As of a message."""
-        text, place = "".join(self.texts), self._content_place
-        whole, part = fields_of({"text": text}), fields_of({"part": _reasoning_part(text)})
-        events = [
-            ("response.reasoning_text.done", place + whole),
-            ("response.content_part.done", place + part),
-        ]
-        if self._summary:
-            place, part = self._summary_place, fields_of({"part": _summary(text)})
-            events += [
-                ("response.reasoning_summary_text.done", place + whole),
-                ("response.reasoning_summary_part.done", place + part),
-            ]
-        return _encode_end(self, _number_events(events, number), number, status)
-
-    def encode(self, status: str) -> bytes:
-        """The item as it is."""
-        text = "".join(self.texts)
-        item = self._opening() | {
-            "status": status,
-            "content": [_reasoning_part(text)],
-            "summary": [_summary(text)] if self._summary else [],
-        }
-        return encode_json(item | {"encrypted_content": pack(text)} if self._encrypted else item)
+            at = self.place + b',"summary_index":0'
+            self._forms.append(("reasoning_summary_text", "reasoning_summary_part", at))
+        self.heads = [_head(kind, place) for kind, _, place in self._forms]
 
     def _opening(self) -> dict[str, Any]:
         return {"id": self.id, "type": "reasoning", "summary": [], "content": [], "status": "in_progress"}  # fmt: skip
 
+    def _content(self) -> dict[str, Any]:
+        parts = [[_part(kind, self.text)] for kind, _, _ in self._forms]
+        fields = dict(zip(("content", "summary"), parts, strict=False))
+        return fields | {"encrypted_content": pack("".join(self.texts))} if self._encrypted else fields  # fmt: skip
 
-class CallItem:
-    """A call of a function or of a custom tool, while it is told; attributes as of a message."""
+    def _first_events(self) -> _Events:
+        return [
+            (f"response.{part}.added", place + fields_of(part=_part(kind, _NO_TEXT)))
+            for kind, part, place in self._forms
+        ]
+
+    def _last_events(self) -> _Events:
+        events: _Events = []
+        for kind, part, place in self._forms:
+            whole = fields_of(part=_part(kind, self.text))
+            events.append((f"response.{kind}.done", place + fields_of(text=self.text)))
+            events.append((f"response.{part}.done", place + whole))
+        return events
+
+
+class CallItem(OutputItem):
+    """A call of a function or of a custom tool."""
 
     def __init__(
         self, response: str, index: int, call: int, call_id: str | None, called: CalledAs
     ) -> None:
-        self.index = index
-        self.texts: list[str] = []
-        self._call = call
         self._custom = called.kind == "custom"
-        self.id = _id(response, "ctc" if self._custom else "fc", index)
+        super().__init__(response, "ctc" if self._custom else "fc", index)
+        self._call = call
         self._fields: dict[str, Any] = {"call_id": call_id or new_id("call"), "name": called.name}
         if called.namespace is not None:
             self._fields["namespace"] = called.namespace
-        self._place = b',"item_id":"%b","output_index":%d' % (self.id.encode(), index)
-        # the arguments of a custom tool are known only when they are whole
-        delta = _head("function_call_arguments", self._place)
-        self.head = b"" if self._custom else delta
+        if not self._custom:  # the text of a custom tool is known only when it is whole
+            self.heads = [_head("function_call_arguments", self.place)]
 
     def goes_on(self, event: Event) -> bool:
         """Return True if an event is a piece of this call."""
         return isinstance(event, ToolCallDelta) and event.call == self._call
 
-    def encode_start(self, number: int) -> list[bytes]:
-        """As of a message."""
-        return [_ADDED % (number, self.index, encode_json(self._opening()))]
-
-    def encode_end(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
-        """As of a message."""
-        kind, arguments = "response.function_call_arguments", "".join(self.texts)
-        if self._custom:
-            kind, text = "response.custom_tool_call_input", text_of(arguments)
-            events = [
-                (f"{kind}.delta", self._place + fields_of({"delta": text})),
-                (f"{kind}.done", self._place + fields_of({"input": text})),
-            ]
-        else:
-            done = {"name": self._fields["name"], "arguments": arguments}
-            events = [(f"{kind}.done", self._place + fields_of(done))]
-        return _encode_end(self, _number_events(events, number), number, status)
-
-    def encode(self, status: str) -> bytes:
-        """The item as it is."""
-        arguments = "".join(self.texts)
-        told = {"input": text_of(arguments)} if self._custom else {"arguments": arguments}
-        return encode_json(self._opening() | told | {"status": status})
-
     def _opening(self) -> dict[str, Any]:
         kind, field = ("custom_tool_call", "input") if self._custom else ("function_call", "arguments")  # fmt: skip
         return {"id": self.id, "type": kind, "status": "in_progress", **self._fields, field: ""}
 
+    def _content(self) -> dict[str, Any]:
+        return {"input": text_of("".join(self.texts))} if self._custom else {"arguments": self.text}
 
-def _id(response: str, prefix: str, index: int) -> str:
-    return item_id(response, prefix, OUTPUT + index)
+    def _last_events(self) -> _Events:
+        if not self._custom:
+            done = fields_of(name=self._fields["name"], arguments=self.text)
+            return [("response.function_call_arguments.done", self.place + done)]
+        kind, text = "response.custom_tool_call_input", text_of("".join(self.texts))
+        return [
+            (f"{kind}.delta", self.place + fields_of(delta=text)),
+            (f"{kind}.done", self.place + fields_of(input=text)),
+        ]
 
 
-def _encode_end(
-    item: ReasoningItem | CallItem, events: list[bytes], number: int, status: str
-) -> tuple[bytes, list[bytes]]:
-    """An item in the end, with the events that close it, the last of which tells it."""
-    told = item.encode(status)
-    return told, [*events, _DONE % (number + len(events), item.index, told)]
-
-
-def _number_events(events: list[tuple[str, bytes]], number: int) -> list[bytes]:
-    """Events by their kinds and fields, numbered from one on."""
-    return [event_of(kind, at, fields) for at, (kind, fields) in enumerate(events, number)]
+def _number(events: _Events, first: int) -> list[bytes]:
+    """Events numbered from one on."""
+    return [event_of(kind, number, fields) for number, (kind, fields) in enumerate(events, first)]
 
 
 def _head(kind: str, place: bytes) -> bytes:
     """The beginning of an event with a piece, up to its number, which stands behind its place."""
     name = b"response.%b.delta" % kind.encode()
-    return _HEAD % (name, name, place)
+    return b'event: %b\ndata: {"type":"%b"%b,"sequence_number":' % (name, name, place)
 
 
-def _reasoning_part(text: str) -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": text}
-
-
-def _summary(text: str) -> dict[str, Any]:
-    return {"type": "summary_text", "text": text}
+def _part(kind: str, text: Raw) -> dict[str, Any]:
+    """A part of a thought, of the type of its text."""
+    return {"type": kind.replace("reasoning_summary", "summary"), "text": text}
