@@ -93,3 +93,7 @@ class ParamLocations(Struct, frozen=True):
             return self.tools[int(tool[1])] + (self.schema if tool[2] else "")
         name = _NAME.match(path)[0]  # type: ignore[index]
         return (self.names.get(name) or name) + path[len(name) :]
+
+
+#: Of a request whose client has sent it as it is.
+AS_SENT = ParamLocations({})

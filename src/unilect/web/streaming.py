@@ -23,11 +23,10 @@ from aiohttp import web
 from aiohttp.hdrs import METH_HEAD
 
 from unilect.answers.inflight import Answer as Record
-from unilect.api.backend import Batches
+from unilect.answers.service import Run
 from unilect.api.parameters.rules import format_ignored
 from unilect.core.errors import UnilectError
 from unilect.core.events import Answer, Event, Fold, Usage
-from unilect.models.registry import Model
 from unilect.runtime.context import Queued, current_request, explain_cancellation
 from unilect.web.aiohttp_internals import ChunkedResponse, FullResponse
 
@@ -73,31 +72,9 @@ class Encoder(Protocol):
         """The body of a whole answer."""
 
 
-class Running(Protocol):
-    """A `Run`, or what stands in front of one."""
-
-    streams: bool
-    model: Model
-
-    @property
-    def answering(self) -> Model:
-        """The model that answers."""
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The names of ignored parameters."""
-
-    @property
-    def attempts(self) -> int:
-        """The number of answers that a backend generated until one was valid; 0 where unilect does not validate it."""
-
-    def batches(self) -> Batches:
-        """The events of the answer."""
-
-
 async def respond(
     request: web.Request,
-    run: Running,
+    run: Run,
     encoder: Encoder,
     content_type: str = SERVER_SENT_EVENTS,
     keep: Callable[[], Awaitable[None]] | None = None,
@@ -131,7 +108,7 @@ async def respond(
 
 
 async def respond_whole(
-    request: web.Request, run: Running, whole: Callable[[Answer, tuple[str, ...]], bytes]
+    request: web.Request, run: Run, whole: Callable[[Answer, tuple[str, ...]], bytes]
 ) -> web.StreamResponse:
     """
     Answer a request with one body.
@@ -148,7 +125,11 @@ async def respond_whole(
             folding.add(batch)
     finally:
         await batches.aclose()
-    body = whole(folding.answer(), run.ignored)
+    return full_response(request, run, whole(folding.answer(), run.ignored))
+
+
+def full_response(request: web.Request, run: Run, body: bytes) -> web.StreamResponse:
+    """Make the response with the body of a whole answer, once it has ended."""
     return FullResponse(body=body, headers=_headers(request, JSON, run))
 
 
@@ -210,7 +191,7 @@ def _of_queue(queued: Queued) -> dict[str, str]:
     return told if wait_s is None else told | {"X-Unilect-Queue-Wait-S": str(math.ceil(wait_s))}
 
 
-def _headers(request: web.Request, content_type: str, run: Running | None) -> dict[str, str]:
+def _headers(request: web.Request, content_type: str, run: Run | None) -> dict[str, str]:
     headers = headers_of(request, content_type, run.ignored if run is not None else ())
     if content_type is not JSON:
         headers |= _UNBUFFERED
@@ -249,7 +230,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         content_type: str,
         told: Callable[[UnilectError], bytes],
         keep_alive: Callable[[], bytes] | None = None,
-        run: Running | None = None,
+        run: Run | None = None,
     ) -> None:
         self.last = b""
         self._request = request

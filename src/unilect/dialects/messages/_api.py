@@ -73,6 +73,6 @@ async def _answer(request: web.Request, service: Service, asked: DecodedBody) ->
         chat.stop_words,
         run.model.defaults.get("max_tokens") if chat.token_limit is None else chat.token_limit,
         asked.omits_thoughts,
-        asked.places.rename,
+        asked.places,
     )
     return await respond(request, run, encoder)

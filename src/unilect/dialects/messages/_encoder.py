@@ -9,7 +9,7 @@ Source: https://platform.claude.com/docs/en/build-with-claude/streaming
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -29,6 +29,7 @@ from unilect.core.events import (
 )
 from unilect.dialects.messages._conversation import sign_thought
 from unilect.dialects.messages._errors import envelope
+from unilect.web.param_locations import AS_SENT, ParamLocations
 
 encode_json = msgspec.json.encode
 encode_lines = msgspec.json.Encoder().encode_lines
@@ -53,7 +54,7 @@ class MessageEncoder:
         stop_words: The client's own.
         limit: The most tokens that it asked for; None for as many as fit.
         omits_thoughts: The text of thoughts goes into their signature.
-        named: Makes an error name the parameters of the client.
+        places: Where the parts of the request stand in the client's body, for errors.
     """
 
     def __init__(
@@ -62,14 +63,14 @@ class MessageEncoder:
         stop_words: Sequence[str] = (),
         limit: int | None = None,
         omits_thoughts: bool = False,
-        named: Callable[[UnilectError], UnilectError] = lambda error: error,
+        places: ParamLocations = AS_SENT,
     ) -> None:
         self._id = f"msg_{_random.getrandbits(96):024x}"
         self._model = model
         self._stop_words = frozenset(stop_words)
         self._limit = limit
         self._omits = omits_thoughts
-        self._named = named
+        self._places = places
         self._usage = Usage(0, 0)
         self._finish: Finish | None = None
         self._begun = False
@@ -123,7 +124,7 @@ class MessageEncoder:
 
     def error(self, error: UnilectError) -> bytes:
         """The event that ends a broken message."""
-        return b"event: error\ndata: " + encode_json(envelope(self._named(error))) + b"\n\n"
+        return b"event: error\ndata: " + encode_json(envelope(self._places.rename(error))) + b"\n\n"
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole message."""

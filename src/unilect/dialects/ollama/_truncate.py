@@ -8,8 +8,8 @@ last turn with many calls the oldest calls go with their results.
 from collections.abc import Sequence
 
 from unilect.answers.service import Service
-from unilect.core.errors import ContextLengthExceeded, UnsupportedOperation
 from unilect.core.requests import ChatRequest, Message
+from unilect.dialects.truncation import fit_to_context
 
 #: Tokens that a template may add to a conversation; a token of the rest is at least a byte of its JSON.
 _TEMPLATE = 1024
@@ -19,7 +19,7 @@ async def truncate(service: Service, request: ChatRequest) -> tuple[ChatRequest,
     """
     A request that fits as far as that can be had, and whether something is left out.
 
-    Whose backend tells no tokens, or no context, gets it as it is.
+    Whose backend tells no tokens, or no context, gets it as it is; so does one that would not fit anyway, which says how long it is.
     """
     context = service.model(request.model).capabilities.context
     written = [request.raw_fields.get(name, b"") for name in ("messages", "tools")]
@@ -27,26 +27,13 @@ async def truncate(service: Service, request: ChatRequest) -> tuple[ChatRequest,
         return request, False
     steps = _steps(request.messages)
 
-    async def fits(count: int) -> bool:
-        try:
-            return (
-                await service.count_tokens(_without(request, steps[:count]), counts=False) < context
-            )
-        except ContextLengthExceeded:
-            return False
+    def without(count: int) -> ChatRequest:
+        gone = {place for step in steps[:count] for place in step}
+        left = [message for place, message in enumerate(request.messages) if place not in gone]
+        return request.changed(messages=left) if gone else request
 
-    try:
-        if not steps or await fits(0):
-            return request, False
-        low, high = 0, len(steps)  # `low` does not fit
-        if not await fits(high):
-            return request, False  # the model says how long it is
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if await fits(middle) else (middle, high)
-    except UnsupportedOperation:
-        return request, False
-    return _without(request, steps[:high]), True
+    count = await fit_to_context(service, context, without, len(steps))
+    return (without(count), True) if count else (request, False)
 
 
 def _steps(messages: Sequence[Message]) -> list[list[int]]:
@@ -67,11 +54,3 @@ def _steps(messages: Sequence[Message]) -> list[list[int]]:
             groups.append([])
         groups[-1].append(place)
     return older + groups[:-1]
-
-
-def _without(request: ChatRequest, steps: Sequence[Sequence[int]]) -> ChatRequest:
-    if not steps:
-        return request
-    gone = {place for step in steps for place in step}
-    left = [message for place, message in enumerate(request.messages) if place not in gone]
-    return request.changed(messages=left)

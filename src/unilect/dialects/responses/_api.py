@@ -9,11 +9,11 @@ from aiohttp import web
 
 from unilect.answers.service import Run, Service
 from unilect.core.bounds import LARGE_BYTES
-from unilect.core.errors import InvalidRequest, UnilectError
+from unilect.core.errors import InvalidRequest
 from unilect.core.events import Fold
 from unilect.core.requests import ChatRequest, Message
 from unilect.dialects.responses._items import kind_of, list_form, new_id, pack
-from unilect.dialects.responses._kept import Kept, KeptRun, Live
+from unilect.dialects.responses._kept import Kept, Live
 from unilect.dialects.responses._output import ResponseEncoder, Telling, usage_object
 from unilect.dialects.responses._pages import page, page_of
 from unilect.dialects.responses._request import (
@@ -31,7 +31,7 @@ from unilect.runtime.context import current_request
 from unilect.store.ids import response_id
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
-from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond
+from unilect.web.streaming import SERVER_SENT_EVENTS, full_response, relay, respond
 
 _decoder = BodyDecoder(ResponseRequest)
 _prompt_decoder = BodyDecoder(PromptRequest)
@@ -76,14 +76,16 @@ class Responses:
                 await self._kept.keep(asked, made.items, encoder, owner)
 
         run = self._run(made)
-        try:
+        with made.telling.places.in_errors():
             if run.streams and not keeps:  # there is nothing to wait for before its end
                 return await respond(request, run, encoder)
             if run.streams:
                 return await self._kept.expect(respond(request, run, encoder, keep=keep))
-            return await respond(request, KeptRun(run, encoder, keep), encoder)
-        except UnilectError as error:
-            raise made.telling.named(error) from error
+            async with aclosing(run.batches()) as batches:
+                async for batch in batches:
+                    encoder.take_in(batch)
+            await keep()
+            return full_response(request, run, encoder.body())
 
     async def retrieve_response(self, request: web.Request) -> web.StreamResponse:
         """Tell a stored response; its events again where a stream is asked for."""

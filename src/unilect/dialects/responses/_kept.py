@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Struct, field
 
 from unilect.answers.service import Run
-from unilect.api.backend import Batches
 from unilect.core.bounds import LARGE_BYTES, most_background
 from unilect.core.errors import (
     BackendUnavailable,
@@ -60,49 +59,6 @@ _STORE_AGAIN_S = (
     10.0,
 )  # pauses between attempts to store the end of a response that nobody waits for
 _STORE_AT_LAST_S = 2.0  # for one more attempt, of a server that stops
-
-
-class KeptRun:
-    """
-    A run of a whole answer, which is stored after its last batch, and before it is told.
-
-    Args:
-        run: The run.
-        encoder: Takes in the answer here.
-        keep: Stores the answer.
-    """
-
-    def __init__(
-        self, run: Run, encoder: ResponseEncoder, keep: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._run = run
-        self._encoder = encoder
-        self._keep = keep
-        self.model = run.model
-        self.streams = run.streams
-
-    @property
-    def answering(self) -> Any:
-        """The model that answers."""
-        return self._run.answering
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The parameters that were ignored."""
-        return self._run.ignored
-
-    @property
-    def attempts(self) -> int:
-        """The number of answers that a backend gave until one was valid."""
-        return self._run.attempts
-
-    async def batches(self) -> Batches:
-        """As of the run; errors also as `keep`."""
-        async with aclosing(self._run.batches()) as batches:
-            async for batch in batches:
-                self._encoder.take_in(batch)
-                yield batch
-        await self._keep()
 
 
 class Live(Struct, eq=False):

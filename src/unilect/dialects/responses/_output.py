@@ -13,7 +13,7 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -44,6 +44,7 @@ from unilect.dialects.responses._output_items import (
 )
 from unilect.dialects.responses._tools import CalledAs
 from unilect.store.records import Item
+from unilect.web.param_locations import AS_SENT, ParamLocations
 
 _END = b"}\n\n"
 _NUMBERS = [b'%d,"delta":' % number for number in range(4096)]
@@ -66,7 +67,7 @@ class Telling(Struct, frozen=True):
         summary: Thoughts are sent as a summary, too.
         encrypted: Reasoning items carry their text for clients that keep nothing else.
         logprobs: Log probabilities are sent.
-        named: Makes an error name the parameters of the client.
+        places: Where the parts of the request stand in the client's body, for errors.
     """
 
     fields: dict[str, Any]
@@ -74,7 +75,7 @@ class Telling(Struct, frozen=True):
     summary: bool = False
     encrypted: bool = False
     logprobs: bool = False
-    named: Callable[[UnilectError], UnilectError] = lambda error: error
+    places: ParamLocations = AS_SENT
 
 
 class ResponseEncoder:
@@ -202,7 +203,7 @@ class ResponseEncoder:
 
     def fail(self, error: UnilectError) -> None:
         """The answer has broken off."""
-        self._error = {"code": _code(error), "message": self._telling.named(error).message}
+        self._error = {"code": _code(error), "message": self._telling.places.rename(error).message}
         self._end("failed")
 
     def take_back(self, error: UnilectError) -> None:

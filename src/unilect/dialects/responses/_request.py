@@ -189,7 +189,7 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
         summary=(reasoning.summary or reasoning.generate_summary) is not None,
         encrypted=ENCRYPTED in include,
         logprobs=bool(chat.logprobs),
-        named=places.rename,
+        places=places,
     )
     return Plan(chat, telling, (*left_out, *tools.left_out, *of_items), items)
 
@@ -210,16 +210,7 @@ def _read(
     conversation = Conversation(asked.instructions, tools)
     for place, item in talk:
         conversation.add(item, place)
-    chat = _chat(asked, tools, conversation, fields)
-    of_tools = [tools.places[tool.function.name] for tool in chat.tools or ()]
-    places = ParamLocations(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
-    return chat, places, tools, conversation.left_out
-
-
-def _chat(
-    asked: PromptRequest, tools: Tools, talk: Conversation, fields: dict[str, Any]
-) -> ChatRequest:
-    messages = talk.messages()
+    messages = conversation.messages()
     choice, functions = tools.choice(asked.tool_choice)
     if functions:
         fields |= {"tools": functions, "tool_choice": choice, "parallel_tool_calls": asked.parallel_tool_calls}  # fmt: skip
@@ -231,9 +222,12 @@ def _chat(
     fields |= {"model": asked.model, "messages": messages, "user": asked.user}
     known = {name: value for name, value in fields.items() if value is not None}
     try:
-        return msgspec.convert(known, ChatRequest, from_attributes=True)
+        chat = msgspec.convert(known, ChatRequest, from_attributes=True)
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
+    of_tools = [tools.places[tool.function.name] for tool in chat.tools or ()]
+    places = ParamLocations(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
+    return chat, places, tools, conversation.left_out
 
 
 def _sampling(asked: ResponseRequest) -> dict[str, Any]:

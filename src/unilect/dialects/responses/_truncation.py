@@ -1,8 +1,7 @@
 """
 `truncation: auto`: the oldest turns are left out until the prompt fits.
 
-Turns are left out whole, from one message of the user to the next, so that no call loses its output. The prompts are counted, some
-ten times at most: what is left out grows by halves.
+Turns are left out whole, from one message of the user to the next, so that no call loses its output.
 """
 
 from collections.abc import Sequence
@@ -11,9 +10,9 @@ from typing import Any
 import msgspec
 
 from unilect.answers.service import Service
-from unilect.core.errors import UnilectError, UnsupportedOperation
 from unilect.dialects.responses._items import kind_of
 from unilect.dialects.responses._request import Placed, Plan, ResponseRequest, place_items, plan
+from unilect.dialects.truncation import fit_to_context
 
 
 async def truncate(
@@ -29,37 +28,26 @@ async def truncate(
     """
     talk = place_items(asked, before, items)
     whole = plan(asked, talk, items)
-    model = await service.inspect_model(asked.model)
-    context = model.capabilities.context
+    context = (await service.inspect_model(asked.model)).capabilities.context
     if context is None:
         return whole
-    most = context - 1
     turns = _beginnings(talk)
-    low, high = 1, len(turns) - 1  # the last turn stays
-    try:
-        if high < 1 or await service.count_tokens(whole.chat, counts=False) <= most:
+    most = max(0, len(turns) - 1)  # the last turn stays
+
+    def without(count: int) -> Plan:
+        """The plan without some turns, but for what the system says there."""
+        if not count:
             return whole
-        while low < high:  # to the fewest turns without which it fits
-            middle = (low + high) // 2
-            made = _without(asked, talk, items, turns[middle])
-            if await service.count_tokens(made.chat, counts=False) <= most:
-                high = middle
-            else:
-                low = middle + 1
-    except UnsupportedOperation:  # who does not count cannot shorten
+        first = turns[count]
+        kept = [one for one in talk[:first] if one[1].get("role") in ("system", "developer")]
+        return plan(asked, [*kept, *talk[first:]], items)
+
+    with whole.telling.places.in_errors():
+        count = await fit_to_context(service, context, lambda count: without(count).chat, most)
+    if count == 0:
         return whole
-    except UnilectError as error:
-        raise whole.telling.named(error) from error
-    made = _without(asked, talk, items, turns[high])
+    made = without(most if count is None else count)
     return msgspec.structs.replace(made, left_out=(*made.left_out, "truncation"))
-
-
-def _without(
-    asked: ResponseRequest, talk: Sequence[Placed], items: list[dict[str, Any]], first: int
-) -> Plan:
-    """The plan without what stands before an item, but for what the system says there."""
-    kept = [one for one in talk[:first] if one[1].get("role") in ("system", "developer")]
-    return plan(asked, [*kept, *talk[first:]], items)
 
 
 def _beginnings(talk: Sequence[Placed]) -> list[int]:
