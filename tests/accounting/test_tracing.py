@@ -29,7 +29,7 @@ from unilect.config.otel import OtelConfig
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
 from unilect.models import sources
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.server.listener import Listener
 from unilect.testing.echo import Echo, Options
 
@@ -181,7 +181,7 @@ async def test_a_fallback() -> None:
     spans = Spans()
     async with scripted(says(answer(b"{}", "503 Busy"))) as bad:
         async with serving(
-            upstream(bad.url), fallback=[Member(Echo())], tracing=spans.tracing
+            upstream(bad.url), fallback=[PooledBackend(Echo())], tracing=spans.tracing
         ) as app:
             assert 200 == await asked(app)
     known = spans.attributes

@@ -12,7 +12,7 @@ from support.backends.engine import ENGINES_IN_CI, Spy, answer, chat, completion
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
 from unilect.adapt import emulation
-from unilect.adapt.enforcement import ATTEMPTS, Enforced, bonds
+from unilect.adapt.enforcement import ATTEMPTS, ConstraintEnforcer, output_constraints
 from unilect.answers.service import Service
 from unilect.api.backend import Backend
 from unilect.api.parameters.rules import Unsupported
@@ -54,11 +54,11 @@ def digit(**keywords: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
-def held(backend: Any, checker: Checker, ignored: list[str] | None = None) -> Enforced:
+def held(backend: Any, checker: Checker, ignored: list[str] | None = None) -> ConstraintEnforcer:
     """A backend whose answers are held against what they must satisfy; what is ignored is noted, or refused."""
     told = [] if ignored is None else ignored
     rule: Unsupported = "refuse" if ignored is None else "report"
-    return Enforced(backend, checker, rule, told.append)
+    return ConstraintEnforcer(backend, checker, rule, told.append)
 
 
 async def test_asked_again(demo: Backend, checker: Checker) -> None:
@@ -228,15 +228,18 @@ async def test_bonds() -> None:
     ]
     named = {"type": "function", "function": {"name": "g"}}
 
-    assert ["f"] == [bond.tool for bond in bonds(chat("?", tools=tools, tool_choice="required"))]
-    assert [] == bonds(chat("?", tools=tools, tool_choice=named))
-    assert [] == bonds(chat("?", tools=tools))
-    assert [] == bonds(chat("?", grammar='root ::= "a"'))
-    assert [] == bonds(completion("?"))
-    assert [{"type": "object"}] == [
-        bond.schema for bond in bonds(chat("?", response_format={"type": "json_object"}))
+    assert ["f"] == [
+        bond.tool for bond in output_constraints(chat("?", tools=tools, tool_choice="required"))
     ]
-    assert 1 == len(bonds(completion("?", grammar='%llguidance {}\nstart: "a"')))
+    assert [] == output_constraints(chat("?", tools=tools, tool_choice=named))
+    assert [] == output_constraints(chat("?", tools=tools))
+    assert [] == output_constraints(chat("?", grammar='root ::= "a"'))
+    assert [] == output_constraints(completion("?"))
+    assert [{"type": "object"}] == [
+        bond.schema
+        for bond in output_constraints(chat("?", response_format={"type": "json_object"}))
+    ]
+    assert 1 == len(output_constraints(completion("?", grammar='%llguidance {}\nstart: "a"')))
 
 
 async def test_the_arguments_of_strict_tools(demo: Backend, checker: Checker) -> None:

@@ -33,7 +33,7 @@ from unilect.core.events import (
 )
 from unilect.core.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing import chat
 
 WEATHER: Any = {
@@ -499,7 +499,7 @@ async def test_who_has_tools_comes_first() -> None:
     right: list[Event] = [ToolCallDelta(0, "{}", "c", "now"), Finish("tool_calls")]
     having = Says(*[right] * 4, native=["tools"])
     for _ in range(4):
-        answer, _, _ = await ran([Member(without), Member(having)], request())
+        answer, _, _ = await ran([PooledBackend(without), PooledBackend(having)], request())
         assert [("now", {})] == calls(answer)
     assert (0, 4) == (len(without.asked), len(having.asked))
 

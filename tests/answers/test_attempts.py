@@ -19,7 +19,7 @@ from unilect.core.errors import (
 from unilect.core.events import TextDelta
 from unilect.models.registry import Model
 from unilect.runtime.context import CURRENT_REQUEST, Context
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 
 
 class Scripted(Backend):
@@ -74,7 +74,7 @@ def died(blamed: bool = False, from_outside: bool = False) -> EngineDied:
 
 def model_of(*backends: Any, name: str = "m", fallback: str | None = None) -> Model:
     """A model with these backends."""
-    return Model(name, [Member(backend) for backend in backends], fallback=fallback)
+    return Model(name, [PooledBackend(backend) for backend in backends], fallback=fallback)
 
 
 async def tried(

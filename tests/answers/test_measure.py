@@ -31,7 +31,7 @@ from unilect.limits.claims import Size
 from unilect.models import sources
 from unilect.models.registry import Model, Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo, Options
 
 SEEN = ChatRequest(messages=[Message("user", [ImagePart(ImageUrl("data:image/png;base64,AA"))])])
@@ -97,8 +97,8 @@ def test_rooms() -> None:
     assert (None, 4096, True) == (size.limit, size.room, size.knows_room)
     assert 4096 == size.tokens(None)
     assert 4096 == measures().size("m", chat(max_tokens=100_000)).limit
-    long = Model("other", [Member(Echo(Options(context=9000)))], fallback="m")
-    short = Model("m", [Member(Echo(Options(context=100)))], fallback="other")
+    long = Model("other", [PooledBackend(Echo(Options(context=9000)))], fallback="m")
+    short = Model("m", [PooledBackend(Echo(Options(context=100)))], fallback="other")
     size = Measures(Registry([short, long])).size("m", chat())
     assert (9000, True) == (size.room, size.knows_room)
     CURRENT_REQUEST.set(Context(models=frozenset({"m"})))

@@ -14,7 +14,7 @@ from support.backends.scripted import DONE, Exchange, delta, frames, scripted, s
 from support.common.properties import given
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
-from unilect.answers.resume import Continuation, Repetition, Told
+from unilect.answers.resume import Continuation, DeliveredOutput, ReplayFilter
 from unilect.answers.service import Service
 from unilect.api.backend import Backend, Batches, Capabilities
 from unilect.core.errors import BackendError, EngineDied, InvalidRequest, RateLimited, UnilectError
@@ -38,7 +38,7 @@ from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.families import MarkScanner, Reading, find
 from unilect.http.client import HttpServer
 from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.upstreams.openai._servers import KINDS, capabilities
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
@@ -76,17 +76,17 @@ def parsed(text: str, sizes: list[int], first_id: int = 0, index: int = 0) -> li
     ]
 
 
-def told(*batches: list[Event]) -> Told:
+def told(*batches: list[Event]) -> DeliveredOutput:
     """What a client has that got these batches."""
-    found = Told()
+    found = DeliveredOutput()
     for batch in batches:
         found.add(batch)
     return found.whole()
 
 
-def rest(had: Told, events: list[Event]) -> list[Event]:
+def rest(had: DeliveredOutput, events: list[Event]) -> list[Event]:
     """What of these events is new to a client."""
-    repetition = Repetition(had, LOST)
+    repetition = ReplayFilter(had, LOST)
     return [new for event in events if (new := repetition.rest(event)) is not None]
 
 
@@ -123,7 +123,7 @@ def test_another_answer(pieces: list[str], size: int, data: st.DataObject) -> No
     second = parsed(text[:wrong] + "\0" + text[wrong + 1 :], [size])
     new: list[Event] = []
     with pytest.raises(EngineDied):
-        repetition = Repetition(had, LOST)
+        repetition = ReplayFilter(had, LOST)
         for event in second:
             if (fresh := repetition.rest(event)) is not None:
                 new.append(fresh)
@@ -174,7 +174,7 @@ def test_choices_are_held_against_each_other_by_their_index() -> None:
 
 def test_a_long_answer_is_remembered_in_few_pieces() -> None:
     """Of an answer of many batches the last are kept as they are, and of the others what they say."""
-    many = Told()
+    many = DeliveredOutput()
     for number in range(3000):
         many.add([TextDelta(f"{number} ")])
 
@@ -224,7 +224,7 @@ class Client:
     """What a client gets of a model of these backends: the answer, the error that ends it, and how often each backend is said to fail."""
 
     def __init__(self, *backends: Any) -> None:
-        model = Model("m", [Member(backend) for backend in backends])
+        model = Model("m", [PooledBackend(backend) for backend in backends])
         self.metrics = Metrics()
         self.service = Service(Registry([model]), Accounts(self.metrics))
         self.text = ""
@@ -467,8 +467,8 @@ async def test_no_other_model_goes_on() -> None:
     """An answer that has begun is not continued by the fallback of its model."""
     other = Mortal()
     models = [
-        Model("m", [Member(Mortal(4, error=BackendError("It broke.")))], fallback="other"),
-        Model("other", [Member(other)]),
+        Model("m", [PooledBackend(Mortal(4, error=BackendError("It broke.")))], fallback="other"),
+        Model("other", [PooledBackend(other)]),
     ]
     client = Client()
     client.service = Service(Registry(models), Accounts(Metrics()))

@@ -42,7 +42,7 @@ from unilect.http.client import HttpServer
 from unilect.models.registry import Model, Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.breaker import FAILURES
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
@@ -178,7 +178,7 @@ async def test_a_backend_that_breaks_before_it_says_anything() -> None:
     """A stream whose first backend has told only who it is is made by the next one."""
     first = says(stream_of(frames(delta(role="assistant", content="") | {"system_fingerprint": "b"})))  # fmt: skip
     async with scripted(first) as one, scripted(says(WHOLE)) as other:
-        service = service_of([Member(OpenAIUpstream(HttpServer(at.url), "m")) for at in (one, other)])  # fmt: skip
+        service = service_of([PooledBackend(OpenAIUpstream(HttpServer(at.url), "m")) for at in (one, other)])  # fmt: skip
         events = await events_of(service.run(chat(stream=True)))
 
     assert "a" == fold([events]).choices[0].text
@@ -189,7 +189,7 @@ async def test_what_failed_backends_made_of_a_whole_answer() -> None:
     """Of an answer that is told at its end only what the last backend made is counted."""
     broken = says(stream_of(frames(*[delta(content="b")] * 40)))
     async with scripted(broken) as one, scripted(broken) as two, scripted(says(WHOLE)) as last:
-        service = service_of([Member(OpenAIUpstream(HttpServer(at.url), "m")) for at in (one, two, last)])  # fmt: skip
+        service = service_of([PooledBackend(OpenAIUpstream(HttpServer(at.url), "m")) for at in (one, two, last)])  # fmt: skip
         while not last.requests:
             run = service.run(chat())
             events = await events_of(run)
@@ -244,7 +244,7 @@ async def test_what_is_refused_loads_no_model(demo: GgufEngine, request_: Any) -
             await events_of(service.run(request_))
 
     assert 0 == spy.starts
-    assert service.registry.get("m").known_cold is not None
+    assert service.registry.get("m").static_capabilities is not None
 
 
 async def test_what_is_not_known_before_the_start_is_not_refused(demo: GgufEngine) -> None:
@@ -409,7 +409,7 @@ class Unlearnt(Spy):
     def capabilities(self) -> Any:
         """No chats before the start."""
         can = self._backend.capabilities
-        return can if self.starts else msgspec.structs.replace(can, chat=False, settled=False)
+        return can if self.starts else msgspec.structs.replace(can, chat=False, is_final=False)
 
 
 async def test_a_model_without_a_chat_template(demo: GgufEngine) -> None:
@@ -487,7 +487,9 @@ class Broken(Spy):
 async def test_a_begun_answer_is_not_told_again(demo: GgufEngine) -> None:
     """A stream that breaks after its first text, which came together with progress, is made again elsewhere, and told once."""
     one, other = Broken(demo), Broken(demo)
-    service = Service(Registry([Model("m", [Member(one), Member(other)])]), Accounts(Metrics()))
+    service = Service(
+        Registry([Model("m", [PooledBackend(one), PooledBackend(other)])]), Accounts(Metrics())
+    )
     told = []
     with pytest.raises(BackendError):
         async with aclosing(service.run(chat(stream=True)).batches()) as batches:
@@ -510,7 +512,7 @@ class Ranks(Echo):
 
 async def test_rerank() -> None:
     """Documents are ranked by the backend of the model that can, also behind its limit of requests, and counted."""
-    members = [Member(Echo()), Member(Ranks())]
+    members = [PooledBackend(Echo()), PooledBackend(Ranks())]
     service = Service(Registry([Model("m", members)]), Accounts(Metrics()))
     asked = RerankRequest(query="a", documents=["abc", "a"])
     model, ranking, ignored = await service.rerank(asked)

@@ -20,7 +20,7 @@ from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.models import registry as registries
 from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo, Options
 
 IDLE_S = 0.001
@@ -108,7 +108,7 @@ async def test_a_stay_of_what_never_stops(spy: Spy) -> None:
         model.stay(seconds)
         await until_stopped(model)
         assert not alive(spy)
-    elsewhere = Model("m", spy, required=False)
+    elsewhere = Model("m", spy, runs_locally=False)
     (await acquire(elsewhere)).release()
     for seconds in (IDLE_S, 0):
         elsewhere.stay(seconds)
@@ -271,7 +271,7 @@ async def test_a_stop_of_a_load_that_nobody_waits_for(spy: Spy, drains: bool) ->
 
 async def test_one_of_two_engines_cannot_start(spy: Spy) -> None:
     """Of a model that could not be started whole what runs counts, and is stopped when the model is."""
-    model = Model("m", [Member(spy), Member(Echo(Options(failing_starts=9)))])
+    model = Model("m", [PooledBackend(spy), PooledBackend(Echo(Options(failing_starts=9)))])
     with pytest.raises(BackendUnavailable, match="failing_starts"):
         await model.start()
     assert ("ready", True, True) == (model.state, model.runs_here, alive(spy))

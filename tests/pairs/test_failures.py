@@ -7,13 +7,13 @@ from support.backends.scripted import answer, delta, frames, says, scripted, str
 from support.servers.appserver import App, chunks, serving, upstream
 from unilect.accounting.failures import Failure
 from unilect.core.errors import BackendUnavailable
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo, Options
 
 
-def at(url: str) -> Member:
+def at(url: str) -> PooledBackend:
     """The backend at a URL."""
-    return Member(upstream(url), url)
+    return PooledBackend(upstream(url), url)
 
 
 async def failed(app: App) -> Failure:
@@ -55,7 +55,9 @@ async def test_fallback() -> None:
 
 async def test_a_success_after_failures() -> None:
     """A request that another backend has answered is no failure."""
-    async with serving([at(f"http://127.0.0.1:{free_port()}/v1"), Member(Echo(), "echo:")]) as app:
+    async with serving(
+        [at(f"http://127.0.0.1:{free_port()}/v1"), PooledBackend(Echo(), "echo:")]
+    ) as app:
         for _ in range(2):
             async with app.chat() as response:
                 assert 200 == response.status

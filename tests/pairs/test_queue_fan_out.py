@@ -12,16 +12,16 @@ from unilect.adapt.emulation import PARTS_AT_ONCE
 from unilect.config.server import Config
 from unilect.scheduling import parts
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo
 
 KEYS = {"a": "sk-a-0123456789", "b": "sk-b-0123456789"}
 CONFIG = Config(api_keys=list(KEYS.values()))
 
 
-def places(backend: Echo, count: int, max_queue: int) -> list[Member]:
+def places(backend: Echo, count: int, max_queue: int) -> list[PooledBackend]:
     """A backend with so many places, and so many requests that wait."""
-    return [Member(backend, queue=QueueSettings(max_in_flight=count, max_queue=max_queue))]
+    return [PooledBackend(backend, queue=QueueSettings(max_in_flight=count, max_queue=max_queue))]
 
 
 async def ask(app: App, who: str, text: str, **fields: Any) -> tuple[int, Any]:

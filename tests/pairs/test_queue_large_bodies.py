@@ -16,7 +16,7 @@ from unilect.core.bounds import SMALL_BYTES
 from unilect.http.client import HttpServer
 from unilect.models.registry import Model, Registry
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo, Options
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
@@ -35,7 +35,7 @@ CONFIG = Config(
 async def served(*backends: Echo, config: Config = CONFIG) -> AsyncIterator[App]:
     """A server of a model for each backend, `m0` and so on, with one place each."""
     queue = QueueSettings(max_in_flight=1)
-    models = [Model(f"m{at}", [Member(one, queue=queue)]) for at, one in enumerate(backends)]
+    models = [Model(f"m{at}", [PooledBackend(one, queue=queue)]) for at, one in enumerate(backends)]
     async with serving_models(config, Registry(models)) as app:
         yield app
 
@@ -125,8 +125,8 @@ async def test_failover_with_a_large_body() -> None:
     """A large request whose first backend fails goes whole to the next one, counts once while it waits there, and gives its share back."""
     backend = Gated(OK)
     async with scripted(says(answer(b"{}", "503 Service Unavailable"))) as server:
-        failing = Member(OpenAIUpstream(HttpServer(server.url), "theirs"), "failing")
-        model = Model("m", [failing, Member(backend, queue=QueueSettings(max_in_flight=1))])
+        failing = PooledBackend(OpenAIUpstream(HttpServer(server.url), "theirs"), "failing")
+        model = Model("m", [failing, PooledBackend(backend, queue=QueueSettings(max_in_flight=1))])
         async with serving_models(CONFIG, Registry([model])) as app:
             waiting = [asyncio.create_task(ask(app, "a")) for _ in range(2)]
             await backend.has(1)

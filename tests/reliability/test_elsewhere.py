@@ -14,7 +14,7 @@ from inprocess import Site, process, site, until
 from support.backends.tiny_child import halted
 from unilect.config.server import Config, ModelConfig
 from unilect.engines.process.child_process import ChildProcess
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 
 PLACES = 3
 LONG: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True, "temperature": 0}
@@ -41,12 +41,12 @@ async def both(both_site: Site) -> Site:
     return both_site
 
 
-def members(running: Site) -> tuple[Member, ...]:
+def members(running: Site) -> tuple[PooledBackend, ...]:
     """The backends of the model."""
     return running.registry.get(None).pool.members
 
 
-def child_of(member: Member) -> ChildProcess:
+def child_of(member: PooledBackend) -> ChildProcess:
     """The process of a backend."""
     return process(member.backend)
 

@@ -21,7 +21,7 @@ from support.backends.scripted import (
 )
 from support.servers.appserver import App, serving, upstream
 from unilect.config.server import Config
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 
 KEYS = {"bad": "sk-bad-0123456789abcdef", "good": "sk-good-0123456789abcdef"}
 
@@ -84,7 +84,7 @@ class Pair:
         return [body["messages"][0]["content"] for body in bodies]
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[PooledBackend, ...]:
         """The workers, as the pool has them."""
         return self.app.service.registry.get("m").pool.members
 
@@ -97,7 +97,7 @@ async def pair(
     async with AsyncExitStack() as stack:
         scripts = [script, script] + ([] if fallback is None else [fallback])
         workers = [await stack.enter_async_context(scripted(one)) for one in scripts]
-        members = [Member(upstream(worker.url), worker.url) for worker in workers]
+        members = [PooledBackend(upstream(worker.url), worker.url) for worker in workers]
         config = Config(api_keys=list(KEYS.values())) if keys else Config()
         others: Any = {} if fallback is None else {"fallback": members[2:]}
         app = await stack.enter_async_context(serving(members[:2], config, **others))

@@ -15,7 +15,7 @@ from support.servers.appserver import App, serving_models
 from unilect.config.server import Config, ModelConfig
 from unilect.models import sources
 from unilect.models.registry import Registry
-from unilect.scheduling.fair_order import Order, Ticket
+from unilect.scheduling.fair_order import FairOrder, QueuedRequest
 
 KEYS = {"greedy": "sk-greedy-0123456789", "modest": "sk-modest-0123456789"}
 MODEST = ("modest", "second", "third")
@@ -50,17 +50,17 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
     def noted(name: str, what: str) -> None:
-        before = getattr(Order, name)
+        before = getattr(FairOrder, name)
 
-        def method(self: Order, ticket: Ticket) -> None:
+        def method(self: FairOrder, ticket: QueuedRequest) -> None:
             found.append((what, ticket.caller))
             before(self, ticket)
 
-        monkeypatch.setattr(Order, name, method)
+        monkeypatch.setattr(FairOrder, name, method)
 
     noted("add", "waits")
     noted("begin", "begins")
-    noted("pass_by", "begins")
+    noted("admit_immediately", "begins")
     return found
 
 

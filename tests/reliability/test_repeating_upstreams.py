@@ -11,7 +11,7 @@ import pytest
 from support.backends.scripted import Exchange, Script, answer, delta, frames, scripted, stream_of
 from support.servers.appserver import serving, upstream
 from unilect.config.server import Config
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 
 PROMPT = 'Wolkenkratzer "Brieftaube"\nGrünspecht\tZwiebelfisch \\ Mondkalb'
 SYSTEM = "Apfelstrudel"
@@ -125,7 +125,7 @@ async def check(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     async with scripted(well_known) as first, scripted(well_known) as second:
         for servers in ([first], [first, second]):
             async with serving(
-                [Member(upstream(one.url), one.url) for one in servers], Config()
+                [PooledBackend(upstream(one.url), one.url) for one in servers], Config()
             ) as app:
                 for stream in (True, False) * 2:
                     async with app.chat(messages=texts, stream=stream) as response:

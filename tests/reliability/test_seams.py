@@ -16,7 +16,7 @@ from support.servers.appserver import upstream
 from unilect.api.backend import Batches
 from unilect.core.errors import RequestCancelled
 from unilect.models.registry import Model
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo
 
 PRICED = "price = { prompt = 1.0, completion = 1.0 }\n"
@@ -47,12 +47,12 @@ def saying(tokens: int, prompt: int = 3) -> Callable[[Exchange], Any]:
 async def test_an_answer_that_is_too_long(tmp_path: Path, stream: bool) -> None:
     """An answer that a key's limits end is the end of that request only: no other backend is asked, and none rests for others."""
     async with scripted(saying(400)) as one, scripted(saying(400)) as other:
-        model = Model("m", [Member(upstream(one.url)), Member(upstream(other.url))])
+        model = Model("m", [PooledBackend(upstream(one.url)), PooledBackend(upstream(other.url))])
         async with rig(tmp_path, "[limits]\ntokens_per_day = 100000\n", [model]) as server:
             status, told = await server.ask(max_tokens=5, stream=stream)
             assert (429, "insufficient_quota") == (status, told["error"]["code"])
             assert 1 == len(one.requests) + len(other.requests)
-            assert [0, 0] == [member.breaker.rest_s(0) for member in model.pool.members]
+            assert [0, 0] == [member.breaker.cooldown_s(0) for member in model.pool.members]
             status, _ = await server.ask("two", max_tokens=500)
             assert 200 == status
 
@@ -139,7 +139,7 @@ async def test_what_waits_is_in_flight(tmp_path: Path) -> None:
 async def test_counts_below_zero(tmp_path: Path) -> None:
     """A server that tells counts below zero gives nobody tokens back."""
     async with scripted(saying(-5, -1000)) as theirs:
-        model = Model("m", [Member(upstream(theirs.url))])
+        model = Model("m", [PooledBackend(upstream(theirs.url))])
         async with rig(tmp_path, "[limits]\ntokens_per_day = 100000\n", [model]) as server:
             status, _ = await server.ask(max_tokens=50)
             assert 200 == status

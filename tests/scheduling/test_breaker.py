@@ -56,20 +56,24 @@ def test_a_bad_request_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "rest_s"),
+    ("error", "cooldown_s"),
     [
         (RateLimited("x", retry_after_s=7), 7),
         (BackendUnavailable("x"), REST_S),
         (RateLimited("x", retry_after_s=1e6), MAX_REST_S),
     ],
 )
-def test_overload_is_a_rest(error: UnilectError, rest_s: float) -> None:
+def test_overload_is_a_rest(error: UnilectError, cooldown_s: float) -> None:
     """A backend that is over its limit rests as long as it says, within bounds, and is asked again without being looked at."""
     breaker = Breaker()
     breaker.record_result(error, 100)
 
-    assert (False, rest_s, False) == (breaker.allows(100), breaker.rest_s(100), breaker.open)
-    assert breaker.allows(100 + rest_s)
+    assert (False, cooldown_s, False) == (
+        breaker.allows(100),
+        breaker.cooldown_s(100),
+        breaker.open,
+    )
+    assert breaker.allows(100 + cooldown_s)
 
 
 def test_one_requests_failures_count_once() -> None:

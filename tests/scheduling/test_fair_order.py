@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from support.common.properties import given
-from unilect.scheduling.fair_order import _KEPT, AGE_S, Order, Ticket
+from unilect.scheduling.fair_order import _KEPT, AGE_S, FairOrder, QueuedRequest
 
 CALLERS = ("a", "b", "c")
 MAX_COST = 50
 
 
-class Job(Ticket, eq=False, kw_only=True):
+class Job(QueuedRequest, eq=False, kw_only=True):
     """A ticket whose request uses a number of tokens that nobody knows before."""
 
     used: int = 1
@@ -23,7 +23,7 @@ class Site:
     """An order in front of so many places, and what it must be: lists of who waits and who runs, and what was served to whom."""
 
     def __init__(self, places: int) -> None:
-        self.order, self.places = Order(), places
+        self.order, self.places = FairOrder(), places
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.begun: list[Job] = []
@@ -33,7 +33,7 @@ class Site:
     def come(self, job: Job) -> None:
         """A request comes."""
         if len(self.running) < self.places and not len(self.order):
-            self.order.pass_by(job)
+            self.order.admit_immediately(job)
             self.begin(job)
         else:
             self.order.add(job)
@@ -236,9 +236,9 @@ def test_what_was_used_while_nobody_waited_is_no_debt() -> None:
 
 def test_batch_goes_last_and_ages() -> None:
     """Batch requests wait for all others, the caller's own too, until they are old enough to be as these."""
-    order = Order()
-    batch, late = Ticket("a", 0.0, batch=True), Ticket("a", 1.0, batch=True)
-    others = [Ticket(name) for name in "abababab"]
+    order = FairOrder()
+    batch, late = QueuedRequest("a", 0.0, batch=True), QueuedRequest("a", 1.0, batch=True)
+    others = [QueuedRequest(name) for name in "abababab"]
     for ticket in (batch, late, *others):
         order.add(ticket)
     assert [9, 10] == [order.position(batch, 1), order.position(late, 1)]
@@ -258,13 +258,13 @@ def test_batch_goes_last_and_ages() -> None:
 
 def test_who_gives_up_a_place_in_the_queue() -> None:
     """The newest request of who has most of them, and of these a batch one first."""
-    order = Order()
+    order = FairOrder()
     tickets = [
-        Ticket("a"),
-        Ticket("b"),
-        Ticket("b"),
-        Ticket("b", batch=True),
-        Ticket("b"),
+        QueuedRequest("a"),
+        QueuedRequest("b"),
+        QueuedRequest("b"),
+        QueuedRequest("b", batch=True),
+        QueuedRequest("b"),
     ]
     for ticket in tickets:
         order.add(ticket)
@@ -278,17 +278,17 @@ def test_who_gives_up_a_place_in_the_queue() -> None:
 
 def test_nothing_is_kept_of_who_was_here() -> None:
     """Callers that come once and heaps of those that leave take no memory in the end."""
-    order = Order()
+    order = FairOrder()
     for number in range(10_000):
-        ticket = Ticket(f"{number}")
-        order.pass_by(ticket)
+        ticket = QueuedRequest(f"{number}")
+        order.admit_immediately(ticket)
         order.charge(ticket, 30)
         order.end(ticket)
     assert len(order._callers) <= 2 * _KEPT
-    stays = Ticket("stays")
+    stays = QueuedRequest("stays")
     order.add(stays)
     for _ in range(10_000):
-        ticket = Ticket("leaves")
+        ticket = QueuedRequest("leaves")
         order.add(ticket)
         order.discard(ticket)
 
@@ -298,8 +298,8 @@ def test_nothing_is_kept_of_who_was_here() -> None:
 @given(st.lists(st.tuples(st.sampled_from(CALLERS), st.booleans()), min_size=1, max_size=30))
 def test_the_position_is_the_order(jobs: list[tuple[str, bool]]) -> None:
     """Where all requests cost the same and nobody comes, each goes at the place that it was told."""
-    order = Order()
-    tickets = [Ticket(caller, 0.0, batch) for caller, batch in jobs]
+    order = FairOrder()
+    tickets = [QueuedRequest(caller, 0.0, batch) for caller, batch in jobs]
     for ticket in tickets:
         order.add(ticket)
     told = {ticket: order.position(ticket, 7) for ticket in tickets}

@@ -47,9 +47,9 @@ from unilect.models.registry import Model, Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.runtime.redact import Secrets
 from unilect.scheduling import pool
-from unilect.scheduling.asked import Asked
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import Member, Pool
+from unilect.scheduling.pool import Pool, PooledBackend
+from unilect.scheduling.routed import RoutedRequest
 from unilect.testing.echo import CAPABILITIES, Echo
 
 GOOD = says(stream_of(HELLO))
@@ -66,7 +66,7 @@ class Farm:
         self.service = service
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[PooledBackend, ...]:
         """The model's backends."""
         return self.service.registry.get("m").pool.members
 
@@ -92,7 +92,7 @@ async def farm(*scripts: Script, fallback: Script | None = None) -> AsyncIterato
         servers = [await stack.enter_async_context(scripted(script)) for script in scripts]
         model = Model(
             "m",
-            [Member(upstream(server.url), server.url) for server in servers],
+            [PooledBackend(upstream(server.url), server.url) for server in servers],
             fallback="f" if fallback else None,
             required=False,
         )
@@ -198,7 +198,7 @@ async def test_one_callers_requests_over_http() -> None:
     """Over HTTP, too: bursts that make both backends fail are refused, and every request of other callers is answered."""
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(scripted(poisoned)) for _ in range(2)]
-        members = [Member(upstream(server.url), server.url) for server in servers]
+        members = [PooledBackend(upstream(server.url), server.url) for server in servers]
         app = await stack.enter_async_context(serving(members))
 
         async def status(text: str) -> int:
@@ -424,10 +424,10 @@ class Loading(Backend):
         """Nothing to stop."""
 
 
-async def looked_at(backend: Any) -> tuple[pool.Pool, Member]:
+async def looked_at(backend: Any) -> tuple[pool.Pool, PooledBackend]:
     """A pool that looks at a backend, which could not be started, and that member of it."""
-    member = Member(backend)
-    looked_after = pool.Pool("m", [member, Member(backend)])
+    member = PooledBackend(backend)
+    looked_after = pool.Pool("m", [member, PooledBackend(backend)])
     with pytest.raises(BackendUnreachable) as raised:
         await member.backend.start()
     looked_after.record_result(member, raised.value)
@@ -495,11 +495,13 @@ async def test_start_with_some_down() -> None:
     gone._model = None
     async with scripted(says(answer(b'{"data":[{"id":"m"}]}'))) as server:
         well = upstream(server.url)
-        model = Model("m", [Member(gone, "gone"), Member(well, "well")], required=False)
+        model = Model(
+            "m", [PooledBackend(gone, "gone"), PooledBackend(well, "well")], required=False
+        )
         await model.start()
         assert [True, False] == [member.breaker.open for member in model.pool.members]
         await model.aclose()
-    model = Model("m", [Member(gone, "a"), Member(gone, "b")], required=False)
+    model = Model("m", [PooledBackend(gone, "a"), PooledBackend(gone, "b")], required=False)
     with pytest.raises(UnilectError):
         await model.start()
     await model.aclose()
@@ -722,7 +724,7 @@ async def echoes(*backends: Held, **settings: Any) -> AsyncIterator[Farm]:
     """A model of echoes that end their answers at once, but for those that a test holds."""
     for backend in backends:
         backend.go_on.set()
-    registry = Registry([Model("m", [Member(backend) for backend in backends], **settings)])
+    registry = Registry([Model("m", [PooledBackend(backend) for backend in backends], **settings)])
     yield Farm([], Service(registry, Accounts(Metrics())))
     await registry.aclose()
 
@@ -734,12 +736,12 @@ async def test_what_a_failure_of_a_large_request_costs(written: bool) -> None:
     body = msgspec.json.encode({"messages": [{"role": "user", "content": text}]})
     request = openai_chat.decode(body).request
     request = request if written else structs.replace(request, raw_fields={})
-    members = [Member(Echo()), Member(Echo())]
+    members = [PooledBackend(Echo()), PooledBackend(Echo())]
     known = Pool("m", members)
 
     def fails() -> None:
         known._suspects.clear()
-        known.record_result(members[0], BackendError("x"), Asked(request, {*members}))
+        known.record_result(members[0], BackendError("x"), RoutedRequest(request, {*members}))
         members[0].breaker.close()
 
     one_pass = min(_cpu_s(lambda: hashlib.sha256(body)) for _ in range(3))
@@ -759,7 +761,7 @@ async def test_a_backend_that_comes() -> None:
     async with echoes(old) as site:
         model = site.service.registry.get("m")
         assert {"old"} == {await site.says(f"{number}") for number in range(4)}
-        model.pool.add(Member(new))
+        model.pool.add(PooledBackend(new))
         assert 0 == new.starts
         assert {"old", "new"} == {await site.says(f"later {number}") for number in range(4)}
 
@@ -813,7 +815,7 @@ async def test_a_model_without_backends() -> None:
             await site.says()
         second = Held("second")
         second.go_on.set()
-        model.pool.add(Member(second))
+        model.pool.add(PooledBackend(second))
         assert "second" == await site.says()
 
 
@@ -828,7 +830,7 @@ async def test_one_that_is_out_is_looked_after_once_there_is_another(
         pool_ = site.service.registry.get("m").pool
         pool_.record_result(member, BackendUnreachable("no"))
         assert (True, {}) == (member.breaker.open, pool_._looks)
-        pool_.add(Member(Held("second")))
+        pool_.add(PooledBackend(Held("second")))
         async with asyncio.timeout(60):
             await pool_._looks[member]
 
@@ -914,7 +916,7 @@ async def test_what_a_start_finds_out() -> None:
             self.capabilities = TEXT  # type: ignore[misc]
             await super().start()
 
-    unknown = Found("unknown", structs.replace(TEXT, settled=False))
+    unknown = Found("unknown", structs.replace(TEXT, is_final=False))
     async with echoes(unknown, Held("sees", SEES)) as site:
         assert {"sees"} == {await site.says(f"{number}", top_k=3) for number in range(4)}
         assert (0, 0) == (unknown.answers, site.members[0].outstanding)
@@ -938,7 +940,7 @@ async def test_what_a_model_can_do() -> None:
 def test_a_parameter_that_one_backend_does_not_know() -> None:
     """A parameter that one backend refuses and another does not know is not called refused."""
     unknown = structs.replace(TEXT, parameters={}, passes_unknown=True)
-    backends = [Member(Held("a", TEXT)), Member(Held("b", unknown))]
+    backends = [PooledBackend(Held("a", TEXT)), PooledBackend(Held("b", unknown))]
     can = pool.Pool("m", backends).capabilities
 
     assert ({}, True) == (can.parameters, can.passes_unknown)
@@ -959,16 +961,16 @@ async def test_no_backend_after_the_deadline() -> None:
 # Queues
 
 
-def queued(backend: Held, **settings: Any) -> Member:
+def queued(backend: Held, **settings: Any) -> PooledBackend:
     """A backend with one place, behind a queue."""
-    return Member(backend, queue=QueueSettings(max_in_flight=1, **settings))
+    return PooledBackend(backend, queue=QueueSettings(max_in_flight=1, **settings))
 
 
 async def test_a_queue_that_is_full() -> None:
     """A request that a full queue refuses goes to the next backend, then to the fallback, and leaves all as well as they were."""
     one, other, spare = Held("one"), Held("other"), Held("spare")
     members = [queued(backend, max_queue=1) for backend in (one, other)]
-    models = [Model("m", members, fallback="f"), Model("f", [Member(spare)])]
+    models = [Model("m", members, fallback="f"), Model("f", [PooledBackend(spare)])]
     registry = Registry(models)
     site = Farm([], Service(registry, Accounts(Metrics())))
     tasks = []
@@ -1008,7 +1010,10 @@ async def test_who_waits_for_a_model_that_is_stopped() -> None:
 async def test_a_request_that_has_waited_long_enough() -> None:
     """A request whose time in the queue is up is sent nowhere else, and the backend is none the worse."""
     held, spare = Held("held"), Held("spare")
-    models = [Model("m", [queued(held, timeout_s=0.01)], fallback="f"), Model("f", [Member(spare)])]
+    models = [
+        Model("m", [queued(held, timeout_s=0.01)], fallback="f"),
+        Model("f", [PooledBackend(spare)]),
+    ]
     registry = Registry(models)
     site = Farm([], Service(registry, Accounts(Metrics())))
     first = asyncio.create_task(site.says("first"))

@@ -30,7 +30,7 @@ from unilect.core.events import TextDelta
 from unilect.models import sources
 from unilect.models.discovery import Discovery
 from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.server.reload import Reloader, Source
 from unilect.testing.echo import Echo
 
@@ -582,7 +582,7 @@ async def test_engines_that_a_failed_reload_has_changed(
 async def test_a_name_that_a_worker_has(tmp_path: Path) -> None:
     """A new model cannot take the name of one that has registered itself, and no model takes it as an alias; that one stays."""
     async with serving(tmp_path, TOP + table("a", text="a")) as server:
-        theirs = Model("w", [Member(Echo())], required=False)
+        theirs = Model("w", [PooledBackend(Echo())], runs_locally=False)
         server.registry.add(theirs)
         server.write(TOP + table("a", text="a") + table("w"))
         with pytest.raises(ReloadRefused, match=r"models\.w: a FastChat worker"):

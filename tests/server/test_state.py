@@ -23,7 +23,7 @@ from unilect.core.errors import StoreUnavailable
 from unilect.http.client import HttpServer
 from unilect.models import sources
 from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of
 from unilect.server.listener import Listener
@@ -110,9 +110,10 @@ async def test_backends_that_fail() -> None:
     async with scripted(says(busy)) as resting, scripted(says(stream_of(HELLO))) as good:
         gone = f"http://127.0.0.1:{free_port()}/v1"
         backends = [
-            Member(OpenAIUpstream(HttpServer(url), "theirs"), url) for url in (gone, resting.url)
+            PooledBackend(OpenAIUpstream(HttpServer(url), "theirs"), url)
+            for url in (gone, resting.url)
         ]
-        spare = [Member(OpenAIUpstream(HttpServer(good.url), "theirs"), good.url)]
+        spare = [PooledBackend(OpenAIUpstream(HttpServer(good.url), "theirs"), good.url)]
         async with serving(backends, fallback=spare) as app:
             async with app.chat() as response:
                 assert 200 == response.status
@@ -175,8 +176,8 @@ class Engine(Echo):
 
 def test_engines() -> None:
     """The processes of an engine are added up, and so are backends that are called the same; a backend without processes tells none."""
-    members = [Member(Engine(), "gguf:/a/x.gguf"), Member(Engine(), "gguf:/b/x.gguf")]
-    registry = Registry([Model("m", members), Model("e", [Member(Echo(), "echo:")])])
+    members = [PooledBackend(Engine(), "gguf:/a/x.gguf"), PooledBackend(Engine(), "gguf:/b/x.gguf")]
+    registry = Registry([Model("m", members), Model("e", [PooledBackend(Echo(), "echo:")])])
     told = Exposed(metrics_of(registry).exposition().decode())
 
     labels = {"model": "m", "backend": "x.gguf"}
@@ -192,7 +193,7 @@ def test_engines() -> None:
 )
 def test_names_of_others(name: str) -> None:
     """Whatever a discovered model is called, its metrics can be read, under its name."""
-    registry = Registry([Model(name, [Member(Echo(), "echo:")])])
+    registry = Registry([Model(name, [PooledBackend(Echo(), "echo:")])])
     told = Exposed(metrics_of(registry).exposition().decode())
     assert 1 == told("backends", model=name, backend="echo:", state="up")
 
@@ -241,7 +242,7 @@ def test_every_reason_has_a_word() -> None:
 
 def test_rests_end_with_time() -> None:
     """A backend that rested is up again when its time is over."""
-    member = Member(Echo(), "echo:")
+    member = PooledBackend(Echo(), "echo:")
     metrics = metrics_of(Registry([Model("m", [member])]))
     labels = {"model": "m", "backend": "echo:"}
     member.breaker._rests_until = time.monotonic() + 60

@@ -17,7 +17,7 @@ from unilect.config.server import Config
 from unilect.core.errors import RequestCancelled
 from unilect.runtime.context import Context
 from unilect.runtime.logs import LogFormat, LogSink, SinkHandler
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo, Options
 from unilect.web import _access_log as access_log
 from unilect.web._access_log import AccessLog, RequestLine
@@ -70,10 +70,10 @@ class Closing(list[str]):
         return self.lines
 
 
-def at(url: str) -> Member:
+def at(url: str) -> PooledBackend:
     """A backend whose source holds secrets."""
     backend: Backend = upstream(url)
-    return Member(backend, url.replace("//", "//user:SECRET@") + "?key=SECRET")
+    return PooledBackend(backend, url.replace("//", "//user:SECRET@") + "?key=SECRET")
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -11,7 +11,7 @@ import pytest
 from support.backends.loopback import free_port
 from support.servers.appserver import App, serving, upstream
 from unilect.accounting.failures import MOST_CHARACTERS, Failure
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.testing.echo import Echo, Options
 from unilect.web.failure import LEFT_OUT, sentence
 
@@ -160,7 +160,7 @@ async def test_what_is_known() -> None:
 async def test_a_backend_that_is_not_there() -> None:
     """A request that no backend took says which, and why."""
     url = f"http://127.0.0.1:{free_port()}/v1"
-    async with serving([Member(upstream(url), url)]) as app:
+    async with serving([PooledBackend(upstream(url), url)]) as app:
         async with app.chat() as response:
             assert 503 == response.status
         failure = await last(app)

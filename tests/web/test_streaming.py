@@ -25,7 +25,7 @@ from unilect.core.errors import RateLimited
 from unilect.core.events import Finish, TextDelta, Usage
 from unilect.core.requests import ChatRequest
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.server._connections import Limits
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming
@@ -202,7 +202,7 @@ async def test_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_head_of_a_stream_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream whose head goes out while it waits for its turn tells its place, and the wait once an answer has shown it."""
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.01)
-    backend = Member(Echo(Options(tokens_per_s=100)), queue=QueueSettings(max_in_flight=1))
+    backend = PooledBackend(Echo(Options(tokens_per_s=100)), queue=QueueSettings(max_in_flight=1))
     names = ("X-Unilect-Queue-Position", "X-Unilect-Queue-Wait-S")
     async with serving([backend]) as app:
 

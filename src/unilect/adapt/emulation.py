@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from unilect.adapt import tools
-from unilect.adapt.enforcement import bonds
-from unilect.adapt.held import Held
+from unilect.adapt.enforcement import output_constraints
 from unilect.adapt.images import other_images
+from unilect.adapt.suppressed import SuppressedUsage
 from unilect.api.backend import Backend, Batches, Capabilities, Generates
 from unilect.api.parameters.rules import refusal
 from unilect.core.errors import InvalidRequest
@@ -86,7 +86,7 @@ def several(request: TextRequest) -> bool:
 
 def is_needed(request: TextRequest, can: Capabilities) -> bool:
     """Return True if any emulation stage applies to the request."""
-    if can.schema_keywords is not None and bonds(request):
+    if can.schema_keywords is not None and output_constraints(request):
         return True
     if not can.image_urls and other_images(request):
         return True
@@ -327,7 +327,7 @@ async def _best(
     spread: _Spread,
 ) -> Batches:
     """Of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
-    folding, held = Fold(), Held()
+    folding, held = Fold(), SuppressedUsage()
     async with aclosing(_merge(backend, parts, spread)) as batches:
         async for batch in batches:
             held.see(batch)

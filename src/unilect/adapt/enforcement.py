@@ -8,13 +8,13 @@ with an error if validation fails, and one with another keyword is held back unt
 
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from unilect.adapt.held import Held
+from unilect.adapt.suppressed import SuppressedUsage
 from unilect.api.backend import Batches, Capabilities, Generates
 from unilect.api.parameters.rules import Unsupported
 from unilect.constraints import keywords
@@ -27,10 +27,9 @@ from unilect.core.requests import ANY_SEED, ChatRequest, TextRequest, ToolChoice
 ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again
 _LLGUIDANCE = "%llguidance"
-TextRequest: TypeAlias = TextRequest
 
 
-class Bond(Struct, frozen=True):
+class OutputConstraint(Struct, frozen=True):
     """
     A constraint of an answer.
 
@@ -47,7 +46,7 @@ class Bond(Struct, frozen=True):
     tool: str | None = None
 
 
-def bonds(request: TextRequest) -> list[Bond]:
+def output_constraints(request: TextRequest) -> list[OutputConstraint]:
     """
     The constraints of the answer to a request that can be validated at its end.
 
@@ -56,18 +55,18 @@ def bonds(request: TextRequest) -> list[Bond]:
     if isinstance(request, ChatRequest) and request.tools and _must_call(request):
         tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
         return [
-            Bond("tools", schema=tool.parameters, tool=tool.name)
+            OutputConstraint("tools", schema=tool.parameters, tool=tool.name)
             for tool in tools
             if tool.strict and tool.parameters
         ]
     if request.answer_schema is not None:
-        return [Bond("response_format", schema=request.answer_schema)]
+        return [OutputConstraint("response_format", schema=request.answer_schema)]
     if request.grammar is not None and request.grammar.lstrip().startswith(_LLGUIDANCE):
-        return [Bond("grammar", grammar=request.grammar)]
+        return [OutputConstraint("grammar", grammar=request.grammar)]
     return []
 
 
-class Enforced:
+class ConstraintEnforcer:
     """
     A backend whose answers are validated against their constraints; see `Backend`.
 
@@ -103,7 +102,7 @@ class Enforced:
             UnsupportedParameter: A keyword that nothing can enforce.
             ConstraintViolated: The answer has ended and does not satisfy its schema or grammar.
         """
-        wanted = bonds(request)
+        wanted = output_constraints(request)
         retried, lenient = await self._check(wanted)
         batches = (
             self._stream(request, wanted, lenient)
@@ -114,7 +113,7 @@ class Enforced:
             async for batch in batches:
                 yield batch
 
-    async def _check(self, wanted: list[Bond]) -> tuple[bool, bool]:
+    async def _check(self, wanted: list[OutputConstraint]) -> tuple[bool, bool]:
         """
         Check that the constraints can be enforced, and report the keywords that cannot.
 
@@ -141,7 +140,9 @@ class Enforced:
             lenient = lenient or bool(never)
         return retried, lenient
 
-    async def _stream(self, request: TextRequest, wanted: list[Bond], lenient: bool) -> Batches:
+    async def _stream(
+        self, request: TextRequest, wanted: list[OutputConstraint], lenient: bool
+    ) -> Batches:
         """The answer as it comes; its end not before it holds."""
         folding = Fold()
         async with aclosing(self._backend.generate(request)) as batches:
@@ -153,12 +154,14 @@ class Enforced:
                         raise violation_error(why, 1)
                 yield batch
 
-    async def _whole(self, request: TextRequest, wanted: list[Bond], lenient: bool) -> Batches:
+    async def _whole(
+        self, request: TextRequest, wanted: list[OutputConstraint], lenient: bool
+    ) -> Batches:
         """The first whole answer that holds."""
         used: list[Usage] = []
         why: str | None = None
         for attempt in range(ATTEMPTS):
-            folding, events, held = Fold(), list[Event](), Held()
+            folding, events, held = Fold(), list[Event](), SuppressedUsage()
             asked = request if attempt == 0 else again(request, attempt)
             async with aclosing(self._backend.generate(asked)) as batches:
                 async for batch in batches:
@@ -179,7 +182,7 @@ class Enforced:
         raise violation_error(why or "", ATTEMPTS)
 
     async def _find_violation(
-        self, request: TextRequest, wanted: list[Bond], choices: list[Choice]
+        self, request: TextRequest, wanted: list[OutputConstraint], choices: list[Choice]
     ) -> str | None:
         """Return the first violation of a constraint in a finished answer, as a text; None if there is none."""
         for choice in choices:
@@ -207,7 +210,7 @@ def _ends(event: Event) -> bool:
     return isinstance(event, Finish) and event.reason in ("stop", "tool_calls", "function_call")
 
 
-def _texts(choice: Choice, bond: Bond) -> list[str]:
+def _texts(choice: Choice, bond: OutputConstraint) -> list[str]:
     """The texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
     if bond.tool is not None:
         ended = choice.finish_reason in ("stop", "tool_calls", "function_call")
@@ -216,7 +219,7 @@ def _texts(choice: Choice, bond: Bond) -> list[str]:
     return [choice.text or ""] if choice.finish_reason == "stop" else []
 
 
-def _may_be_cut(request: TextRequest, bond: Bond, text: str) -> bool:
+def _may_be_cut(request: TextRequest, bond: OutputConstraint, text: str) -> bool:
     """Return True if a stop word may have cut an answer. An answer for a schema that is complete JSON was not cut."""
     if not request.stop_words or bond.schema is None:
         return bool(request.stop_words)

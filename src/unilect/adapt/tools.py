@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from unilect.adapt.enforcement import ATTEMPTS, again, keyword_error, sum_usage, violation_error
-from unilect.adapt.held import Held
+from unilect.adapt.suppressed import SuppressedUsage
 from unilect.api.backend import Batches, Capabilities, Generates
 from unilect.api.parameters.rules import honours, refusal
 from unilect.constraints.checker import Checker
@@ -52,7 +52,7 @@ _MUST = "\n\nYou must call a function now."
 _ONE = "\n\nCall one function at most."
 
 
-class Plan(Struct, frozen=True):
+class ToolEmulation(Struct, frozen=True):
     """
     The tool and format features of a request that are emulated.
 
@@ -74,17 +74,17 @@ class Plan(Struct, frozen=True):
         return self.forced != "grammar" and (self.forced is not None or self.formed)
 
 
-_NOTHING = Plan()
+_NOTHING = ToolEmulation()
 
 
-def plan(request: TextRequest, can: Capabilities) -> Plan | None:
-    """Plan what is emulated of a request on a backend with the capabilities `can`; None for nothing."""
+def plan(request: TextRequest, can: Capabilities) -> ToolEmulation | None:
+    """ToolEmulation what is emulated of a request on a backend with the capabilities `can`; None for nothing."""
     if not isinstance(request, ChatRequest):
         return None
     knows = honours(can, "tools")
     formed = request.answer_schema is not None and not honours(can, "response_format")
     if knows and not request.tools:
-        return Plan(formed=True) if formed else None
+        return ToolEmulation(formed=True) if formed else None
     calls = _calls(request)
     forced: Literal["grammar", "schema", "retry"] | None = None
     if must_call(request) and not (knows and honours(can, "tool_choice")):
@@ -95,7 +95,7 @@ def plan(request: TextRequest, can: Capabilities) -> Plan | None:
     if prompted and calls and forced is None:  # no call would have that form
         formed = request.answer_schema is not None
     one = calls and request.parallel_tool_calls is False
-    made = Plan(
+    made = ToolEmulation(
         prompted or forced in ("grammar", "schema"),
         forced,
         one and not (knows and honours(can, "parallel_tool_calls")),
@@ -110,7 +110,7 @@ def build_request(request: ChatRequest, can: Capabilities) -> ChatRequest:
     return request if made is None else _build_request(request, made, _form(made, can))
 
 
-class Prompted:
+class PromptedTools:
     """
     A backend whose lack of tools or response formats is made up for; see `Backend`.
 
@@ -122,7 +122,7 @@ class Prompted:
     """
 
     def __init__(
-        self, backend: Generates, made: Plan, checker: Checker, note: Callable[[int], None]
+        self, backend: Generates, made: ToolEmulation, checker: Checker, note: Callable[[int], None]
     ) -> None:
         self._backend = backend
         self._plan = made
@@ -188,7 +188,7 @@ class Prompted:
         used: list[Usage] = []
         why: str | None = None
         for attempt in range(ATTEMPTS):
-            held = Held()
+            held = SuppressedUsage()
             read, folding, events = _reader(request, self._plan, form), Fold(), list[Event]()
             one_more = asked if attempt == 0 else again(asked, attempt)
             async with aclosing(self._backend.generate(one_more)) as batches:
@@ -253,7 +253,9 @@ class Prompted:
         return None
 
 
-def _reader(request: ChatRequest, made: Plan, form: Family) -> Callable[[list[Event]], list[Event]]:
+def _reader(
+    request: ChatRequest, made: ToolEmulation, form: Family
+) -> Callable[[list[Event]], list[Event]]:
     """Make a reader of an answer's events: calls in its text where the tools stand in the prompt, and no others than the first."""
     if made.prompted and _calls(request):
         reading = Reading(
@@ -272,13 +274,13 @@ def _reader(request: ChatRequest, made: Plan, form: Family) -> Callable[[list[Ev
     return lambda batch: [event for event in batch if not is_beyond(event)]
 
 
-def _form(made: Plan, can: Capabilities) -> Family:
+def _form(made: ToolEmulation, can: Capabilities) -> Family:
     """The model's own form; a plain one where the call is bound to JSON."""
     bound = made.forced in ("grammar", "schema")
     return find("plain" if bound else can.tool_form)
 
 
-def _check(request: ChatRequest, made: Plan) -> None:
+def _check(request: ChatRequest, made: ToolEmulation) -> None:
     """
     Raises:
         UnsupportedParameter: What cannot be had together with tools that stand in the prompt.
@@ -291,7 +293,7 @@ def _check(request: ChatRequest, made: Plan) -> None:
         raise refusal("grammar", "the tools stand in the prompt, and a call has its own form")
 
 
-def _build_request(request: ChatRequest, made: Plan, form: Family) -> ChatRequest:
+def _build_request(request: ChatRequest, made: ToolEmulation, form: Family) -> ChatRequest:
     """The request with what the backend lacks in its messages."""
     changes: dict[str, Any] = {}
     told, declared = list[str](), ""

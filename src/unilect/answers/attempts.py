@@ -7,7 +7,7 @@ Attempts: the backends that one request is sent to, one after the other, until o
 3. A request that was in an engine when it died of another one is sent to the same engine once more, which knows the suspects and lets
    them run one at a time, and again as long as its answer gets further. Where the engine was ended from outside, it is sent to another
    backend, if one has room at once, and to the engine again where that one refuses it.
-4. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can (`_resume.py`).
+4. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can (`resume.py`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Generic, TypeAlias, TypeVar
 
 from unilect.answers.resume import Continuation
-from unilect.answers.seam import refuses
+from unilect.answers.resume_point import refuses
 from unilect.api.backend import Capabilities
 from unilect.core.errors import (
     AnswerTooLong,
@@ -33,17 +33,17 @@ from unilect.core.errors import (
 from unilect.core.requests import Request
 from unilect.models.registry import Model
 from unilect.runtime.context import Attempt, current_request
-from unilect.scheduling.asked import Asked
 from unilect.scheduling.breaker import is_failure
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.scheduling.retry_budget import Retries
+from unilect.scheduling.routed import RoutedRequest
 
 FittedT = TypeVar("FittedT")
 #: Makes a request fit for a backend of a model that can do so much; raises an error for what it asks of it in vain.
 Fit: TypeAlias = Callable[[Model, Capabilities], FittedT]
 _ELSEWHERE = frozenset({429, 502, 503, 504})
-_NOBODY: Set[Member] = frozenset()
-_NO_DEATHS: Mapping[Member, tuple[int, int]] = MappingProxyType({})
+_NOBODY: Set[PooledBackend] = frozenset()
+_NO_DEATHS: Mapping[PooledBackend, tuple[int, int]] = MappingProxyType({})
 _MOST_DEATHS = 4  # of the engines of a backend for one request, however far its answer came each time  # fmt: skip
 #: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
 _OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
@@ -64,7 +64,7 @@ class Lease(Generic[FittedT]):
     __slots__ = ("_attempts", "backend", "fitted", "member", "model")
 
     def __init__(
-        self, attempts: "Attempts[FittedT]", model: Model, member: Member, fitted: FittedT
+        self, attempts: "Attempts[FittedT]", model: Model, member: PooledBackend, fitted: FittedT
     ) -> None:
         self._attempts = attempts
         self.model, self.member, self.fitted = model, member, fitted
@@ -116,15 +116,17 @@ class Attempts(Generic[FittedT]):
         continuation: Continuation | None = None,
     ) -> None:
         self.continuation = continuation or Continuation()
-        self.tried: set[Member] = set()
-        self.asked = Asked(request, self.tried)
+        self.tried: set[PooledBackend] = set()
+        self.asked = RoutedRequest(request, self.tried)
         self._model = self._requested = model
         self._other, self._fit = other, fit
         self._judges: tuple[Fit[object], ...] = (fit,) if check_native is None else (check_native, fit)  # fmt: skip
         self._seen: tuple[str, ...] = (model.name,)
         self._failure: UnilectError | None = None
-        self._again: Member | None = None
-        self._home: Member | None = None  # whose engine was ended from outside and comes back
+        self._again: PooledBackend | None = None
+        self._home: PooledBackend | None = (
+            None  # whose engine was ended from outside and comes back
+        )
         self._deaths = _NO_DEATHS
         self._leases = 0
         self._answered = False
@@ -197,7 +199,7 @@ class Attempts(Generic[FittedT]):
                     member.release()
         raise StopAsyncIteration
 
-    async def _start(self, model: Model, member: Member) -> UnilectError | None:
+    async def _start(self, model: Model, member: PooledBackend) -> UnilectError | None:
         """Start a backend; returns why it cannot be started."""
         try:
             await model.start_for_request(member)
@@ -207,7 +209,7 @@ class Attempts(Generic[FittedT]):
             return error
         return None
 
-    def _lease(self, model: Model, member: Member) -> Lease[FittedT] | None:
+    def _lease(self, model: Model, member: PooledBackend) -> Lease[FittedT] | None:
         """
         Lease a started backend; None where another one is to be tried.
 
@@ -228,7 +230,7 @@ class Attempts(Generic[FittedT]):
         self._leases += 1
         return Lease(self, model, member, fitted)
 
-    def end(self, model: Model, member: Member, error: UnilectError | None) -> bool:
+    def end(self, model: Model, member: PooledBackend, error: UnilectError | None) -> bool:
         """Record how a lease ended; returns True if another backend is to be tried."""
         if error is None or error is not self.continuation.lost:  # that was another backend's
             self.asked.begun = self.continuation.begun
@@ -244,7 +246,7 @@ class Attempts(Generic[FittedT]):
                 self.note(model, one.source, one.trouble.reason)
         return model.pool.none_left(last)
 
-    def _unable(self, model: Model) -> Set[Member]:
+    def _unable(self, model: Model) -> Set[PooledBackend]:
         """The backends of a model that cannot do what the request asks for; a single one says so itself."""
         if len(model.pool.members) > 1:
             for judge in self._judges:
@@ -256,7 +258,7 @@ class Attempts(Generic[FittedT]):
         """Note a backend that cannot take the request, for an operator who asks why it failed."""
         self._context.attempts += (Attempt(model.name, source, reason),)
 
-    def _goes_on(self, member: Member, failure: UnilectError | None) -> bool:
+    def _goes_on(self, member: PooledBackend, failure: UnilectError | None) -> bool:
         """Decide what comes after an attempt; returns True if its failure is retried."""
         self._failure, self._answered = failure, failure is None
         if self._retries is not None:
@@ -286,7 +288,7 @@ class Attempts(Generic[FittedT]):
             return failure is self.continuation.lost
         return refuses(failure) and not isinstance(failure, RequestKilledEngine)
 
-    def _goes_home(self, home: Member) -> bool:
+    def _goes_home(self, home: PooledBackend) -> bool:
         """Have the backend asked again that had the request when its engine was ended; returns False if it is gone."""
         self._home = None
         if home not in self._model.pool.members:
@@ -295,7 +297,7 @@ class Attempts(Generic[FittedT]):
         self._again, self._failure = home, None
         return True
 
-    def _comes_back(self, member: Member, died: EngineDied) -> bool:
+    def _comes_back(self, member: PooledBackend, died: EngineDied) -> bool:
         """
         Have a request whose engine died asked again, there or elsewhere; returns False if it is not.
 

@@ -188,7 +188,7 @@ class Calls:
             UnilectError: No such model, or its server cannot be asked.
         """
         model, context = self.model(name), current_request()
-        if not model.required:
+        if not model.runs_locally:
             self._check_ready()
             meter = self.accounts.metrics.start(model.name, context.endpoint)
             context.set_model(model.name, meter)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from unilect.adapt import tools
-from unilect.adapt.enforcement import ATTEMPTS, bonds
+from unilect.adapt.enforcement import ATTEMPTS, output_constraints
 from unilect.answers.attempts import Attempts, any_backend
 from unilect.api.backend import Backend
 from unilect.config.limits import Limits
@@ -126,7 +126,7 @@ def _attempts(chain: list[Model], request: Request) -> int:
     calls = isinstance(request, ChatRequest) and request.tools
     if request.response_format is None and request.grammar is None and not calls:
         return 1  # as of nearly all: nothing binds it
-    if bonds(request):
+    if output_constraints(request):
         return ATTEMPTS
     if isinstance(request, ChatRequest) and calls and must_call(request):
         plans = (tools.plan(request, one.capabilities) for one in chain)

@@ -4,7 +4,7 @@ An answer that goes on when its backend fails in the middle of it: what its clie
 1. *again*: an engine of ours makes the same answer once more, with the same seed; so does a llama.cpp elsewhere, if the client has seen to
    it that there is one answer only. What the client has is held against it, character by character, and left out. So everything goes
    on, also a tool call, a grammar, thoughts and log probabilities.
-2. *text*: a server that continues texts gets what the client has as the beginning of its answer (`_seam.py`); so does an engine whose second
+2. *text*: a server that continues texts gets what the client has as the beginning of its answer (`resume_point.py`); so does an engine whose second
    answer is another one, since it rounds otherwise beside other requests.
 
 Where neither is possible the request ends with the error of the backend that failed.
@@ -19,7 +19,13 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from unilect.answers.seam import Seam, filter_continuation, is_greedy, refuses, seam_of
+from unilect.answers.resume_point import (
+    ResumePoint,
+    filter_continuation,
+    find_resume_point,
+    is_greedy,
+    refuses,
+)
 from unilect.api.backend import Batches, Capabilities
 from unilect.api.parameters.rules import honours
 from unilect.core.errors import UnilectError
@@ -44,7 +50,7 @@ _Written: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
 _Key: TypeAlias = tuple[int, object]
 
 
-class Told:
+class DeliveredOutput:
     """
     The part of an answer that the client has.
 
@@ -78,9 +84,9 @@ class Told:
         """The last pieces of text."""
         return [event for batch in self._recent for event in batch if type(event) is TextDelta]
 
-    def whole(self) -> "Told":
+    def whole(self) -> "DeliveredOutput":
         """All of it, as it is now; what is told later does not change it."""
-        told = Told()
+        told = DeliveredOutput()
         told._texts = {key: list(pieces) for key, pieces in self._texts.items()}
         told.tokens, told.used = self.tokens, self.used
         told.logprobs, told.opaque = Counter(self.logprobs), Counter(self.opaque)
@@ -117,7 +123,7 @@ class Told:
             self._texts.setdefault(key, []).append("".join(pieces))
 
 
-_NOTHING = Told()
+_NOTHING = DeliveredOutput()
 
 
 class Continuation:
@@ -132,7 +138,7 @@ class Continuation:
         lost: The failure after which it goes on; None where none has interrupted it.
     """
 
-    __slots__ = ("_given", "_keeps", "_seam", "_seed", "_streams", "_told", "begun", "lost")
+    __slots__ = ("_given", "_keeps", "_point", "_seed", "_streams", "_told", "begun", "lost")
 
     def __init__(self, streams: bool = False) -> None:
         self.begun = False
@@ -140,7 +146,7 @@ class Continuation:
         self._streams = streams
         self._keeps = False
         self._given = False  # engines get the text, too
-        self._seam: Seam | None = None
+        self._point: ResumePoint | None = None
         self._seed: int | None = None
         self._told = _NOTHING  # most requests need no more
 
@@ -153,7 +159,7 @@ class Continuation:
         """A backend is about to answer, which can do so much; where nobody could go on, nothing is kept."""
         if self._streams and not self.begun:
             self._keeps = can.resumes is not None
-            self._told = Told() if self._keeps else _NOTHING
+            self._told = DeliveredOutput() if self._keeps else _NOTHING
 
     def see(self, batch: list[Event]) -> None:
         """The client is about to get a batch."""
@@ -173,7 +179,7 @@ class Continuation:
 
     def turns(self, failure: UnilectError) -> bool:
         """Return True, once, if an engine that generated another answer should get the text so far instead."""
-        if failure is not self.lost or self._given or self._seam is not None:
+        if failure is not self.lost or self._given or self._point is not None:
             return False
         self._given = True
         return True
@@ -189,7 +195,7 @@ class Continuation:
         Raises:
             UnilectError: The backend cannot continue the answer: the failure that has interrupted it.
         """
-        self._seam = None
+        self._point = None
         if not (self._streams and can.resumes):
             if self.lost is not None:
                 raise self.lost
@@ -203,10 +209,10 @@ class Continuation:
         texts = told.texts
         if texts.keys() <= {(0, TextDelta)} and not (told.finished or told.used):
             text, tail = texts.get((0, TextDelta), ""), self._told.tail()
-            self._seam = seam_of(request, can, text, told.tokens, tail)
-        if self._seam is None:
+            self._point = find_resume_point(request, can, text, told.tokens, tail)
+        if self._point is None:
             raise self.lost
-        return self._seam.request
+        return self._point.request
 
     def rest(self, batches: Batches) -> Batches:
         """Return the part of the backend's answer that the client does not have."""
@@ -214,8 +220,8 @@ class Continuation:
             return batches
         about, why = current_request().request_id, self.lost.for_log
         log.info("an answer that was interrupted goes on (%s): %s", about, why)
-        if self._seam is not None:
-            return filter_continuation(batches, self._seam, self.lost)
+        if self._point is not None:
+            return filter_continuation(batches, self._point, self.lost)
         return filter_replay(batches, self._told.whole(), self.lost)
 
     def _add_seed(self, request: TextRequest, can: Capabilities) -> TextRequest:
@@ -228,14 +234,14 @@ class Continuation:
         return request
 
 
-async def filter_replay(batches: Batches, told: Told, lost: UnilectError) -> Batches:
+async def filter_replay(batches: Batches, told: DeliveredOutput, lost: UnilectError) -> Batches:
     """
     Yield the part of a regenerated answer that the client does not have.
 
     Raises:
         UnilectError: As the backend; or `lost`, where it refuses a request that another backend accepted, or generates another answer.
     """
-    repetition = Repetition(told, lost)
+    repetition = ReplayFilter(told, lost)
     async with aclosing(batches):
         try:
             async for batch in batches:
@@ -247,7 +253,7 @@ async def filter_replay(batches: Batches, told: Told, lost: UnilectError) -> Bat
             raise
 
 
-class Repetition:
+class ReplayFilter:
     """
     An answer that is made again, held against what its client has of it.
 
@@ -256,7 +262,7 @@ class Repetition:
         lost: Raised where the answer is another one.
     """
 
-    def __init__(self, told: Told, lost: UnilectError) -> None:
+    def __init__(self, told: DeliveredOutput, lost: UnilectError) -> None:
         self._told = told
         self._lost = lost
         self._texts = told.texts

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from unilect.accounting.account import Accounts
 from unilect.adapt import emulation, tools
-from unilect.adapt.enforcement import Enforced, bonds
-from unilect.adapt.held import forget
+from unilect.adapt.enforcement import ConstraintEnforcer, output_constraints
 from unilect.adapt.images import Images, other_images
 from unilect.adapt.plan import Fitted, adapt, adapt_inputs
+from unilect.adapt.suppressed import discard_usage
 from unilect.answers.attempts import Attempts, Lease
 from unilect.answers.calls import Calls
 from unilect.answers.resume import Continuation
@@ -122,10 +122,10 @@ class Run:
         try:
             async with self._account as account:
                 with self._attempts as attempts:
-                    if (known := self.model.known_cold) is not None:
+                    if (known := self.model.static_capabilities) is not None:
                         self._fit(self.model, known)  # what is refused loads no model
                     async for lease in attempts:
-                        forget(whole, self._context.meter)
+                        discard_usage(whole, self._context.meter)
                         with lease:
                             answer = self._continuation.rest(self._answer(lease))
                             try:  # as `aclosing`, at half of its price
@@ -166,10 +166,10 @@ class Run:
         if isinstance(request, ChatRequest) and not can.image_urls and other_images(request):
             return self._with_images(lease, request)
         if (made := tools.plan(request, can)) is not None:
-            backend = tools.Prompted(backend, made, checker, self._note)
-        if can.schema_keywords is not None and bonds(request):
+            backend = tools.PromptedTools(backend, made, checker, self._note)
+        if can.schema_keywords is not None and output_constraints(request):
             unsupported = self._settings_of(lease.model).unsupported
-            backend = Enforced(backend, checker, unsupported, self._not_enforced.append)
+            backend = ConstraintEnforcer(backend, checker, unsupported, self._not_enforced.append)
         if (can.fans_out or made is not None) and emulation.several(request):
             return emulation.generate(backend, request, lease.member.backend, at_once, self._registry.room)  # fmt: skip
         return backend.generate(request)
@@ -268,7 +268,7 @@ class Service(Calls):
         fit = partial(adapt_inputs, request)
         async with self.accounts.open(context, model.name, request) as account:
             with Attempts(model, fit, request) as attempts:
-                if (known := model.known_cold) is not None:
+                if (known := model.static_capabilities) is not None:
                     fit(model, known)
                 async for lease in attempts:
                     context.set_backend(lease.model.name, lease.member.source)

@@ -65,7 +65,7 @@ class Capabilities(Struct, frozen=True):
         adapters: Those whose scales a request may choose, in the order of their ids.
         chat, completions, embeddings, rerank: Whether the backend answers these at all.
         why_not: The reason why it does not answer one of these, in a clause for the client, by its name.
-        settled: What it cannot do is refused without starting it; false while `start` may find that it can do more.
+        is_final: What it cannot do is refused without starting it; false while `start` may find that it can do more.
     """
 
     parameters: Mapping[str, Support] = {}
@@ -89,7 +89,7 @@ class Capabilities(Struct, frozen=True):
     embeddings: bool = True
     rerank: bool = False
     why_not: Mapping[str, str] = {}
-    settled: bool = True
+    is_final: bool = True
 
     def without_chat(self, fault: str) -> "Capabilities":
         """Return the capabilities of a model whose chat template cannot be used, for this reason."""
@@ -138,7 +138,7 @@ class Generates(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Its capabilities, final once `start` has returned; before that a missing one is refused: see `settled`."""
+        """Its capabilities, final once `start` has returned; before that a missing one is refused: see `is_final`."""
 
     def generate(self, request: TextRequest) -> Batches:
         """

@@ -45,7 +45,7 @@ class _Fetched(Backend):
         self._spec, self._fetch, self._make = spec, fetch, make
         self._engine: Backend | None = None
         self._making: asyncio.Task[Backend] | None = None
-        self.capabilities = Capabilities(settled=False)
+        self.capabilities = Capabilities(is_final=False)
 
     def __getattribute__(self, name: str) -> Any:
         """All but the start and the end is the engine's, once it is made."""

@@ -72,7 +72,7 @@ class RayBackend(Backend):
         self._link = link
         self._life = 0  # of the connection, for which the model is known to be there
         self._stopped = False  # and not started again since
-        self._facts = wire.Facts(Capabilities(settled=False))  # until its first start
+        self._facts = wire.Facts(Capabilities(is_final=False))  # until its first start
         self._starting: asyncio.Task[None] | None = None
         self.children = (link.child,)
         self.capabilities = self._facts.capabilities

@@ -65,7 +65,7 @@ def check_supported(model: str, config: ModelConfig, can: Capabilities) -> None:
         ConfigError: It refuses one; all are told.
     """
     found = ErrorCollector()
-    for option in ("defaults", "completion_defaults") if can.settled else ():
+    for option in ("defaults", "completion_defaults") if can.is_final else ():
         for name in getattr(config, option):
             if refuses(can, name):
                 where = ("models", model, option, name)

@@ -8,7 +8,7 @@ from unilect.config.paths import adapter_of
 from unilect.models.registry import Model
 from unilect.models.sources import DEMO, kind_of, split
 from unilect.runtime import plugins
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 
 #: kind -> what it is called where one model is spoken of
 _WORDS = {
@@ -86,7 +86,7 @@ def line(model: Model, config: ModelConfig | None) -> str:
     return ", ".join(told)
 
 
-def _place(member: Member, among_others: bool) -> str:
+def _place(member: PooledBackend, among_others: bool) -> str:
     """Return where a backend's model is; among others, also that its server does not answer, which is else the model's state."""
     scheme, _ = split(member.source) if member.source else ("", "")
     if scheme in ("", DEMO):

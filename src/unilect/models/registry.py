@@ -22,11 +22,11 @@ from unilect.core.errors import BackendUnavailable, ModelNotFound, UnilectError
 from unilect.models.settings import Settings, State, name_idle
 from unilect.runtime.context import current_request
 from unilect.runtime.tasks import spawn_detached
-from unilect.scheduling.asked import Asked
 from unilect.scheduling.fair_queue import Queue
 from unilect.scheduling.parts import Room
-from unilect.scheduling.pool import Member, Pool
+from unilect.scheduling.pool import Pool, PooledBackend
 from unilect.scheduling.prefixes import without_billing
+from unilect.scheduling.routed import RoutedRequest
 
 log = logging.getLogger("unilect")
 _TRIED_AGAIN_S = 60.0
@@ -46,7 +46,7 @@ class Model:
         unsupported: What happens to parameters that the backend refuses.
         fallback: The model that answers when no backend of this one can.
         idle_stop_s: Stop the backends after so long without a request; None for never.
-        required: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
+        runs_locally: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
         created: Unix seconds.
         price: What its tokens cost; None where they are free.
         limits: Of all requests to it together.
@@ -67,7 +67,7 @@ class Model:
     def __init__(
         self,
         name: str,
-        members: Backend | Iterable[Member],
+        members: Backend | Iterable[PooledBackend],
         *,
         aliases: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
@@ -75,20 +75,20 @@ class Model:
         unsupported: Unsupported = "refuse",
         fallback: str | None = None,
         idle_stop_s: float | None = None,
-        required: bool = True,
+        runs_locally: bool = True,
         created: int = 0,
         price: Price | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.name = name
-        pool = members if isinstance(members, Iterable) else [Member(members)]
+        pool = members if isinstance(members, Iterable) else [PooledBackend(members)]
         self.pool = Pool(name, pool, has_fallback=fallback is not None)
         self.aliases = tuple(aliases)
         self.defaults = dict(defaults or {})
         self.prepare = prepare
         self.unsupported = unsupported
         self.fallback = fallback
-        self.required = required
+        self.runs_locally = runs_locally
         self.created = created
         self.price, self.limits = price, limits
         self._idle_stop_s = self._stays_s = idle_stop_s
@@ -105,12 +105,12 @@ class Model:
     @property
     def _cold(self) -> bool:
         """True while nothing of it runs, of what this server starts."""
-        return self.required and not any(one.started for one in self.pool.members)
+        return self.runs_locally and not any(one.started for one in self.pool.members)
 
     @property
     def runs_here(self) -> bool:
         """True while something of it runs that this server starts and stops."""
-        return self.required and not self._cold and self.stopping is None
+        return self.runs_locally and not self._cold and self.stopping is None
 
     @property
     def in_use(self) -> int:
@@ -143,7 +143,7 @@ class Model:
             return "loading"
         if any(one.works for one in members):
             return "ready"
-        return "failed" if self.required else "out"
+        return "failed" if self.runs_locally else "out"
 
     @property
     def can_answer(self) -> bool:
@@ -168,7 +168,7 @@ class Model:
         Args:
             seconds: None for ever; 0 to stop it once no request runs, as one that is drained is in any case.
         """
-        if not self.required or self.closed:
+        if not self.runs_locally or self.closed:
             return
         runs = self.stopping is None and any(one.begun for one in self.pool.members)
         if runs or self._in_use:
@@ -207,12 +207,12 @@ class Model:
         return self.pool.capabilities
 
     @property
-    def known_cold(self) -> Capabilities | None:
+    def static_capabilities(self) -> Capabilities | None:
         """The capabilities of the model where nothing of it runs yet and they are final; else None."""
         can = self.capabilities if self._cold else None
-        return can if can is not None and can.settled else None
+        return can if can is not None and can.is_final else None
 
-    async def start_for_request(self, member: Member) -> None:
+    async def start_for_request(self, member: PooledBackend) -> None:
         """
         Start a backend; a load is logged once for all requests that wait for it.
 
@@ -243,10 +243,10 @@ class Model:
         try:
             if self.stopping is not None:
                 await asyncio.shield(self.stopping)
-            errors = await self.pool.start(tell=not self.required)
+            errors = await self.pool.start(tell=not self.runs_locally)
         finally:
             self.left()
-        if errors and (self.required or len(errors) == len(self.pool.members)):
+        if errors and (self.runs_locally or len(errors) == len(self.pool.members)):
             raise errors[0]
 
     @property
@@ -275,7 +275,7 @@ class Model:
             self._await_idle()
 
     def record_result(
-        self, member: Member, error: UnilectError | None, asked: Asked | None = None
+        self, member: PooledBackend, error: UnilectError | None, asked: RoutedRequest | None = None
     ) -> None:
         """Take note of how a request to a backend ended, or an attempt to start it."""
         if not self.closed:
@@ -495,6 +495,6 @@ class Registry:
         try:
             await model.start()
         except UnilectError:
-            if model.required:
+            if model.runs_locally:
                 raise
             log.info("%s: it is tried again with each request", model.name)  # the pool has said why

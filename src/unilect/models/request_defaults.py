@@ -13,8 +13,7 @@ from unilect.core.errors import ConfigError
 from unilect.core.requests import CompletionRequest, Message, Prompt, TextRequest
 from unilect.templates.chat import ChatTemplate, find
 
-AnyRequest: TypeAlias = TextRequest
-Prepare: TypeAlias = Callable[[AnyRequest], AnyRequest]
+Prepare: TypeAlias = Callable[[TextRequest], TextRequest]
 
 
 def request_defaults(config: ModelConfig) -> Prepare:
@@ -31,7 +30,7 @@ def request_defaults(config: ModelConfig) -> Prepare:
         except ConfigError as error:
             raise ConfigError(str(error).replace("chat_template", "completion_template")) from error
 
-    def prepare(request: AnyRequest) -> AnyRequest:
+    def prepare(request: TextRequest) -> TextRequest:
         words = list(config.stop)
         if isinstance(request, CompletionRequest):
             request = fill_defaults(request, config.completion_defaults)
@@ -55,7 +54,7 @@ def wrap_prompts(request: CompletionRequest, template: ChatTemplate) -> Completi
     return request.changed(prompt=prompts[0] if len(prompts) == 1 else prompts)
 
 
-def with_stop(request: AnyRequest, words: Sequence[str]) -> AnyRequest:
+def with_stop(request: TextRequest, words: Sequence[str]) -> TextRequest:
     """The request with further stop words beside its own."""
     more = [word for word in dict.fromkeys(words) if word not in request.stop_words]
     return request.changed(stop=[*request.stop_words, *more]) if more else request

@@ -38,7 +38,7 @@ from unilect.models.registry import Model, Registry
 from unilect.runtime import plugins
 from unilect.runtime.redact import Secrets, redact, secrets_of
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")
@@ -218,7 +218,7 @@ def model(
         with found:
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
             spec = structs.replace(spec, several_callers=several_callers)
-            members.append(Member(backend(spec), source, _secrets(source, config), queue))
+            members.append(PooledBackend(backend(spec), source, _secrets(source, config), queue))
             check_supported(name, config, members[-1].backend.capabilities)
             _tell(name, source)
     found.raise_all()
@@ -234,7 +234,7 @@ def model(
         unsupported=config.unsupported,
         fallback=config.fallback,
         idle_stop_s=config.idle_stop_s,
-        required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
+        runs_locally=not any(scheme.endswith(("http", "https")) for scheme in schemes),
         created=int(time.time()),
         price=config.price,
         limits=config.limits,

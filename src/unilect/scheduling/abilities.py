@@ -17,7 +17,7 @@ def can(known: Capabilities, judge: Callable[[Capabilities], object]) -> bool:
     try:
         judge(known)
     except UnilectError:
-        return not known.settled
+        return not known.is_final
     return True
 
 
@@ -43,7 +43,7 @@ def together(every: Sequence[Capabilities]) -> Capabilities:
         parameters=support,
         context=min(contexts, default=None),
         why_not={name: why for one in every for name, why in one.why_not.items()},
-        settled=bool(every) and all(one.settled for one in every),
+        is_final=bool(every) and all(one.is_final for one in every),
         adapters=every[0].adapters if len({one.adapters for one in every}) == 1 else (),
     )
     return msgspec.structs.replace(known, **abilities)

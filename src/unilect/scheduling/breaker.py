@@ -61,7 +61,7 @@ class Breaker:
         """True when requests may go to the backend."""
         return not self.open and now_s >= self._rests_until
 
-    def rest_s(self, now_s: float) -> float:
+    def cooldown_s(self, now_s: float) -> float:
         """The rest of its `Retry-After`; 0 if it has none."""
         return max(0.0, self._rests_until - now_s)
 
@@ -82,8 +82,8 @@ class Breaker:
         if isinstance(error, BackendUnreachable):
             self.open = self.unreachable = True
         elif isinstance(error, RateLimited | BackendUnavailable):
-            rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
-            self._rests_until = now_s + min(rest_s, MAX_REST_S)
+            cooldown_s = REST_S if error.retry_after_s is None else error.retry_after_s
+            self._rests_until = now_s + min(cooldown_s, MAX_REST_S)
         elif isinstance(error, OF_THE_REQUEST):
             pass  # the engine is started again, and says so where it cannot be
         elif is_failure(error):

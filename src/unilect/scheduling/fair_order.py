@@ -30,13 +30,13 @@ _FIRST, _LAST = 0, 1  # levels: those that wait for an answer, and batch request
 _KEPT = 64  # idle callers are kept so many, beside twice those that are not
 
 
-class Ticket(Struct, eq=False):
+class QueuedRequest(Struct, eq=False):
     """
     One request that waits, or runs.
 
     Attributes:
         caller: Who has sent it.
-        since_s: When it came, on the clock of `Order.next`.
+        since_s: When it came, on the clock of `FairOrder.next`.
         batch: Others go first.
         aged: It has waited so long that it goes as all others.
         begun: A part of its request has run already.
@@ -73,7 +73,7 @@ class _Caller:
 
     def __init__(self) -> None:
         self.round = self.running = 0
-        self.waiting = (OrderedDict[Ticket, None](), OrderedDict[Ticket, None]())
+        self.waiting = (OrderedDict[QueuedRequest, None](), OrderedDict[QueuedRequest, None]())
         self.entries: list[_Entry | None] = [None, None]
 
     @property
@@ -82,7 +82,7 @@ class _Caller:
         return len(self.waiting[_FIRST]) + len(self.waiting[_LAST])
 
 
-class Order:
+class FairOrder:
     """
     The requests that wait before one backend, and what the callers of those that run were charged.
 
@@ -95,7 +95,7 @@ class Order:
         self._heaps: tuple[list[_Entry], ...] = ([], [])
         self._ring = count()
         self._round = self._last_round = 0
-        self._unaged: OrderedDict[Ticket, None] = OrderedDict()
+        self._unaged: OrderedDict[QueuedRequest, None] = OrderedDict()
         self._by_count: dict[int, OrderedDict[str, None]] = {}
         self._most = 0
         self.length = 0
@@ -120,7 +120,7 @@ class Order:
         known = self._callers.get(caller)
         return 0 if known is None else known.count
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: QueuedRequest) -> None:
         """A request waits."""
         caller = self._ensure_caller(ticket.caller)
         if not caller.count:
@@ -130,7 +130,7 @@ class Order:
             self._unaged[ticket] = None
         self._update_count(ticket.caller, caller.count - 1, caller.count)
 
-    def next(self, now_s: float) -> Ticket | None:
+    def next(self, now_s: float) -> QueuedRequest | None:
         """Take out who is next; None where nobody waits. Whoever goes is to `begin`."""
         while self._unaged and (oldest := next(iter(self._unaged))).since_s + AGE_S <= now_s:
             self._age(oldest)
@@ -145,7 +145,7 @@ class Order:
                 heapq.heappop(heap)  # it stands elsewhere now, or nowhere
         return None
 
-    def begin(self, ticket: Ticket) -> None:
+    def begin(self, ticket: QueuedRequest) -> None:
         """A request that was taken out runs."""
         caller = self._ensure_caller(ticket.caller)
         if not caller.count:
@@ -154,7 +154,7 @@ class Order:
         caller.running += 1
         self._stand(caller)
 
-    def pass_by(self, ticket: Ticket) -> None:
+    def admit_immediately(self, ticket: QueuedRequest) -> None:
         """A request runs at once, while nobody waits: all debts are off."""
         self._round = self._last_round
         caller = self._callers.get(ticket.caller) or self._ensure_caller(ticket.caller)
@@ -164,14 +164,14 @@ class Order:
             self._round = caller.round
         caller.running += 1
 
-    def charge(self, ticket: Ticket, tokens: int) -> None:
+    def charge(self, ticket: QueuedRequest, tokens: int) -> None:
         """A request that runs has used more tokens."""
         caller = self._callers[ticket.caller]
         caller.round += tokens
         self._last_round = max(self._last_round, caller.round)
         self._stand(caller)
 
-    def end(self, ticket: Ticket, tokens: int = 0) -> None:
+    def end(self, ticket: QueuedRequest, tokens: int = 0) -> None:
         """A request that was begun has ended, with so many tokens that it was not charged for before."""
         caller = self._callers[ticket.caller]
         caller.running -= 1
@@ -182,7 +182,7 @@ class Order:
         if self.length:
             self._stand(caller)
 
-    def discard(self, ticket: Ticket) -> bool:
+    def discard(self, ticket: QueuedRequest) -> bool:
         """A request waits no more; false where it did not."""
         caller = self._callers.get(ticket.caller)
         if caller is None or ticket not in caller.waiting[ticket.level]:
@@ -195,12 +195,12 @@ class Order:
         self._update_count(ticket.caller, caller.count + 1, caller.count)
         return True
 
-    def newest_of_most(self) -> Ticket:
+    def newest_of_most(self) -> QueuedRequest:
         """The newest request, batch ones before others, of a caller for whom the most wait."""
         caller = self._callers[next(iter(self._by_count[self._most]))]
         return next(reversed(caller.waiting[_LAST] or caller.waiting[_FIRST]))
 
-    def position(self, ticket: Ticket, cost: int) -> int:
+    def position(self, ticket: QueuedRequest, cost: int) -> int:
         """
         The place of a request that waits, 1 for the next; O(those that wait).
 
@@ -250,7 +250,7 @@ class Order:
                 heap[:] = [one for one in heap if one[3].entries[level] is one]
                 heapq.heapify(heap)
 
-    def _put(self, caller: _Caller, ticket: Ticket) -> None:
+    def _put(self, caller: _Caller, ticket: QueuedRequest) -> None:
         """A request at the end of its caller's; what has begun at their beginning."""
         waiting = caller.waiting[ticket.level]
         waiting[ticket] = None
@@ -260,7 +260,7 @@ class Order:
         if caller.entries[ticket.level] is None:
             self._stand(caller)
 
-    def _age(self, ticket: Ticket) -> None:
+    def _age(self, ticket: QueuedRequest) -> None:
         """A batch request has waited long enough."""
         self.discard(ticket)
         ticket.aged = True

@@ -36,7 +36,7 @@ from unilect.core.requests import (
     TextRequest,
 )
 from unilect.runtime.context import current_request
-from unilect.scheduling.fair_order import Order, Ticket
+from unilect.scheduling.fair_order import FairOrder, QueuedRequest
 
 #: A token of an answer takes a step of its own, and those of a prompt are read together.
 ANSWER_WEIGHT = 4
@@ -80,7 +80,7 @@ def cost_of(tally: Tally) -> int:
     return max(0, read) + ANSWER_WEIGHT * made
 
 
-class _Waiting(Ticket, eq=False, kw_only=True):
+class _Waiting(QueuedRequest, eq=False, kw_only=True):
     """
     A request, from its coming to its end.
 
@@ -146,7 +146,7 @@ class FairQueue:
     def __init__(self, places: int, settings: QueueSettings | None = None) -> None:
         self.places = places
         self._settings = settings or QueueSettings()
-        self._order = Order()
+        self._order = FairOrder()
         self._running: set[_Waiting] = set()
         self._mean_s: float | None = None  # for which a request has a place
         self._mean = 1.0  # what a request uses
@@ -170,7 +170,7 @@ class FairQueue:
         """True while a place is free and no request waits for it."""
         return not self._order.length and len(self._running) < self.places
 
-    def position(self, ticket: Ticket) -> int:
+    def position(self, ticket: QueuedRequest) -> int:
         """The place of one that waits in the order as it is now."""
         return self._order.position(ticket, max(1, round(self._mean)))
 
@@ -179,7 +179,7 @@ class FairQueue:
         if not self.has_room:
             return None
         ticket = self._ticket()
-        self._order.pass_by(ticket)
+        self._order.admit_immediately(ticket)
         self._running.add(ticket)
         return ticket
 

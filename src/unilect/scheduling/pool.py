@@ -29,10 +29,10 @@ from unilect.runtime.redact import Secrets, redact
 from unilect.runtime.tasks import Tasks, join_shared, spawn_detached
 from unilect.scheduling.abilities import alike, can, together
 from unilect.scheduling.affinity import Affinity, digests
-from unilect.scheduling.asked import Asked
 from unilect.scheduling.breaker import Breaker, is_failure
 from unilect.scheduling.fair_queue import FairQueue, QueuedBackend, QueueSettings
 from unilect.scheduling.retry_budget import RetryBudgets
+from unilect.scheduling.routed import RoutedRequest
 
 log = logging.getLogger("unilect")
 FIRST_LOOK_S = 0.25
@@ -60,7 +60,7 @@ class Trouble(NamedTuple):
     at: float
 
 
-class Member:
+class PooledBackend:
     """
     One backend of a model.
 
@@ -211,17 +211,19 @@ class Pool:
         callers: Who has sent requests, the first two.
     """
 
-    def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
+    def __init__(
+        self, name: str, members: Iterable[PooledBackend], has_fallback: bool = False
+    ) -> None:
         self.members = tuple(members)
         self._name = name
         self.has_fallback = has_fallback
-        self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
+        self._suspects: OrderedDict[bytes, dict[PooledBackend, UnilectError]] = OrderedDict()
         self.callers: set[str] = set()
         self.retries = RetryBudgets()
-        self._affinity: Affinity[Member] = Affinity()
-        self._looks: dict[Member, asyncio.Task[None]] = {}
+        self._affinity: Affinity[PooledBackend] = Affinity()
+        self._looks: dict[PooledBackend, asyncio.Task[None]] = {}
         self._work = Tasks()
-        self._leaving: list[Member] = []
+        self._leaving: list[PooledBackend] = []
 
     @property
     def queues(self) -> list[FairQueue]:
@@ -242,7 +244,7 @@ class Pool:
         every = [member.backend.capabilities for member in members]
         return every[0] if every and alike(every) else together(every)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: PooledBackend) -> None:
         """Take a backend in; the first request that it gets starts it, where nothing has."""
         # it shall have its share from now on, and not all until it has caught up
         member.served = min((one.served for one in self.members), default=0)
@@ -254,7 +256,7 @@ class Pool:
         self.has_fallback = has_fallback
         self._look_after_all()
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: PooledBackend) -> None:
         """Send a backend no more requests, and close it once those that it has have ended."""
         self.members = tuple(one for one in self.members if one is not member)
         if (look := self._looks.pop(member, None)) is not None:
@@ -264,7 +266,7 @@ class Pool:
         member.leaving = True
         member.release(0)
 
-    def unable(self, judge: Callable[[Capabilities], object]) -> set[Member]:
+    def unable(self, judge: Callable[[Capabilities], object]) -> set[PooledBackend]:
         """
         The backends that cannot do what a request asks for. None, where all can do the same, or nobody can: any of them says why.
 
@@ -305,7 +307,7 @@ class Pool:
         if caller and len(self.callers) < 2:
             self.callers.add(caller)
 
-    def choose(self, asked: Asked) -> Member | None:
+    def choose(self, asked: RoutedRequest) -> PooledBackend | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
         if len(self.members) == 1 and not asked.falls_back:
             return None if self.members[0] in asked.tried else self.members[0]
@@ -322,7 +324,7 @@ class Pool:
         self._affinity.note(beginnings, member)
         return member
 
-    def _free(self, asked: Asked, tried: Collection[Member]) -> list[Member]:
+    def _free(self, asked: RoutedRequest, tried: Collection[PooledBackend]) -> list[PooledBackend]:
         """The backends that are worth asking; where none is, and nobody else answers, those that fail but can be reached."""
         now_s = asyncio.get_running_loop().time()
         rest = [member for member in self.members if member not in tried]
@@ -333,10 +335,10 @@ class Pool:
         return [
             member
             for member in rest
-            if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
+            if not member.breaker.unreachable and not member.breaker.cooldown_s(now_s)
         ]
 
-    def has_room(self, asked: Asked, tried: Collection[Member]) -> bool:
+    def has_room(self, asked: RoutedRequest, tried: Collection[PooledBackend]) -> bool:
         """True if a backend that was not tried, and is worth asking, would take a request at once."""
         free = self._free(asked, tried)
         return any(one.has_room and not one.is_coming_back for one in free)
@@ -353,17 +355,17 @@ class Pool:
         now_s = asyncio.get_running_loop().time()
         out = [f"{one.source}: {one.trouble.reason}" for one in self.members if one.trouble]
         told = None if last is not None else "; ".join(out[:_MOST_TOLD]) or None
-        rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
+        cooldown_s = min((member.breaker.cooldown_s(now_s) for member in self.members), default=0.0)
         return BackendUnavailable(
             f"No backend of the model `{self._name}` (it has {len(self.members)}) can take the request now. Try again, or ask "
             "the operator.",
-            retry_after_s=max(1.0, rest_s),
+            retry_after_s=max(1.0, cooldown_s),
             reason=told if last is None else last.for_operator,
             logged=None if last is None else last.for_log,
         )
 
     def record_result(
-        self, member: Member, error: UnilectError | None, asked: Asked | None = None
+        self, member: PooledBackend, error: UnilectError | None, asked: RoutedRequest | None = None
     ) -> None:
         """
         Take note of how a request ended, or an attempt to start the backend.
@@ -391,7 +393,9 @@ class Pool:
             member.breaker.record_result(error, self._now_s(), whose)
         self._tell(member, error, was_out, asked is None or is_failure(error))
 
-    def _tell(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
+    def _tell(
+        self, member: PooledBackend, error: UnilectError, was_out: bool, fails: bool = True
+    ) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = current_request().request_id
         # what a server says of a request it may repeat; of a request that is refused its client is told
@@ -417,7 +421,7 @@ class Pool:
         for member in self.members:
             self._look_after(member)
 
-    def _look_after(self, member: Member) -> None:
+    def _look_after(self, member: PooledBackend) -> None:
         """Look at a backend from time to time that is out, and that others can be asked instead of."""
         if member.breaker.open and self.spares and member not in self._looks:
             self._looks[member] = self._work.start("a look", self._look(member))
@@ -428,7 +432,9 @@ class Pool:
             if not (member.works or member in self._looks or member.backend.children):
                 self._looks[member] = self._work.start("a look", self._look(member))
 
-    def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
+    def _is_to_blame(
+        self, member: PooledBackend, error: UnilectError, asked: RoutedRequest | None
+    ) -> bool:
         """
         Return True if a failure is the backend's, as far as is known.
 
@@ -448,7 +454,7 @@ class Pool:
             self._suspects.popitem(last=False)
         return len(failed) == 1 and not self._free(asked, asked.tried)
 
-    def _blame_others(self, asked: Asked) -> None:
+    def _blame_others(self, asked: RoutedRequest) -> None:
         """A request was answered here: where it has failed before, that was no fault of its own."""
         digest = asked.digest
         for member, error in self._suspects.pop(digest, {}).items():
@@ -456,7 +462,7 @@ class Pool:
             member.breaker.record_result(error, self._now_s(), digest)
             self._tell(member, error, was_out)
 
-    def _whose(self, asked: Asked | None) -> Hashable:
+    def _whose(self, asked: RoutedRequest | None) -> Hashable:
         """To whom failures are counted once: to the caller, where there are several, else to the request."""
         if asked is None or asked.request is None:
             return None
@@ -478,7 +484,7 @@ class Pool:
             queue.dismiss()
         await asyncio.gather(*(member.aclose() for member in (*self.members, *self._leaving)))
 
-    async def _look(self, member: Member) -> None:
+    async def _look(self, member: PooledBackend) -> None:
         """Look after a backend until it is well again."""
         pause_s = FIRST_LOOK_S
         while not member.works:

@@ -8,7 +8,7 @@ from aiohttp import web
 from unilect.accounting.metrics import Metrics
 from unilect.core.errors import BackendUnavailable, UnilectError, UnsupportedOperation
 from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.server._admin_keys import check_no_body, json_of
 from unilect.web.route import Route
 
@@ -36,7 +36,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
     async def stop_model(request: web.Request) -> web.StreamResponse:
         """Stop a model once no request runs in it; the next request starts it again."""
         model = await _find_model(request, registry)
-        if not model.required:
+        if not model.runs_locally:
             raise UnsupportedOperation(
                 f"The model `{model.name}` runs on another server, which unilect cannot stop. Drain it instead."
             )
@@ -102,7 +102,7 @@ def _describe(model: Model, metrics: Metrics) -> dict[str, Any]:
     }
 
 
-def _describe_backend(member: Member, now: float) -> dict[str, Any]:
+def _describe_backend(member: PooledBackend, now: float) -> dict[str, Any]:
     """
     Describe a backend.
 
@@ -123,6 +123,6 @@ def _describe_backend(member: Member, now: float) -> dict[str, Any]:
     }
 
 
-def _memory(member: Member) -> int:
+def _memory(member: PooledBackend) -> int:
     """Sum up the resident bytes of a backend's processes, with the files that they map."""
     return sum(one.resident_memory_bytes for one in member.backend.children)

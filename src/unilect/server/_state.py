@@ -21,7 +21,7 @@ from unilect.answers.inflight import Answers
 from unilect.models.registry import Registry
 from unilect.runtime.context import Requests
 from unilect.runtime.redact import shorten
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.server._connections import Connections
 from unilect.store.database import Database
 
@@ -137,7 +137,7 @@ def _of_models(registry: Registry) -> Iterator[Metric]:
         "model_loaded",
         "1 if the model's engine is loaded.",
         "model",
-        {model.name: model.runs_here for model in models if model.required},
+        {model.name: model.runs_here for model in models if model.runs_locally},
     )
     yield _by(
         _counter,
@@ -164,7 +164,7 @@ def _of_models(registry: Registry) -> Iterator[Metric]:
     yield from _numbers("engine", _ENGINES, engines)
 
 
-def _of_backend(member: Member) -> dict[str, float]:
+def _of_backend(member: PooledBackend) -> dict[str, float]:
     return {
         "outstanding_requests": member.outstanding,
         "requests": member.served,
@@ -172,11 +172,11 @@ def _of_backend(member: Member) -> dict[str, float]:
     }
 
 
-def _of_engine(member: Member) -> dict[str, float]:
+def _of_engine(member: PooledBackend) -> dict[str, float]:
     return {name: sum(getattr(one, name) for one in member.backend.children) for name in _ENGINES}
 
 
-def _states(members: list[tuple[str, Member]]) -> Counter[tuple[str, str, str]]:
+def _states(members: list[tuple[str, PooledBackend]]) -> Counter[tuple[str, str, str]]:
     """Count backends by model, source and state; 0 for the states that none has."""
     now_s, counts = time.monotonic(), Counter[tuple[str, str, str]]()
     for model, member in members:
@@ -190,7 +190,7 @@ def _states(members: list[tuple[str, Member]]) -> Counter[tuple[str, str, str]]:
 def _numbers(
     prefix: str,
     known: dict[str, tuple[str, bool]],
-    rows: list[tuple[str, Member, dict[str, float]]],
+    rows: list[tuple[str, PooledBackend, dict[str, float]]],
 ) -> Iterator[Metric]:
     """Yield a family for each known number of backends, or of their engines."""
     for name, (help, counts_events) in known.items():

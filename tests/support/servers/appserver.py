@@ -14,7 +14,7 @@ from unilect.api.backend import Backend
 from unilect.config.server import Config
 from unilect.http.client import HttpServer
 from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of
@@ -78,10 +78,10 @@ class App:
 
 @asynccontextmanager
 async def serving(
-    backend: Backend | list[Member],
+    backend: Backend | list[PooledBackend],
     config: Config | None = None,
     limits: Limits | None = None,
-    fallback: list[Member] | None = None,
+    fallback: list[PooledBackend] | None = None,
     store: Store | None = None,
     tracing: Tracing | None = None,
     **model: Any,

@@ -25,7 +25,7 @@ from unilect.http.client import HttpServer
 from unilect.http.error_bodies import decode_body
 from unilect.models.registry import Model, Registry
 from unilect.runtime.tasks import Tasks, spawn_detached
-from unilect.scheduling.pool import Member
+from unilect.scheduling.pool import PooledBackend
 from unilect.web.site import BackgroundService
 
 log = logging.getLogger("unilect")
@@ -294,7 +294,9 @@ class Workers(BackgroundService):
         from unilect.upstreams.fastchat.backend import FastChatUpstream
 
         backend = FastChatUpstream(self, ModelConfig(model=name, timeout_s=self._timeout_s), name)
-        model = Model(name, [Member(backend, "fastchat")], required=False, created=int(time.time()))
+        model = Model(
+            name, [PooledBackend(backend, "fastchat")], required=False, created=int(time.time())
+        )
         self._registry.add(model)
         self._added[name] = model
 

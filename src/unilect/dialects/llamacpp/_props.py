@@ -41,7 +41,7 @@ def props(model: Model) -> dict[str, Any]:
         "user_name": "",
         "assistant_name": "",
         "build_info": f"unilect {version('unilect')}",
-        "is_sleeping": model.required and not model.runs_here,
+        "is_sleeping": model.runs_locally and not model.runs_here,
     }
     known = {
         "chat_template": "",

@@ -44,7 +44,7 @@ def routes(site: Site) -> list[Route]:
         """List the slots of a model's engine."""
         name = request.query.get("model")
         model = service.model(name)
-        if model.known_cold is not None:  # it is not loaded to be looked at
+        if model.static_capabilities is not None:  # it is not loaded to be looked at
             found = idle(model)
         else:
             found = await service.call(name, _ask)

@@ -216,7 +216,7 @@ def _is_raw(asked: OllamaGenerateRequest, model: Model) -> bool:
                 f"cannot be combined with `{with_what}`, which takes the prompt as it stands. Leave one of them out.",
             )
     has_more = asked.system or asked.context or asked.images
-    return plain or (not can.chat and can.completions and can.settled and not has_more)
+    return plain or (not can.chat and can.completions and can.is_final and not has_more)
 
 
 def _completion_fields(asked: OllamaGenerateRequest) -> dict[str, Any]:

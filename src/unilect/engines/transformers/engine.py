@@ -298,7 +298,7 @@ class HfEngine(Backend):
             embeddings=not ranks,
             rerank=ranks,
             why_not=_WHY_NOT if ranks else {},
-            settled=bool(self._template) or not self._writes,  # its tokenizer may have one
+            is_final=bool(self._template) or not self._writes,  # its tokenizer may have one
         )
         self.capabilities = with_template(can, self._template, "tools" in self._template)
 

@@ -419,7 +419,7 @@ def _capabilities(
         resumes="text",
         slots=slots,
         tool_form=tool_form,
-        settled=False,  # the server says it
+        is_final=False,  # the server says it
     )
 
 

@@ -5,7 +5,7 @@ The server gets the text as the beginning of its answer. A greedy answer gives b
 text that is cut within one is read as other tokens than those that it was made of. The server makes that word again, and what it makes
 must be that word. Of any other answer only the space at its end is made again, which chat templates cut off.
 
-A parameter that counts what the answer has so far, or binds all of it, counts from the seam on and would bind the rest alone: such
+A parameter that counts what the answer has so far, or binds all of it, counts from the point on and would bind the rest alone: such
 answers do not go on.
 
 Sources: https://docs.vllm.ai/en/stable/serving/openai_compatible_server/ (continue_final_message)
@@ -37,7 +37,7 @@ _NOT_CONTINUED = names(
 )
 
 
-class Seam(Struct, frozen=True):
+class ResumePoint(Struct, frozen=True):
     """
     The point at which an answer continues, and the request that continues it.
 
@@ -65,13 +65,13 @@ def is_greedy(request: TextRequest) -> bool:
     return request.temperature == 0 or request.top_k == 1
 
 
-def seam_of(
+def find_resume_point(
     request: TextRequest,
     can: Capabilities,
     text: str,
     tokens: int,
     tail: list[TextDelta],
-) -> Seam | None:
+) -> ResumePoint | None:
     """
     Plan how a server continues an answer.
 
@@ -96,7 +96,7 @@ def seam_of(
     stops = request.stop_words
     if sent:
         request = _with(request, sent)
-    return Seam(request, text, expected, tokens, again, stops, spent)
+    return ResumePoint(request, text, expected, tokens, again, stops, spent)
 
 
 def refuses(error: UnilectError) -> bool:
@@ -123,19 +123,19 @@ def split(text: str, tail: list[TextDelta], greedy: bool) -> tuple[str, int]:
     return space, again
 
 
-async def filter_continuation(batches: Batches, seam: Seam, lost: UnilectError) -> Batches:
+async def filter_continuation(batches: Batches, point: ResumePoint, lost: UnilectError) -> Batches:
     """
     Yield what a server adds to the text that the client has.
 
     Raises:
         UnilectError: As the backend; or `lost`, where it refuses the text, or does not continue it.
     """
-    join = Join(seam, lost)
+    join = ContinuationFilter(point, lost)
     async with aclosing(batches):
-        if seam.spent:
+        if point.spent:
             yield [
                 Finish("length"),
-                replace(join.usage(Usage(0, 0)), completion_tokens=seam.tokens),
+                replace(join.usage(Usage(0, 0)), completion_tokens=point.tokens),
             ]
             return
         try:
@@ -155,19 +155,19 @@ async def filter_continuation(batches: Batches, seam: Seam, lost: UnilectError) 
             raise
 
 
-class Join:
+class ContinuationFilter:
     """
-    The events of an answer that goes on at a seam.
+    The events of an answer that goes on at a point.
 
     Attributes:
-        stopped: The stop word that stands across the seam; empty where there is none.
+        stopped: The stop word that stands across the point; empty where there is none.
     """
 
-    def __init__(self, seam: Seam, lost: UnilectError) -> None:
-        self._seam = seam
+    def __init__(self, point: ResumePoint, lost: UnilectError) -> None:
+        self._point = point
         self._lost = lost
-        self._expected = seam.expected
-        self._reach = max(map(len, seam.stops), default=1) - 1  # of a stop word across the seam
+        self._expected = point.expected
+        self._reach = max(map(len, point.stops), default=1) - 1  # of a stop word across the point
         self._new = ""  # the first that is new, as far as a stop word reaches
         self._tokens = 0
         self.stopped = ""
@@ -191,7 +191,8 @@ class Join:
                 return replace(event, text=added, extra=None) if added else None
             case Finish(reason):
                 if self._expected and not (
-                    reason == "stop" and any(s.startswith(self._expected) for s in self._seam.stops)
+                    reason == "stop"
+                    and any(s.startswith(self._expected) for s in self._point.stops)
                 ):
                     raise self._lost
                 return replace(event, extra=None)  # its counts and its prompt are those of a part
@@ -205,8 +206,8 @@ class Join:
 
     def usage(self, told: Usage) -> Usage:
         """The usage of the whole answer, of what the server tells of its part; what it was given has been counted."""
-        seam = self._seam
-        given = seam.tokens - seam.again
+        point = self._point
+        given = point.tokens - point.again
         made = told.completion_tokens or self._tokens
         meter = current_request().meter
         known = 0 if meter is None else meter.usage.prompt_tokens
@@ -227,10 +228,10 @@ class Join:
             raise self._lost
         self._expected, text = self._expected[length:], text[length:]
         if self._reach > len(self._new) and text and not self.stopped:
-            before = self._seam.text[-self._reach :]
+            before = self._point.text[-self._reach :]
             self._new += text[: self._reach - len(self._new)]
             across = before + self._new
-            for word in self._seam.stops:
+            for word in self._point.stops:
                 at = across.find(word)
                 if 0 <= at < len(before):
                     self.stopped = word

@@ -1,23 +1,23 @@
-"""Tests of unilect.adapt.held; tests/reliability/test_ways_around.py has them behind a server."""
+"""Tests of unilect.adapt.suppressed; tests/reliability/test_ways_around.py has them behind a server."""
 
 from unilect.accounting.metrics import Metrics
-from unilect.adapt.held import Held
+from unilect.adapt.suppressed import SuppressedUsage
 from unilect.core.events import Finish, Progress, TextDelta, Usage
 from unilect.runtime.context import CURRENT_REQUEST, Context
 
 
 def test_answers_that_are_held() -> None:
-    """Held answers count as they are made, as their backend says in the end; one that is told counts as it is told, beside those before."""
+    """SuppressedUsage answers count as they are made, as their backend says in the end; one that is told counts as it is told, beside those before."""
     meter = Metrics().start("m", "chat")
     CURRENT_REQUEST.set(Context(meter=meter))
-    first = Held()
+    first = SuppressedUsage()
     first.see([Progress(1, 10)])
     first.see([Progress(10, 10), TextDelta("a"), TextDelta("b")])
     assert Usage(10, 2, 0) == meter.usage
     first.see([Finish("stop"), Usage(12, 5)])
     assert Usage(12, 5, 0) == meter.usage
 
-    second = Held()
+    second = SuppressedUsage()
     second.see([TextDelta("abc", tokens=3)])
     assert Usage(12, 8, 0) == meter.usage
     second.see([TextDelta("d"), Usage(0, 0)])  # nobody says what it has used
@@ -33,6 +33,6 @@ def test_answers_that_are_held() -> None:
 def test_nobody_measures() -> None:
     """Where nothing measures a request nothing is counted."""
     CURRENT_REQUEST.set(None)
-    held = Held()
+    held = SuppressedUsage()
     held.see([TextDelta("a"), Usage(1, 1)])
     held.release()

@@ -1,4 +1,4 @@
-"""Tests of unilect.answers.seam: texts that another server goes on with."""
+"""Tests of unilect.answers.resume_point: texts that another server goes on with."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from support.backends.engine import chat, completion
 from support.common.properties import given
 from unilect.accounting.metrics import Metrics
 from unilect.answers.resume import Continuation
-from unilect.answers.seam import Join, seam_of, split
+from unilect.answers.resume_point import ContinuationFilter, find_resume_point, split
 from unilect.api.backend import Batches, Capabilities
 from unilect.api.parameters.rules import resolve_parameters
 from unilect.core.errors import BackendError, ContextLengthExceeded, UnilectError
@@ -71,14 +71,14 @@ def test_every_split_of_a_text(words: list[str], stops: list[str], size: int, ch
         begun = "".join(event.text for event in had)
         if held_back(begun, stops):
             continue
-        seam = seam_of(request, TEXT, begun, len(had), had)
+        seam = find_resume_point(request, TEXT, begun, len(had), had)
         assert seam is not None
         given_to_it = sent(seam.request)
         assert text.startswith(given_to_it)
         prompt = 5 + seam.tokens - seam.again
         more = server(text[len(given_to_it) :], stops, size, prompt)
         assert 1000 - seam.tokens + seam.again == seam.request.token_limit
-        answer = fold([had, joined(Join(seam, LOST), more)])
+        answer = fold([had, joined(ContinuationFilter(seam, LOST), more)])
         assert whole.choices[0].text == answer.choices[0].text
         assert whole.choices[0].finish_reason == answer.choices[0].finish_reason
         assert 5 == answer.usage.prompt_tokens
@@ -93,7 +93,7 @@ def sent(request: ChatRequest | CompletionRequest) -> str:
     return str(last.content) if last.role == "assistant" else ""
 
 
-def joined(join: Join, events: list[Event]) -> list[Event]:
+def joined(join: ContinuationFilter, events: list[Event]) -> list[Event]:
     """What a client gets of these events."""
     return [new for event in events if (new := join.rest(event)) is not None]
 
@@ -103,10 +103,10 @@ def test_a_stop_word_across_the_seam(first: list[str], second: list[str], stop: 
     """Of a server that tells the beginning of a stop word, the answer ends where that word is complete, and nothing more is told."""
     begun, more = "".join(first), "".join(second)
     request = completion(temperature=0, stop=stop)
-    seam = seam_of(request, TEXT, begun, 1, [])
+    seam = find_resume_point(request, TEXT, begun, 1, [])
     assert seam is not None
     seam = replace(seam, expected="")
-    join = Join(seam, LOST)
+    join = ContinuationFilter(seam, LOST)
     new = "".join(
         event.text
         for event in joined(join, [TextDelta(letter) for letter in more])
@@ -142,7 +142,7 @@ def test_what_is_made_again(
 def test_the_words_of_another_answer() -> None:
     """A server that does not make the last word again, ends before it or thinks first, has not gone on with the answer."""
     text, tail = "The quick", [TextDelta("The"), TextDelta(" quick")]
-    seam = seam_of(chat(temperature=0), TEXT, text, 2, tail)
+    seam = find_resume_point(chat(temperature=0), TEXT, text, 2, tail)
     assert seam is not None
     for events in (
         [TextDelta(" slow")],
@@ -151,7 +151,7 @@ def test_the_words_of_another_answer() -> None:
         [ToolCallDelta(0, "{}", "call_1", "add")],
     ):
         with pytest.raises(BackendError):
-            joined(Join(seam, LOST), events)
+            joined(ContinuationFilter(seam, LOST), events)
 
 
 def test_the_body_of_a_chat_that_goes_on() -> None:
@@ -159,7 +159,7 @@ def test_the_body_of_a_chat_that_goes_on() -> None:
     body = b'{"messages":[{"role":"user","content":"Hi","cache_control":{"a":1}}],"max_tokens":9,"temperature":0.5}'
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     request = replace(chat(), raw_fields=fields, max_tokens=9, temperature=0.5)
-    seam = seam_of(request, TEXT, "Hello\n", 2, [TextDelta("Hello"), TextDelta("\n")])
+    seam = find_resume_point(request, TEXT, "Hello\n", 2, [TextDelta("Hello"), TextDelta("\n")])
 
     assert seam is not None
     told = msgspec.json.decode(msgspec.json.encode(seam.request.raw_fields))
@@ -176,8 +176,8 @@ def test_an_answer_that_continues_a_message() -> None:
     """Where the client's last message is the beginning of the answer, it grows; one that is not to be continued is left alone."""
     turns = [Message("user", "Hi"), Message("assistant", "Well, ")]
     request = replace(chat(temperature=0.5), messages=turns)
-    assert seam_of(request, TEXT, "hello", 1, []) is None
-    seam = seam_of(replace(request, continue_final_message=True), TEXT, "hello", 1, [])
+    assert find_resume_point(request, TEXT, "hello", 1, []) is None
+    seam = find_resume_point(replace(request, continue_final_message=True), TEXT, "hello", 1, [])
 
     assert seam is not None
     assert isinstance(seam.request, ChatRequest)
@@ -198,8 +198,10 @@ def test_an_answer_that_continues_a_message() -> None:
 )
 def test_what_does_not_go_on(fields: dict[str, Any]) -> None:
     """A text does not go on elsewhere where the rest would be bound, counted or drawn otherwise than the whole."""
-    assert seam_of(replace(chat(), **fields), TEXT, "Hello", 1, []) is None
-    assert seam_of(replace(chat(), tools=TOOLS, seed=-1), TEXT, "Hello", 1, []) is not None
+    assert find_resume_point(replace(chat(), **fields), TEXT, "Hello", 1, []) is None
+    assert (
+        find_resume_point(replace(chat(), tools=TOOLS, seed=-1), TEXT, "Hello", 1, []) is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_what_does_not_go_on(fields: dict[str, Any]) -> None:
 )
 def test_prompts_that_cannot_grow(request_: Any, can: Capabilities) -> None:
     """Nothing can be put behind token ids, several prompts, or a chat whose server continues none."""
-    assert seam_of(request_, can, "Hello", 1, []) is None
+    assert find_resume_point(request_, can, "Hello", 1, []) is None
 
 
 @pytest.mark.parametrize(
@@ -314,15 +316,15 @@ def test_probabilities_are_not_continued() -> None:
     """What has told log probabilities does not go on: a server counts them from another text."""
     request, _ = resolve_parameters(chat(logprobs=True), TEXT, "refuse")
     piece = TextDelta("a", logprobs=[TokenLogprob("a", -1.0)])
-    assert seam_of(request, TEXT, "a", 1, [piece]) is None
+    assert find_resume_point(request, TEXT, "a", 1, [piece]) is None
 
 
 def test_ids_at_the_seam() -> None:
     """An answer whose pieces have the ids of their tokens goes on; only a piece of which the client has a part comes without them."""
     had = [TextDelta(text, extra=Extra(native={"tokens": [1]})) for text in ("Once", " upon")]
-    seam = seam_of(completion("Say: ", temperature=0, return_tokens=True), TEXT, "Once upon", 2, had)  # fmt: skip
+    seam = find_resume_point(completion("Say: ", temperature=0, return_tokens=True), TEXT, "Once upon", 2, had)  # fmt: skip
     assert seam is not None
     again = Extra(native={"tokens": [2, 3]})
     more: list[Event] = [TextDelta("Once upon a", extra=again), TextDelta(" time", extra=again)]
 
-    assert [TextDelta(" a"), more[1]] == joined(Join(replace(seam, expected="Once upon"), LOST), more)  # fmt: skip
+    assert [TextDelta(" a"), more[1]] == joined(ContinuationFilter(replace(seam, expected="Once upon"), LOST), more)  # fmt: skip

@@ -10,7 +10,7 @@ from msgspec import Struct
 from unilect.core.requests import Request
 
 
-class Asked(Struct, gc=False):
+class RoutedRequest(Struct, gc=False):
     """
     A request as the backends of a model were asked it.
 

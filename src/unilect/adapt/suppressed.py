@@ -7,7 +7,7 @@ from unilect.core.events import Event, Tally
 from unilect.runtime.context import Measured, current_request
 
 
-class Held:
+class SuppressedUsage:
     """One answer, or several that are made at once."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Held:
         self._prompt, self._completion = prompt, completion
 
 
-def forget(answer: list[Event], meter: Measured | None) -> None:
+def discard_usage(answer: list[Event], meter: Measured | None) -> None:
     """Keep and count nothing of an answer, if there is one: it has failed before its end, and nobody has a part of it."""
     if answer:
         answer.clear()
