@@ -496,7 +496,7 @@ def test_what_is_kept_of_an_answer() -> None:
         continuation.see([TextDelta("Hello")])
         assert not continuation._told._recent
         assert chat(temperature=0.5) == continuation.build_request(chat(temperature=0.5), can)
-        assert not continuation.fails(LOST)
+        assert not continuation.resumable
 
 
 @pytest.mark.parametrize("name", ["vLLM", "SGLang", "llama-server"])

@@ -234,7 +234,7 @@ def test_answers_that_are_not_text_alone(batch: list[Event]) -> None:
     continuation.begin_attempt(TEXT)
     assert chat() == continuation.build_request(chat(), TEXT)
     continuation.see(batch)
-    assert continuation.fails(LOST)
+    continuation.lost = LOST
     with pytest.raises(BackendError):
         continuation.build_request(chat(), TEXT)
 
@@ -252,7 +252,7 @@ async def rest_of(request: ChatRequest, had: str, batches: Batches) -> list[Even
     continuation = Continuation(streams=True)
     continuation.begin_attempt(TEXT)
     continuation.see([TextDelta(letter) for letter in had])
-    continuation.fails(LOST)
+    continuation.lost = LOST
     continuation.build_request(request, TEXT)
     return [event async for batch in continuation.rest(batches) for event in batch]
 

@@ -204,7 +204,7 @@ async def gateway(
     made = backend(
         BackendSpec("demo", "http", url.removeprefix("http:"), settings, 1, lambda *_: None)
     )
-    async with serving_models(Config(), Registry([Model("demo", made, required=False)])) as app:
+    async with serving_models(Config(), Registry([Model("demo", made, runs_locally=False)])) as app:
         yield app, made
 
 

@@ -51,7 +51,7 @@ async def test_all_upstreams_out_and_back() -> None:
     """A server is not ready while all its upstreams are out, and is again when one is back, without a request."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
-    async with serving([PooledBackend(upstream(url), url)], required=False) as app:
+    async with serving([PooledBackend(upstream(url), url)], runs_locally=False) as app:
         assert (200, "ready\n") == await readiness(app)
         await fail(app, "m")
         assert (503, "not ready: No model can answer (1 out); `unilect ps` says why.\n") == await readiness(app)  # fmt: skip
@@ -64,7 +64,7 @@ async def test_one_upstream_of_two() -> None:
     """A server stays ready while one of its models can answer."""
     url = f"http://127.0.0.1:{free_port()}/v1"
     models = [
-        Model("m", [PooledBackend(upstream(url), url)], required=False),
+        Model("m", [PooledBackend(upstream(url), url)], runs_locally=False),
         Model("other", Echo()),
     ]
     async with serving_models(Config(), Registry(models)) as app:

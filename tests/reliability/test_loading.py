@@ -89,7 +89,7 @@ async def test_a_load_that_is_awaited_with_a_deadline() -> None:
 async def test_waiters_on_a_dead_upstream() -> None:
     """All who wait for a server that is dead are told by one attempt, with 503, and the next request tries anew."""
     held = Held(Options(failing_starts=1))
-    async with serving(held, required=False) as app:
+    async with serving(held, runs_locally=False) as app:
         waiting = [asyncio.create_task(posted(app)) for _ in range(CLIENTS)]
         await until_waiting(app, CLIENTS)
         held.go.set()

@@ -94,7 +94,7 @@ async def farm(*scripts: Script, fallback: Script | None = None) -> AsyncIterato
             "m",
             [PooledBackend(upstream(server.url), server.url) for server in servers],
             fallback="f" if fallback else None,
-            required=False,
+            runs_locally=False,
         )
         models = [model]
         if fallback is not None:
@@ -496,12 +496,12 @@ async def test_start_with_some_down() -> None:
     async with scripted(says(answer(b'{"data":[{"id":"m"}]}'))) as server:
         well = upstream(server.url)
         model = Model(
-            "m", [PooledBackend(gone, "gone"), PooledBackend(well, "well")], required=False
+            "m", [PooledBackend(gone, "gone"), PooledBackend(well, "well")], runs_locally=False
         )
         await model.start()
         assert [True, False] == [member.breaker.open for member in model.pool.members]
         await model.aclose()
-    model = Model("m", [PooledBackend(gone, "a"), PooledBackend(gone, "b")], required=False)
+    model = Model("m", [PooledBackend(gone, "a"), PooledBackend(gone, "b")], runs_locally=False)
     with pytest.raises(UnilectError):
         await model.start()
     await model.aclose()

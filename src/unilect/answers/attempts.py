@@ -1,13 +1,8 @@
 """
 Attempts: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
 
-1. The model's backends come first, each once; then those of its fallback, as long as its caller's retries are of use
-   (`scheduling/retry_budget.py`).
-2. An invalid request is not retried, nor is a request that crashed an engine: it would crash the others, too.
-3. A request that was in an engine when it died of another one is sent to the same engine once more, which knows the suspects and lets
-   them run one at a time, and again as long as its answer gets further. Where the engine was ended from outside, it is sent to another
-   backend, if one has room at once, and to the engine again where that one refuses it.
-4. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can (`resume.py`).
+The model's backends come first, each once; then those of its fallback, as long as its caller's retries are of use
+(`scheduling/retry_budget.py`). Who is asked after a failure is decided in `decide.py`.
 """
 
 import asyncio
@@ -17,17 +12,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Generic, TypeAlias, TypeVar
 
+from unilect.answers.decide import Next, Standing, can_be_elsewhere, decide
 from unilect.answers.resume import Continuation
-from unilect.answers.resume_point import refuses
 from unilect.api.backend import Capabilities
 from unilect.core.errors import (
-    AnswerTooLong,
     BackendUnavailable,
-    CheckerUnavailable,
     EngineDied,
     ModelNotFound,
-    QueueTimeout,
-    RequestKilledEngine,
     UnilectError,
 )
 from unilect.core.requests import Request
@@ -41,12 +32,8 @@ from unilect.scheduling.routed import RoutedRequest
 FittedT = TypeVar("FittedT")
 #: Makes a request fit for a backend of a model that can do so much; raises an error for what it asks of it in vain.
 Fit: TypeAlias = Callable[[Model, Capabilities], FittedT]
-_ELSEWHERE = frozenset({429, 502, 503, 504})
 _NOBODY: Set[PooledBackend] = frozenset()
 _NO_DEATHS: Mapping[PooledBackend, tuple[int, int]] = MappingProxyType({})
-_MOST_DEATHS = 4  # of the engines of a backend for one request, however far its answer came each time  # fmt: skip
-#: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
-_OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
 
 
 class Lease(Generic[FittedT]):
@@ -220,7 +207,7 @@ class Attempts(Generic[FittedT]):
         try:
             fitted = self._fit(model, can)
         except UnilectError as error:  # about the request: it says nothing of the backend
-            if self._goes_on(member, error):
+            if self._go_on_after(member, error):
                 return None
             raise
         self.continuation.begin_attempt(can)
@@ -237,7 +224,7 @@ class Attempts(Generic[FittedT]):
             if error is not None:
                 self.note(model, member.source, error.for_log)
             model.record_result(member, error, self.asked)
-        return self._goes_on(member, error)
+        return self._go_on_after(member, error)
 
     def _none_left(self, model: Model, last: UnilectError | None) -> UnilectError:
         """The error where no backend is left to be tried; the troubles of those that were not tried are noted."""
@@ -258,65 +245,56 @@ class Attempts(Generic[FittedT]):
         """Note a backend that cannot take the request, for an operator who asks why it failed."""
         self._context.attempts += (Attempt(model.name, source, reason),)
 
-    def _goes_on(self, member: PooledBackend, failure: UnilectError | None) -> bool:
-        """Decide what comes after an attempt; returns True if its failure is retried."""
+    def _go_on_after(self, member: PooledBackend, failure: UnilectError | None) -> bool:
+        """Act on what is decided after an attempt; returns True if its failure is retried."""
         self._failure, self._answered = failure, failure is None
         if self._retries is not None:
             self._retries.settle(failure is not None and is_failure(failure))
         if failure is None:
             return False
-        if self.continuation.turns(failure):
-            self._again, self._failure = member, None
-            return True
-        if self._home is not None and self._is_refusal(failure):
-            return self._goes_home(self._home)
-        if not self.continuation.fails(failure):
+        now = self._judge(member, failure)
+        after = decide(failure, now)
+        if after is Next.NOBODY:
             return False
-        if isinstance(failure, EngineDied) and not failure.blamed and self._comes_back(member, failure):  # fmt: skip
-            return True
-        free = failure.connection_failed or self.continuation.begun  # what goes on is not for nothing  # fmt: skip
-        if is_failure(failure) and not free:
-            self._retries = self._retries or self._make_retries()
-            if not self._retries.take():
-                self.tried |= set(self._model.pool.members)  # nobody else is asked
-                self._other = None
-        return _elsewhere(failure)
-
-    def _is_refusal(self, failure: UnilectError) -> bool:
-        """True where a backend cannot go on with the answer, or finds fault with a request that another one has taken."""
-        if self.continuation.begun:
-            return failure is self.continuation.lost
-        return refuses(failure) and not isinstance(failure, RequestKilledEngine)
-
-    def _goes_home(self, home: PooledBackend) -> bool:
-        """Have the backend asked again that had the request when its engine was ended; returns False if it is gone."""
-        self._home = None
-        if home not in self._model.pool.members:
-            return False
-        self.continuation.returns()
-        self._again, self._failure = home, None
-        return True
-
-    def _comes_back(self, member: PooledBackend, died: EngineDied) -> bool:
-        """
-        Have a request whose engine died asked again, there or elsewhere; returns False if it is not.
-
-        A backend whose engine has died is asked once more after a first death, and after a further one if the client has got more of the
-        answer since, since a request that kills its engine does so again at the same place.
-        """
-        deaths, had = self._deaths.get(member, (0, -1))
-        has = self.continuation.tokens
-        self._deaths = {**self._deaths, member: (deaths + 1, has)}
-        there = has > had and deaths + 1 < _MOST_DEATHS and member in self._model.pool.members
-        elsewhere = died.from_outside and self._has_room_elsewhere()
-        if there and elsewhere:
+        if now.begun and not now.differs:
+            self.continuation.lost = failure
+        self.continuation.gives_text |= after is Next.SAME_WITH_TEXT
+        if after is Next.OTHER_AS_RETRY:
+            self._take_retry()
+        elif after is Next.OTHER_THEN_SAME:
             self.tried.discard(member)  # in case that the other one fails, too
             self._home = member
-        elif there:
-            self._again = member
-        if there or elsewhere:
-            self._failure = None
-        return there or elsewhere
+        elif after is not Next.OTHER:
+            self._again, self._failure = member, None
+        if after is Next.FIRST:
+            self._again, self._home = self._home, None
+            self.continuation.gives_text = False  # it is to make the same answer
+        return True
+
+    def _judge(self, member: PooledBackend, failure: UnilectError) -> Standing:
+        """The state of the request after a failure, and of the backend that failed."""
+        now = Standing(
+            begun=self.continuation.begun,
+            resumable=self.continuation.resumable,
+            differs=failure is self.continuation.lost,
+            has_text=self.continuation.has_text,
+            returns=self._home is not None and self._home in self._model.pool.members,
+            present=member in self._model.pool.members,
+        )
+        if isinstance(failure, EngineDied) and not failure.blamed:
+            deaths, had = self._deaths.get(member, (0, -1))
+            has = self.continuation.tokens
+            self._deaths = {**self._deaths, member: (deaths + 1, has)}
+            now.deaths, now.progressed = deaths + 1, has > had
+            now.has_room_elsewhere = failure.from_outside and self._has_room_elsewhere()
+        return now
+
+    def _take_retry(self) -> None:
+        """Take a retry of the caller; where none is left, nobody else is asked."""
+        self._retries = self._retries or self._make_retries()
+        if not self._retries.take():
+            self.tried |= set(self._model.pool.members)
+            self._other = None
 
     def _has_room_elsewhere(self) -> bool:
         """True if another backend has room at once; of those that cannot go on with the answer none is asked any more."""
@@ -337,7 +315,7 @@ class Attempts(Generic[FittedT]):
         """
         if self.continuation.lost is not None:
             raise self.continuation.lost from error
-        if (other := self._fallback() if _elsewhere(error) else None) is None:
+        if (other := self._fallback() if can_be_elsewhere(error) else None) is None:
             alone = len(self._model.pool.members) == 1
             raise (
                 self._failure if alone and self._failure is not None else error
@@ -369,7 +347,3 @@ class Attempts(Generic[FittedT]):
 
 def any_backend(model: Model, can: Capabilities) -> None:
     """Fit for every backend: a call about the model, such as to count tokens."""
-
-
-def _elsewhere(error: UnilectError) -> bool:
-    return error.status in _ELSEWHERE and not isinstance(error, _OF_THE_REQUEST)

@@ -136,16 +136,16 @@ class Continuation:
     Attributes:
         begun: The client has a part of it.
         lost: The failure after which it goes on; None where none has interrupted it.
+        gives_text: Engines get the text so far, too, instead of making it again.
     """
 
-    __slots__ = ("_given", "_keeps", "_point", "_seed", "_streams", "_told", "begun", "lost")
+    __slots__ = ("_keeps", "_point", "_seed", "_streams", "_told", "begun", "gives_text", "lost")
 
     def __init__(self, streams: bool = False) -> None:
-        self.begun = False
+        self.begun = self.gives_text = False
         self.lost: UnilectError | None = None
         self._streams = streams
         self._keeps = False
-        self._given = False  # engines get the text, too
         self._point: ResumePoint | None = None
         self._seed: int | None = None
         self._told = _NOTHING  # most requests need no more
@@ -168,25 +168,15 @@ class Continuation:
         if self._keeps:
             self._told.add(batch)
 
-    def fails(self, failure: UnilectError) -> bool:
-        """The backend has failed; whether another one may be asked to go on."""
-        if not self.begun:
-            return True
-        if failure is self.lost:  # it has turned out that it cannot
-            return False
-        self.lost = failure
+    @property
+    def resumable(self) -> bool:
+        """True where the backend that answers, or another, can go on with what the client has."""
         return self._keeps
 
-    def turns(self, failure: UnilectError) -> bool:
-        """Return True, once, if an engine that generated another answer should get the text so far instead."""
-        if failure is not self.lost or self._given or self._point is not None:
-            return False
-        self._given = True
-        return True
-
-    def returns(self) -> None:
-        """The backend that has begun the answer is asked again: it is to make the same one."""
-        self._given = False
+    @property
+    def has_text(self) -> bool:
+        """True where the text so far is what the next backend gets, or the last one got."""
+        return self.gives_text or self._point is not None
 
     def build_request(self, request: TextRequest, can: Capabilities) -> TextRequest:
         """
@@ -201,7 +191,7 @@ class Continuation:
                 raise self.lost
             return request
         drawn = not is_greedy(request) and request.seed in (None, ANY_SEED)
-        if not (self._given or can.resumes == "text" or (can.resumes == "both" and drawn)):
+        if not (self.gives_text or can.resumes == "text" or (can.resumes == "both" and drawn)):
             return self._add_seed(request, can) if drawn else request
         if self.lost is None:
             return request

@@ -32,7 +32,7 @@ async def test_the_same_facts() -> None:
         fronted = LlamaCppUpstream(HttpServer(url, raise_for=raise_for))
         async with engine(context=CONTEXT, parallel=2) as running, serving(running) as app:
             ours, listed = await get(app, "/props"), await get(app, "/v1/models")
-        async with serving(fronted, required=False) as app:
+        async with serving(fronted, runs_locally=False) as app:
             passed = await get(app, "/props")
         await fronted.aclose()
     settings = theirs["default_generation_settings"]
@@ -91,7 +91,7 @@ async def test_on_transformers() -> None:
 async def test_a_server_that_tells_nothing() -> None:
     """Of a server elsewhere that says nothing of its model nothing is made up."""
     async with scripted(says(stream_of(HELLO))) as server:
-        async with serving(upstream(server.url), required=False) as app:
+        async with serving(upstream(server.url), runs_locally=False) as app:
             meta = (await get(app, "/v1/models"))["data"][0]["meta"]
 
     assert {None} == set(meta.values())

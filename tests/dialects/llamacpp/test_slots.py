@@ -173,7 +173,7 @@ async def test_a_model_that_does_not_run() -> None:
 
 async def test_a_backend_without_slots() -> None:
     """A model that another server answers for shows none."""
-    async with serving(upstream("http://127.0.0.1:9"), required=False) as app:
+    async with serving(upstream("http://127.0.0.1:9"), runs_locally=False) as app:
         status, told = await ask(app, "/slots")
 
     assert 501 == status

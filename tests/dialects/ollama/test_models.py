@@ -81,7 +81,7 @@ async def test_a_model_of_a_server_behind() -> None:
     """A server behind is asked before its model is described, and its models are not counted as loaded here."""
     models = answer(json.dumps({"data": [{"id": "theirs", "max_model_len": 4096}]}).encode())
     async with scripted(says(models)) as server:
-        async with serving(upstream(server.url), required=False) as app:
+        async with serving(upstream(server.url), runs_locally=False) as app:
             status, shown, _ = await post(app, "/api/show")
             loaded = await got(app, "/api/ps")
 

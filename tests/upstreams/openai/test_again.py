@@ -114,7 +114,7 @@ async def test_tokens_are_counted_in_the_form_that_was_taken() -> None:
         spec = BackendSpec(
             "m", "http", server.url.removeprefix("http:"), config, 1, lambda *_: None
         )
-        async with serving(backend(spec), required=False) as app:
+        async with serving(backend(spec), runs_locally=False) as app:
             async with app.chat(messages=TALK) as response:
                 assert 200 == response.status
             sent = server.requests[-1].json()["messages"]

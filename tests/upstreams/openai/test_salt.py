@@ -67,7 +67,7 @@ async def salts(
         url = server.url.removeprefix("http:")
         spec = BackendSpec("m", "http", url, config, 1, lambda *_: None)
         config_of_server = Config(api_keys=list(keys))
-        async with serving(backend(spec), config_of_server, required=False) as app:
+        async with serving(backend(spec), config_of_server, runs_locally=False) as app:
             for path, key, more in asked:
                 body = {
                     "/v1/completions": {"prompt": "Hi"},

@@ -295,7 +295,7 @@ class Workers(BackgroundService):
 
         backend = FastChatUpstream(self, ModelConfig(model=name, timeout_s=self._timeout_s), name)
         model = Model(
-            name, [PooledBackend(backend, "fastchat")], required=False, created=int(time.time())
+            name, [PooledBackend(backend, "fastchat")], runs_locally=False, created=int(time.time())
         )
         self._registry.add(model)
         self._added[name] = model
