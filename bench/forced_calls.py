@@ -25,7 +25,8 @@ from unilect.core.errors import ConstraintViolated
 from unilect.core.requests import FunctionDefinition, NamedFunction, Tool, ToolChoice
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.testing import chat
 
 CITIES = ("Paris", "Rome", "Oslo", "Cairo", "Lima", "Tokyo", "Berlin", "Madrid")

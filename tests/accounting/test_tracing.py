@@ -29,7 +29,7 @@ from unilect.config.otel import OtelConfig
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
 from unilect.models import sources
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server.listener import Listener
 from unilect.testing.echo import Echo, Options
 

@@ -24,7 +24,8 @@ from unilect.core.errors import (
     UnsupportedParameter,
 )
 from unilect.core.events import Finish
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.scheduling.breaker import Breaker
 
 #: What no engine enforces while it writes, and no digit satisfies.

@@ -32,8 +32,9 @@ from unilect.core.events import (
     Usage,
 )
 from unilect.core.requests import ChatRequest, CompletionRequest, Prompt
-from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing import chat
 
 WEATHER: Any = {

@@ -17,9 +17,9 @@ from unilect.core.errors import (
     UnilectError,
 )
 from unilect.core.events import TextDelta
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.runtime.context import CURRENT_REQUEST, Context
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 
 
 class Scripted(Backend):

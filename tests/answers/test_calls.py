@@ -11,7 +11,8 @@ from unilect.config.server import Config
 from unilect.core.errors import RateLimited, UnilectError
 from unilect.core.requests import ChatRequest, Message
 from unilect.limits.limiter import LimitBook
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.testing.echo import Echo
 

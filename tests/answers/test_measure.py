@@ -29,9 +29,10 @@ from unilect.core.requests import (
 from unilect.families import FAMILIES
 from unilect.limits.claims import Size
 from unilect.models import sources
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo, Options
 
 SEEN = ChatRequest(messages=[Message("user", [ImagePart(ImageUrl("data:image/png;base64,AA"))])])

@@ -37,8 +37,9 @@ from unilect.core.events import (
 from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.families import MarkScanner, Reading, find
 from unilect.http.client import HttpServer
-from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.upstreams.openai._servers import KINDS, capabilities
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
@@ -291,7 +292,9 @@ class Reloaded(Mortal):
                     yield batch
         finally:
             other = {"presence_penalty": 1.5, "frequency_penalty": 1.0}
-            self.model.adopt(Model("m", cast(Any, self), defaults=other, unsupported="report"))
+            self.model.update_settings(
+                Model("m", cast(Any, self), defaults=other, unsupported="report")
+            )
             self.model.own_defaults.setdefault("", {})["presence_penalty"] = 1.0
 
 

@@ -39,10 +39,11 @@ from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import EmbeddingRequest
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.http.client import HttpServer
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.breaker import FAILURES
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
 from unilect.upstreams.openai.backend import OpenAIUpstream
 

@@ -18,7 +18,8 @@ from unilect.config.server import Config
 from unilect.core.errors import ContextLengthExceeded, InvalidRequest
 from unilect.core.ranking import MAX_DOCUMENTS, Ranking, RerankRequest
 from unilect.dialects.rerank import TextsRequest, best_first, decode, encode, left_out
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.testing.echo import Echo
 
 QUERY = "capital of france"

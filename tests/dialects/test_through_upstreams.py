@@ -19,7 +19,8 @@ from support.servers.appserver import App, serving_models
 from support.servers.serving import KEY, Server
 from unilect.api.backend import BackendSpec
 from unilect.config.server import Config, ModelConfig
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")

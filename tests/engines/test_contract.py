@@ -41,7 +41,8 @@ from unilect.demo import FOLDER
 from unilect.dialects.openai import completions
 from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.engines.transformers.engine import HfEngine
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -30,7 +30,8 @@ from unilect.core.requests import ChatRequest, Message
 from unilect.limits import redis as _redis
 from unilect.limits.limiter import LimitBook
 from unilect.models import sources
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.clock import BELIEVED_S, SteadyClock
 from unilect.runtime.context import Context
 from unilect.server import listener

@@ -19,7 +19,8 @@ from unilect.config.server import Config, ModelConfig
 from unilect.core.errors import ConfigError, ModelNotFound
 from unilect.models import discovery, sources
 from unilect.models.discovery import Discovery
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 
 
 class Listing:

@@ -10,7 +10,7 @@ from unilect.config.server import Config
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.models.facts import kind, line
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.models.sources import registry
 
 

@@ -14,7 +14,8 @@ from unilect.cli._compat import setup
 from unilect.config.server import Config
 from unilect.core.errors import ConfigError
 from unilect.demo import MODEL
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.testing.echo import Echo, Options
 
 

@@ -7,7 +7,7 @@ from support.backends.scripted import answer, delta, frames, says, scripted, str
 from support.servers.appserver import App, chunks, serving, upstream
 from unilect.accounting.failures import Failure
 from unilect.core.errors import BackendUnavailable
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo, Options
 
 

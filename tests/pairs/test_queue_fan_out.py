@@ -12,7 +12,7 @@ from unilect.adapt.emulation import PARTS_AT_ONCE
 from unilect.config.server import Config
 from unilect.scheduling import parts
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
 
 KEYS = {"a": "sk-a-0123456789", "b": "sk-b-0123456789"}

@@ -14,9 +14,10 @@ from support.servers.appserver import App, serving_models
 from unilect.config.server import Config
 from unilect.core.bounds import SMALL_BYTES
 from unilect.http.client import HttpServer
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo, Options
 from unilect.upstreams.openai.backend import OpenAIUpstream
 

@@ -11,8 +11,9 @@ from support.backends.scripted import LIST, answer, says, scripted
 from support.servers.appserver import App, serving, serving_models, upstream
 from support.servers.serving import serve
 from unilect.config.server import Config
-from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
 
 

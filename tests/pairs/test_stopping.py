@@ -14,7 +14,7 @@ from support.common.waiting import until
 from support.servers.appserver import upstream
 from support.servers.reloading import Reloadable
 from unilect.api.backend import Backend
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.server.app import SITE
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming

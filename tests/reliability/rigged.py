@@ -12,7 +12,7 @@ import aiohttp
 from support.servers.reloading import Reloadable
 from unilect.accounting.ledger import LedgerBook
 from unilect.limits.limiter import LimitBook
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.runtime.context import Context
 
 TOP = "port = 0\napi_keys = ['one', 'two']\nmetrics_keys = ['three']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"

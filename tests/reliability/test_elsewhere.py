@@ -14,7 +14,7 @@ from inprocess import Site, process, site, until
 from support.backends.tiny_child import halted
 from unilect.config.server import Config, ModelConfig
 from unilect.engines.process.child_process import ChildProcess
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 
 PLACES = 3
 LONG: dict[str, Any] = {"max_tokens": 300, "ignore_eos": True, "temperature": 0}

@@ -21,7 +21,7 @@ from support.backends.scripted import (
 )
 from support.servers.appserver import App, serving, upstream
 from unilect.config.server import Config
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 
 KEYS = {"bad": "sk-bad-0123456789abcdef", "good": "sk-good-0123456789abcdef"}
 

@@ -205,7 +205,7 @@ async def _operate(server: Rig, chance: random.Random) -> None:
     """Stop and drain models, and load them again."""
     for _ in range(12):
         known = list(server.registry.models.values())
-        chance.choice(known).stay(0)
+        chance.choice(known).set_keep_alive(0)
         chance.choice(known).drain()
         await asyncio.sleep(0.02)
         await asyncio.gather(*(model.start() for model in known))

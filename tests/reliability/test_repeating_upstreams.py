@@ -11,7 +11,7 @@ import pytest
 from support.backends.scripted import Exchange, Script, answer, delta, frames, scripted, stream_of
 from support.servers.appserver import serving, upstream
 from unilect.config.server import Config
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 
 PROMPT = 'Wolkenkratzer "Brieftaube"\nGrünspecht\tZwiebelfisch \\ Mondkalb'
 SYSTEM = "Apfelstrudel"

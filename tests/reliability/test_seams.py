@@ -15,8 +15,8 @@ from support.common.waiting import until
 from support.servers.appserver import upstream
 from unilect.api.backend import Batches
 from unilect.core.errors import RequestCancelled
-from unilect.models.registry import Model
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
 
 PRICED = "price = { prompt = 1.0, completion = 1.0 }\n"

@@ -21,7 +21,8 @@ from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingReque
 from unilect.limits import counters
 from unilect.limits import limiter as limits_module
 from unilect.limits.counters import Claim, MemoryCounters
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.server.listener import Listener
 from unilect.testing.echo import Echo, Options
 

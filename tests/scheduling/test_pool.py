@@ -43,12 +43,14 @@ from unilect.core.errors import (
 from unilect.core.events import Finish, TextDelta, Usage, fold
 from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.dialects.openai import chat as openai_chat
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.runtime.redact import Secrets
 from unilect.scheduling import pool
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import Pool, PooledBackend
+from unilect.scheduling.pool import Pool
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.scheduling.routed import RoutedRequest
 from unilect.testing.echo import CAPABILITIES, Echo
 
@@ -846,7 +848,7 @@ async def test_one_that_is_out_is_looked_after_once_there_is_a_fallback(
         (member,), model = site.members, site.service.registry.get("m")
         model.pool.record_result(member, BackendUnreachable("no"))
         assert (True, {}) == (member.breaker.open, model.pool._looks)
-        model.adopt(Model("m", Held("the same"), fallback="f"))
+        model.update_settings(Model("m", Held("the same"), fallback="f"))
         async with asyncio.timeout(60):
             await model.pool._looks[member]
 

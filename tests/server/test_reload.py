@@ -29,8 +29,9 @@ from unilect.core.errors import BackendUnavailable, ModelNotFound, ReloadRefused
 from unilect.core.events import TextDelta
 from unilect.models import sources
 from unilect.models.discovery import Discovery
-from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server.reload import Reloader, Source
 from unilect.testing.echo import Echo
 
@@ -221,7 +222,7 @@ async def test_what_callers_have_said(tmp_path: Path) -> None:
     echo = '[models.a]\nsource = "echo:"\n'
     async with serving(tmp_path, TOP + echo) as server:
         model = server.registry.models["a"]
-        model.stay(3600)
+        model.set_keep_alive(3600)
         server.write(TOP + echo + 'aliases = ["x"]\n')
         await server.reloader.reload("a test")
         stays = model.idle_stop_at

@@ -22,8 +22,9 @@ from unilect.config.store import StoreConfig
 from unilect.core.errors import StoreUnavailable
 from unilect.http.client import HttpServer
 from unilect.models import sources
-from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of
 from unilect.server.listener import Listener

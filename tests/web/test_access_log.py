@@ -17,7 +17,7 @@ from unilect.config.server import Config
 from unilect.core.errors import RequestCancelled
 from unilect.runtime.context import Context
 from unilect.runtime.logs import LogFormat, LogSink, SinkHandler
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo, Options
 from unilect.web import _access_log as access_log
 from unilect.web._access_log import AccessLog, RequestLine

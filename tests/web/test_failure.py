@@ -11,7 +11,7 @@ import pytest
 from support.backends.loopback import free_port
 from support.servers.appserver import App, serving, upstream
 from unilect.accounting.failures import MOST_CHARACTERS, Failure
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo, Options
 from unilect.web.failure import LEFT_OUT, sentence
 

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from unilect.api.backend import Backend, Capabilities
 from unilect.config.server import Config
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.server._state import metrics_of
 from unilect.server.app import Shared, create_app
 from unilect.web import pages

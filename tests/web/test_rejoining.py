@@ -27,7 +27,8 @@ from unilect.config.store import StoreConfig
 from unilect.core.errors import LedgerUnavailable, RequestCancelled
 from unilect.core.events import Finish, Progress, TextDelta, Usage
 from unilect.core.requests import ChatRequest, CompletionRequest
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import Context
 from unilect.server.app import GUARD, SITE
 from unilect.server.listener import Listener

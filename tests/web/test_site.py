@@ -7,7 +7,8 @@ from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
 from unilect.answers.service import Service
 from unilect.core.events import Fold
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.testing.echo import Echo
 from unilect.web.site import Site

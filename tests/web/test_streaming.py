@@ -25,7 +25,7 @@ from unilect.core.errors import RateLimited
 from unilect.core.events import Finish, TextDelta, Usage
 from unilect.core.requests import ChatRequest
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._connections import Limits
 from unilect.testing.echo import Echo, Options
 from unilect.web import streaming

@@ -18,7 +18,7 @@ from unilect.core.requests import (
     ImagePart,
     TextRequest,
 )
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.models.settings import Settings
 
 _Read = TypeVar("_Read", EmbeddingRequest, RerankRequest)

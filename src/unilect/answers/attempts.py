@@ -22,10 +22,10 @@ from unilect.core.errors import (
     UnilectError,
 )
 from unilect.core.requests import Request
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.runtime.context import Attempt, current_request
 from unilect.scheduling.breaker import is_failure
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.scheduling.retry_budget import Retries
 from unilect.scheduling.routed import RoutedRequest
 
@@ -128,7 +128,7 @@ class Attempts(Generic[FittedT]):
         """
         if self._model.successor is not None:
             self._model = self._model.latest
-        self._model.arrive()
+        self._model.acquire()
         self.asked.falls_back = bool(self._model.fallback and self._fallback())
         if self._model.draining:
             self._leave_drained()
@@ -140,7 +140,7 @@ class Attempts(Generic[FittedT]):
         try:
             self._go_on(BackendUnavailable(told, retry_after_s=5))
         except UnilectError:
-            self._model.left()
+            self._model.release()
             raise
 
     def _make_retries(self) -> Retries:
@@ -151,7 +151,7 @@ class Attempts(Generic[FittedT]):
         if self._retries is not None:
             self._retries.settle(None)
         del self._judges, self._fit  # they belong to what holds this: no work for the garbage collector  # fmt: skip
-        self._model.left()
+        self._model.release()
 
     def __aiter__(self) -> "Attempts[FittedT]":
         return self
@@ -323,9 +323,9 @@ class Attempts(Generic[FittedT]):
         self.tried.clear()
         self._again = self._home = None
         self._seen += (other.name,)
-        self._model.left()
+        self._model.release()
         self._model, self._failure = other, None
-        self._model.arrive()
+        self._model.acquire()
         self.asked.falls_back = self._fallback() is not None
 
     def _fallback(self) -> Model | None:

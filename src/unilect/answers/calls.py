@@ -25,7 +25,8 @@ from unilect.core.errors import (
     listed,
 )
 from unilect.core.requests import Call, ChatRequest
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import current_request
 
 _Value = TypeVar("_Value")

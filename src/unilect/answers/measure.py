@@ -26,7 +26,8 @@ from unilect.core.requests import (
     TextPart,
 )
 from unilect.limits.claims import Size
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.context import current_request
 from unilect.tools.forced import must_call
 

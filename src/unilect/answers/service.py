@@ -37,7 +37,8 @@ from unilect.core.requests import (
     Embeddings,
     TextRequest,
 )
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.models.settings import Settings
 from unilect.runtime.context import BATCH, current_request
 from unilect.scheduling.fair_queue import QueuedBackend

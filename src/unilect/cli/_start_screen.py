@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from unilect.config import server as configuration
 from unilect.config.server import Config
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.models.sources import ALL
 from unilect.runtime.redact import redact
 

@@ -16,7 +16,7 @@ from unilect.api.backend import Backend
 from unilect.api.parameters.rules import refusal
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import Text, TokenId
-from unilect.models.registry import Model
+from unilect.models.model import Model
 
 MAX_CHOICES = 128  # prompts x n of one request
 MAX_PIECES = 64  # texts that stand beside token ids; each is a call to the backend

@@ -23,7 +23,8 @@ from unilect.config.server import Config
 from unilect.core.bounds import MAX_NAME
 from unilect.core.errors import BackendUnavailable, ConfigError, UnilectError
 from unilect.models import sources
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.redact import Secrets, secrets_of
 from unilect.runtime.tasks import Tasks, join_shared, spawn_detached
 

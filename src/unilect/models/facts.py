@@ -5,10 +5,10 @@ from pathlib import Path
 from unilect.config.kinds import KINDS, UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.models.sources import DEMO, kind_of, split
 from unilect.runtime import plugins
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 
 #: kind -> what it is called where one model is spoken of
 _WORDS = {

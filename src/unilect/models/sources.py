@@ -34,11 +34,12 @@ from unilect.core.errors import ConfigError, ConfigErrors, unreadable
 from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.models import source_hints as hints
 from unilect.models.checked_defaults import check_defaults, check_supported
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime import plugins
 from unilect.runtime.redact import Secrets, redact, secrets_of
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")

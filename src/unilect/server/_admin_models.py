@@ -7,8 +7,9 @@ from aiohttp import web
 
 from unilect.accounting.metrics import Metrics
 from unilect.core.errors import BackendUnavailable, UnilectError, UnsupportedOperation
-from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._admin_keys import check_no_body, json_of
 from unilect.web.route import Route
 
@@ -40,7 +41,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
             raise UnsupportedOperation(
                 f"The model `{model.name}` runs on another server, which unilect cannot stop. Drain it instead."
             )
-        model.stay(0)
+        model.set_keep_alive(0)
         return json_of(_describe(model, metrics))
 
     async def drain_model(request: web.Request) -> web.StreamResponse:

@@ -21,7 +21,7 @@ from unilect.answers.inflight import Answers
 from unilect.models.registry import Registry
 from unilect.runtime.context import Requests
 from unilect.runtime.redact import shorten
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._connections import Connections
 from unilect.store.database import Database
 
@@ -181,7 +181,7 @@ def _states(members: list[tuple[str, PooledBackend]]) -> Counter[tuple[str, str,
     now_s, counts = time.monotonic(), Counter[tuple[str, str, str]]()
     for model, member in members:
         breaker = member.breaker
-        state = "open" if breaker.open else "resting" if breaker.rest_s(now_s) else "up"
+        state = "open" if breaker.open else "resting" if breaker.cooldown_s(now_s) else "up"
         for one in ("up", "open", "resting"):
             counts[model, shorten(member.source), one] += one == state
     return counts

@@ -25,7 +25,8 @@ from unilect.core.errors import BackendUnavailable, ConfigError, ReloadRefused, 
 from unilect.http.tls import client_context
 from unilect.models import sources
 from unilect.models.discovery import Discovery
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.tasks import Tasks
 from unilect.server._changes import Changes, check_fixed, compare, in_one_line, same_backends
 from unilect.server.tls import server_context
@@ -214,7 +215,7 @@ class Reloader:
                 await self._restore(plan.new)
                 for model in plan.woken:
                     if not model.in_use:
-                        model.stay(0)
+                        model.set_keep_alive(0)
         now = sources.models_of(plan.config)
         return compare(before, plan.config, was, now, [model.name for model in plan.new])
 
@@ -314,7 +315,7 @@ class Reloader:
         served, models = self._registry.models, list[Model]()
         for model in plan.models:
             if model.name in plan.kept:
-                served[model.name].adopt(model)
+                served[model.name].update_settings(model)
                 model = served[model.name]
             models.append(model)
         taken = {name for model in models for name in (model.name, *model.aliases)}

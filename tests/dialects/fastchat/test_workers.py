@@ -11,7 +11,8 @@ from support.backends.scripted import Exchange, scripted
 from unilect.core.errors import BackendUnavailable, InvalidRequest
 from unilect.dialects.fastchat._workers import Registration, Status, Workers
 from unilect.http.client import HttpServer
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 A, B = "http://127.0.0.1:1", "http://127.0.0.1:2"

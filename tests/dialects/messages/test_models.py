@@ -9,7 +9,8 @@ from unilect.config.server import Config
 from unilect.core.errors import InvalidRequest
 from unilect.dialects.messages._models import page
 from unilect.http.client import HttpServer
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 VERSION = {"anthropic-version": "2023-06-01"}

@@ -14,7 +14,8 @@ from support.clients.ollamaside import SAY, post, rows_of
 from support.servers.appserver import App, serving, serving_models, upstream
 from support.servers.serving import serve
 from unilect.config.server import Config
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.testing.echo import Echo
 
 

@@ -11,7 +11,7 @@ from unilect.config.server import ModelConfig
 from unilect.dialects.openai.models import abilities, card
 from unilect.http.client import HttpServer
 from unilect.models import sources
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from unilect.answers.attempts import Attempts, any_backend
 from unilect.api.backend import Backend
-from unilect.models.registry import Model
+from unilect.models.model import Model
 
 
 class Held:

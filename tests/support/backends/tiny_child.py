@@ -16,7 +16,7 @@ from unilect.core.errors import BackendError
 from unilect.core.requests import CompletionRequest
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.supervisor import Supervisor
-from unilect.models.registry import Model
+from unilect.models.model import Model
 
 
 class Tiny(Backend):

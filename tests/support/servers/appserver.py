@@ -13,8 +13,9 @@ from unilect.answers.service import Service
 from unilect.api.backend import Backend
 from unilect.config.server import Config
 from unilect.http.client import HttpServer
-from unilect.models.registry import Model, Registry
-from unilect.scheduling.pool import PooledBackend
+from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of

@@ -10,7 +10,8 @@ from unilect.config import load as config_load
 from unilect.config.server import Config
 from unilect.models import sources
 from unilect.models.discovery import Discovery
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.server.listener import Listener
 from unilect.server.reload import Reloader, Source
 

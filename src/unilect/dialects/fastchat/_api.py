@@ -18,7 +18,7 @@ from unilect.core.requests import ChatRequest, Count, EmbeddingRequest, Name, Te
 from unilect.dialects.fastchat._worker import decode_call
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import decode_request
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site

@@ -35,7 +35,7 @@ from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.completions import stop_words
 from unilect.dialects.openai.embeddings import base64_of, unit
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import check_one_kind, no_json, wrong_field
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.streaming import JSON, respond

@@ -23,9 +23,10 @@ from unilect.core.errors import BackendTimeout, InvalidRequest, UnilectError
 from unilect.dialects.fastchat._admission import worker_url
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import decode_body
-from unilect.models.registry import Model, Registry
+from unilect.models.model import Model
+from unilect.models.registry import Registry
 from unilect.runtime.tasks import Tasks, spawn_detached
-from unilect.scheduling.pool import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.web.site import BackgroundService
 
 log = logging.getLogger("unilect")

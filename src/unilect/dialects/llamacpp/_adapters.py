@@ -16,7 +16,7 @@ from msgspec import Meta
 from unilect.api.parameters.rules import lora_scales
 from unilect.core.errors import InvalidRequest, UnsupportedOperation
 from unilect.core.requests import MAX_ADAPTERS, LoraScale
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.runtime.context import current_request
 from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Route, call, json_answer

@@ -10,7 +10,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 from importlib.metadata import version
 from typing import Any
 
-from unilect.models.registry import Model
+from unilect.models.model import Model
 
 #: Our names of settings -> theirs, where they differ.
 _NAMES = {

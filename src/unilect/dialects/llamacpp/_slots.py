@@ -16,7 +16,7 @@ from unilect.api.backend import Backend, SlotAction
 from unilect.core.errors import BackendUnavailable, InvalidRequest
 from unilect.core.requests import Request
 from unilect.dialects.llamacpp._names import list_ignored
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site

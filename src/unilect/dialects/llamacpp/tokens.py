@@ -17,7 +17,7 @@ from unilect.core.requests import ChatRequest, Request, Text, TokenId
 from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.prompts import Mixed, check_pieces, ids_of
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.param_locations import ParamLocations
 from unilect.web.route import Route, both, call, json_answer

@@ -15,7 +15,7 @@ from msgspec import structs
 from unilect.core.errors import InvalidRequest
 from unilect.dialects.messages import _errors
 from unilect.dialects.messages._api import with_request_id
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 

@@ -49,7 +49,7 @@ from unilect.dialects.ollama._truncate import truncate
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
 from unilect.dialects.openai.chunks import encode_json
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, RawFields, decode_request, decode_translation
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
@@ -156,7 +156,7 @@ def _stays(asked: OllamaRequest) -> float | None:
 
 def _stay(model: Model, seconds: float | None) -> None:
     if seconds is not None:
-        model.stay(None if math.isinf(seconds) else seconds)
+        model.set_keep_alive(None if math.isinf(seconds) else seconds)
 
 
 def _fields(
@@ -264,7 +264,7 @@ async def _load_or_unload(
     seconds, reason = _stays(asked), "load"
     if seconds == 0:
         reason = "unload"
-        model.stay(0)
+        model.set_keep_alive(0)
         if model.stopping is not None:
             await asyncio.shield(model.stopping)
     else:

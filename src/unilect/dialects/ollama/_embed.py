@@ -21,7 +21,7 @@ from unilect.dialects.ollama._names import find_model
 from unilect.dialects.ollama._options import option_fields, seconds_of
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, decode_request, decode_translation
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
@@ -126,7 +126,7 @@ async def _embed_texts(
     else:
         await service.call(model.name, _nothing)
     if stays is not None:
-        model.stay(None if stays == float("inf") else stays)
+        model.set_keep_alive(None if stays == float("inf") else stays)
     return found, left_out
 
 

@@ -22,7 +22,7 @@ from unilect.dialects.ollama._answer import ROWS
 from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import find_model, with_tag
 from unilect.dialects.openai.chunks import encode_json
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.site import Site

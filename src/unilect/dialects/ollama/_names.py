@@ -2,7 +2,7 @@
 
 from unilect.answers.service import Service
 from unilect.core.errors import InvalidRequest, ModelNotFound
-from unilect.models.registry import Model
+from unilect.models.model import Model
 
 _LATEST = ":latest"
 

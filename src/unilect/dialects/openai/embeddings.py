@@ -19,7 +19,7 @@ from unilect.core.errors import InvalidRequest, UnsupportedParameter, WrongType
 from unilect.core.requests import EmbeddingRequest, Embeddings
 from unilect.dialects.openai.chunks import encode_json, unilect_field
 from unilect.dialects.prompts import check_pieces, ids_of
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, RawFields, decode_request
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site

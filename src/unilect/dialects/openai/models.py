@@ -14,7 +14,7 @@ from aiohttp import web
 
 from unilect.api.parameters import constraints as foreign_constraints
 from unilect.api.parameters.rules import ACCEPTED, EMULATED, ENDPOINTS, honours, parameters_of
-from unilect.models.registry import Model
+from unilect.models.model import Model
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 

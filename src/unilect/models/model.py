@@ -1,0 +1,325 @@
+"""
+A model and its backends: started once, shared, stopped when idle.
+
+A caller asks for a lease without a look at the backend's state; the backend decides inside `start` whether anything is to be done.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from unilect.api.backend import Backend, Capabilities
+from unilect.api.parameters.rules import Unsupported
+from unilect.config.limits import Limits
+from unilect.config.model import Price
+from unilect.core.errors import BackendUnavailable, UnilectError
+from unilect.models.settings import Settings, State, name_idle
+from unilect.runtime.context import current_request
+from unilect.runtime.tasks import spawn_detached
+from unilect.scheduling.fair_queue import Queue
+from unilect.scheduling.pool import Pool
+from unilect.scheduling.pooled_backend import PooledBackend
+from unilect.scheduling.prefixes import without_billing
+from unilect.scheduling.routed import RoutedRequest
+
+log = logging.getLogger("unilect")
+_TRIED_AGAIN_S = 60.0
+
+
+class Model:
+    """
+    A name that clients send, and the backends that answer for it.
+
+    Args:
+        name: The name.
+        members: Its backends, not yet started; or the only one.
+        aliases: Other names for it.
+        defaults: Values for parameters that a request leaves out.
+        prepare: What else is done to each request; without it Claude Code's billing header is left out.
+        unsupported: What happens to parameters that the backend refuses.
+        fallback: The model that answers when no backend of this one can.
+        idle_stop_s: Stop the backends after so long without a request; None for never.
+        runs_locally: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
+        created: Unix seconds.
+        price: What its tokens cost; None where they are free.
+        limits: Of all requests to it together.
+
+    Attributes:
+        pool: Its backends.
+        closed: It was stopped for good.
+        successor: The model of the same name that is served instead of it, since the configuration was reloaded.
+        draining: An operator has it take no more requests; `start` ends that.
+        own_defaults: Values that a caller has set for its own requests, by the caller; before those of `defaults`.
+        stopping: Stops the backends, until they are stopped.
+        retries: How many requests were sent to a backend of it after another one, or the same, had failed.
+        fallbacks: How many requests for it were sent to which other model.
+        on_gone: Called when it has been retired, and stopped.
+        idle_others: Names the models that are loaded and answer nobody.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Backend | Iterable[PooledBackend],
+        *,
+        aliases: Iterable[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+        prepare: Callable[[Any], Any] = without_billing,
+        unsupported: Unsupported = "refuse",
+        fallback: str | None = None,
+        idle_stop_s: float | None = None,
+        runs_locally: bool = True,
+        created: int = 0,
+        price: Price | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.name = name
+        pool = members if isinstance(members, Iterable) else [PooledBackend(members)]
+        self.pool = Pool(name, pool, has_fallback=fallback is not None)
+        self.aliases = tuple(aliases)
+        self.defaults = dict(defaults or {})
+        self.prepare = prepare
+        self.unsupported = unsupported
+        self.fallback = fallback
+        self.runs_locally = runs_locally
+        self.created = created
+        self.price, self.limits = price, limits
+        self._idle_stop_s = self._stays_s = idle_stop_s
+        self._in_use = 0
+        self._retired = self.closed = self.draining = False
+        self.successor: Model | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self.stopping: asyncio.Task[None] | None = None
+        self.own_defaults: dict[str, dict[str, Any]] = {}
+        self.retries, self.fallbacks = 0, Counter[str]()
+        self.on_gone: Callable[[], None] = lambda: None
+        self.idle_others: Callable[[], list[str]] = list
+
+    @property
+    def _cold(self) -> bool:
+        """True while nothing of it runs, of what this server starts."""
+        return self.runs_locally and not any(one.started for one in self.pool.members)
+
+    @property
+    def runs_here(self) -> bool:
+        """True while something of it runs that this server starts and stops."""
+        return self.runs_locally and not self._cold and self.stopping is None
+
+    @property
+    def in_use(self) -> int:
+        """The number of requests and starts that keep it running."""
+        return self._in_use
+
+    @property
+    def latest(self) -> "Model":
+        """The model that is served under its name now: itself, or its latest successor."""
+        model = self
+        while model.successor is not None:
+            model = model.successor
+        return model
+
+    @property
+    def state(self) -> State:
+        """The state of the model; one elsewhere is `ready` until a request or a look has failed."""
+        if self._retired:
+            return "leaving"
+        if self.draining:
+            return "draining"
+        if self.stopping is not None:
+            return "stopping"
+        members = self.pool.members
+        if self._cold:
+            if any(one.loads for one in members):
+                return "loading"
+            return "failed" if any(one.trouble for one in members) else "stopped"
+        if members and all(one.is_coming_back for one in members):
+            return "loading"
+        if any(one.works for one in members):
+            return "ready"
+        return "failed" if self.runs_locally else "out"
+
+    @property
+    def can_answer(self) -> bool:
+        """True if a request may succeed, as far as is known; a load that failed counts again after a while, since only a request tries it."""
+        if self.draining:
+            return False
+        if self.state == "failed":
+            last = max((one.trouble.at for one in self.pool.members if one.trouble), default=0.0)
+            return time.time() - last > _TRIED_AGAIN_S
+        return self.state != "out"
+
+    @property
+    def idle_stop_at(self) -> float | None:
+        """The event loop's time at which it is stopped, unless a request comes; None for never, or while a request runs."""
+        return None if self._idle_timer is None else self._idle_timer.when()
+
+    def set_keep_alive(self, seconds: float | None) -> None:
+        """
+        Set the time that it stays loaded after its last request, instead of what is configured. What does not run, and is not
+        asked for, is to stay as configured.
+
+        Args:
+            seconds: None for ever; 0 to stop it once no request runs, as one that is drained is in any case.
+        """
+        if not self.runs_locally or self.closed:
+            return
+        runs = self.stopping is None and any(one.begun for one in self.pool.members)
+        if runs or self._in_use:
+            self._stays_s = 0 if self.draining else seconds
+        if runs and not self._in_use:
+            self._await_idle()
+
+    def drain(self) -> None:
+        """Take no more requests, and stop what is ours to stop once the running ones have ended."""
+        self.draining = True
+        self.set_keep_alive(0)
+
+    def update_settings(self, other: "Model") -> None:
+        """Take the settings of a model with the same backends, which need not be started again for them."""
+        self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
+        self.unsupported, self.fallback = other.unsupported, other.fallback
+        self.price, self.limits = other.price, other.limits
+        self.pool.falls_back(other.fallback is not None)
+        if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
+            self._idle_stop_s = other._idle_stop_s
+            if not self.draining:
+                self._stays_s = other._idle_stop_s
+                self.set_keep_alive(other._idle_stop_s)
+
+    @property
+    def queue(self) -> Queue:
+        """The requests that wait for its backends."""
+        queues = self.pool.queues
+        lasts = [one.interval_s for one in queues if one.interval_s is not None]
+        waits = [len(one) * (one.interval_s or 0) for one in queues]
+        return Queue(sum(map(len, queues)), max(waits) if lasts else None)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities of the model, on any of its backends."""
+        return self.pool.capabilities
+
+    @property
+    def static_capabilities(self) -> Capabilities | None:
+        """The capabilities of the model where nothing of it runs yet and they are final; else None."""
+        can = self.capabilities if self._cold else None
+        return can if can is not None and can.is_final else None
+
+    async def start_for_request(self, member: PooledBackend) -> None:
+        """
+        Start a backend; a load is logged once for all requests that wait for it.
+
+        Raises:
+            UnilectError: It cannot be started.
+        """
+        if not self._cold:
+            return await member.start()
+        alone, began = self._in_use == 1, time.monotonic()
+        if alone:
+            log.info("%s: starting, for a request", self.name)
+        try:
+            await member.start()
+        except BackendUnavailable as error:
+            raise name_idle(error, self.idle_others) from error.__cause__
+        if alone:
+            log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
+
+    async def start(self) -> None:
+        """
+        Start all backends; those that are down are looked after. What an operator has drained takes requests again.
+
+        Raises:
+            UnilectError: All of them failed, or one that we run ourselves.
+        """
+        self.acquire()
+        self.draining, self._stays_s = False, self._idle_stop_s
+        try:
+            if self.stopping is not None:
+                await asyncio.shield(self.stopping)
+            errors = await self.pool.start(tell=not self.runs_locally)
+        finally:
+            self.release()
+        if errors and (self.runs_locally or len(errors) == len(self.pool.members)):
+            raise errors[0]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings for requests of the current caller. A request that has begun keeps them, whatever changes meanwhile."""
+        defaults: Mapping[str, Any] = self.defaults
+        if self.own_defaults:
+            defaults = {**defaults, **self.own_defaults.get(current_request().caller, {})}
+        return Settings(self.prepare, defaults, self.unsupported)
+
+    def acquire(self) -> None:
+        """Keep the backends running for a request, until `release`."""
+        self._in_use += 1
+        if (caller := current_request().caller) not in self.pool.callers:
+            self.pool.note_caller(caller)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def release(self) -> None:
+        """End what `acquire` has begun."""
+        self._in_use -= 1
+        if self._retired:
+            self.retire()
+        elif self._in_use == 0 and not self.closed:
+            self._await_idle()
+
+    def record_result(
+        self, member: PooledBackend, error: UnilectError | None, asked: RoutedRequest | None = None
+    ) -> None:
+        """Take note of how a request to a backend ended, or an attempt to start it."""
+        if not self.closed:
+            self.pool.record_result(member, error, asked)
+
+    async def aclose(self) -> None:
+        """Stop the backends, for good."""
+        self.closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        await self.pool.aclose()
+
+    def retire(self) -> None:
+        """No request will come any more: stop the backends once nothing runs in them."""
+        self._retired = True
+        if self._in_use or self.closed:
+            return
+        self.closed = True
+        if self.stopping is None:
+            self.stopping = spawn_detached(self.aclose())
+        self.stopping.add_done_callback(lambda _: self.on_gone())
+
+    @property
+    def gone(self) -> bool:
+        """True once it has been retired and stopped."""
+        return self.closed and (self.stopping is None or self.stopping.done())
+
+    def _await_idle(self) -> None:
+        """Set the time of the idle stop."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self._stays_s == 0:
+            self._stop_idle()
+        elif self._stays_s is not None:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._stays_s, self._stop_idle)
+
+    def _stop_idle(self) -> None:
+        self._idle_timer = None
+        if self.stopping is not None:
+            return  # a request came while it stopped, and left before it was done
+        log.info("%s: idle, stopping", self.name)
+        self._stays_s = self._idle_stop_s  # what is said from now on is of its next life
+        self.stopping = spawn_detached(self._stop())
+
+    async def _stop(self) -> None:
+        try:
+            await self.pool.aclose()
+        finally:
+            self.stopping = None
