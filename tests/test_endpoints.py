@@ -240,7 +240,7 @@ async def test_what_cannot_change_the_answer(app: App) -> None:
 @in_one_loop
 async def test_a_refusal_costs_no_digest(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that is refused is not passed over once more to tell it apart from others."""
-    monkeypatch.setattr("unilect.scheduling.routed._digest", None)
+    monkeypatch.setattr("unilect.scheduling.pool._digest", None)
     status, answer, _ = await post(app, CHAT, min_tokens=5)
 
     assert (400, "min_tokens") == (status, answer["error"]["param"])

@@ -1,4 +1,4 @@
-"""Tests of unilect.answers.thoughts: the thoughts of an answer in its usage."""
+"""Tests of unilect.answers.service: the tokens of thoughts."""
 
 from typing import Any
 

@@ -49,9 +49,8 @@ from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.runtime.redact import Secrets
 from unilect.scheduling import pool
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pool import Pool
+from unilect.scheduling.pool import Pool, RoutedRequest
 from unilect.scheduling.pooled_backend import PooledBackend
-from unilect.scheduling.routed import RoutedRequest
 from unilect.testing.echo import CAPABILITIES, Echo
 
 GOOD = says(stream_of(HELLO))

@@ -18,8 +18,7 @@ from unilect.core.requests import (
     ImagePart,
     TextRequest,
 )
-from unilect.models.model import Model
-from unilect.models.settings import Settings
+from unilect.models.model import Model, Settings
 
 _Read = TypeVar("_Read", EmbeddingRequest, RerankRequest)
 

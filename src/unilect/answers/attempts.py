@@ -25,9 +25,9 @@ from unilect.core.requests import Request
 from unilect.models.model import Model
 from unilect.runtime.context import Attempt, current_request
 from unilect.scheduling.breaker import is_failure
+from unilect.scheduling.pool import RoutedRequest
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.scheduling.retry_budget import Retries
-from unilect.scheduling.routed import RoutedRequest
 
 FittedT = TypeVar("FittedT")
 #: Makes a request fit for a backend of a model that can do so much; raises an error for what it asks of it in vain.

@@ -10,6 +10,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from unilect.accounting.account import Accounts
 from unilect.adapt import emulation, tools
 from unilect.adapt.enforcement import ConstraintEnforcer, output_constraints
@@ -19,7 +21,6 @@ from unilect.adapt.suppressed import discard_usage
 from unilect.answers.attempts import Attempts, Lease
 from unilect.answers.calls import Calls
 from unilect.answers.resume import Continuation
-from unilect.answers.thoughts import ThoughtTokens
 from unilect.api.backend import (
     Backend,
     Batches,
@@ -29,7 +30,7 @@ from unilect.api.backend import (
 from unilect.api.parameters.constraints import rename_param
 from unilect.api.parameters.rules import refusal
 from unilect.core.errors import ContextLengthExceeded, UnilectError
-from unilect.core.events import Event, Usage
+from unilect.core.events import Event, ReasoningDelta, Usage
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import (
     ChatRequest,
@@ -37,15 +38,42 @@ from unilect.core.requests import (
     Embeddings,
     TextRequest,
 )
-from unilect.models.model import Model
+from unilect.models.model import Model, Settings
 from unilect.models.registry import Registry
-from unilect.models.settings import Settings
 from unilect.runtime.context import BATCH, current_request
 from unilect.scheduling.fair_queue import QueuedBackend
 
 FLEX = "flex"  # the `service_tier` of who can wait
+_TOLD = 2  # marks and the names of calls are tokens of no piece; a half of all is in some
 _Read = TypeVar("_Read", EmbeddingRequest, RerankRequest)
 _Answer = TypeVar("_Answer", Embeddings, Ranking)
+
+
+class ThoughtTokens:
+    """
+    The tokens of one answer's thoughts, where its backend does not tell them.
+
+    Its pieces tell of how many tokens they are made. Of a server that sends many tokens at a time, or a whole answer, they do not: then
+    nobody knows how many of them are thoughts.
+    """
+
+    __slots__ = ("_pieces", "_thoughts")
+
+    def __init__(self) -> None:
+        self._pieces = self._thoughts = 0
+
+    def count(self, batch: list[Event]) -> list[Event]:
+        """The next batch of the answer; the usage that ends one with thoughts tells how many of its tokens they are, or None."""
+        for event in batch:
+            self._pieces += event.tokens
+            if type(event) is ReasoningDelta:
+                self._thoughts += event.tokens
+        last = batch[-1]
+        if not self._thoughts or type(last) is not Usage or last.reasoning_tokens:
+            return batch
+        known = self._pieces * _TOLD >= last.completion_tokens > 0
+        thoughts = min(self._thoughts, last.completion_tokens) if known else None
+        return [*batch[:-1], replace(last, reasoning_tokens=thoughts)]
 
 
 class Run:

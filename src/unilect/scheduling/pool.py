@@ -15,13 +15,19 @@ The backends of one model, and the choice among them.
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from unilect.api.backend import Capabilities
 from unilect.core.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
+from unilect.core.requests import Request
 from unilect.runtime.context import current_request
 from unilect.runtime.tasks import Tasks
 from unilect.scheduling.abilities import alike, can, together
@@ -30,7 +36,6 @@ from unilect.scheduling.breaker import is_failure
 from unilect.scheduling.fair_queue import FairQueue
 from unilect.scheduling.pooled_backend import PooledBackend, Trouble
 from unilect.scheduling.retry_budget import RetryBudgets
-from unilect.scheduling.routed import RoutedRequest
 
 log = logging.getLogger("unilect")
 FIRST_LOOK_S = 0.25
@@ -41,6 +46,43 @@ _MOST_TOLD = 3  # backends that are out, in the error of a request
 _SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
 _EQUAL_FACTOR = 1.25  # how much more work counts as the same
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
+
+
+class RoutedRequest(Struct, gc=False):
+    """
+    A request as the backends of a model were asked it.
+
+    Attributes:
+        request: The request; None for a call about the model, such as to count tokens.
+        tried: The backends that the request was sent to, this one too.
+        begun: The client has seen a part of the answer, so that it will not be sent to another one.
+        falls_back: Another model answers the request if none of this one's backends does.
+        known: What tells the request from others, once that was asked for; it costs a pass over the request.
+    """
+
+    request: Request | None = None
+    tried: Collection[Any] = ()
+    begun: bool = False
+    falls_back: bool = False
+    known: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the request; empty for a call about the model."""
+        if not self.known and self.request is not None:
+            self.known = _digest(self.request)
+        return self.known
+
+
+def _digest(request: Request) -> bytes:
+    """A request, told apart from others; what stands in its fields is not read again as the client wrote it."""
+    known, fields = msgspec.structs.replace(request, raw_fields={}), request.__struct_fields__
+    more = {name: raw for name, raw in request.raw_fields.items() if name not in fields}
+    try:
+        data = msgspec.msgpack.encode((type(request).__name__, known, more))  # JSON takes longer
+    except (TypeError, ValueError, OverflowError):
+        data = repr((known, more)).encode("utf-8", "backslashreplace")
+    return hashlib.sha256(data).digest()
 
 
 class Pool:

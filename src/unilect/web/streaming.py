@@ -27,7 +27,6 @@ from unilect.answers.service import Run
 from unilect.api.parameters.rules import format_ignored
 from unilect.core.errors import UnilectError
 from unilect.core.events import Answer, Event, Fold, Usage
-from unilect.models.model import Model
 from unilect.runtime.context import Queued, current_request, explain_cancellation
 from unilect.web.aiohttp_internals import ChunkedResponse, FullResponse
 
