@@ -50,7 +50,7 @@ BUDGETS = {
     "dialects/responses": 2_047,
     "engines": 217,
     "engines/chatglm": 527,
-    "engines/gguf": 2_475,
+    "engines/gguf": 2_460,
     "engines/process": 992,
     "engines/transformers": 864,
     "engines/transformers/batch": 1_273,
@@ -74,9 +74,9 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 682,
     "upstreams/llamacpp": 330,
-    "upstreams/openai": 969,
+    "upstreams/openai": 962,
     "web": 1_674,
-    "wire": 1_530,
+    "wire": 1_526,
 }
 
 #: Where the environment is read or passed on, and why.

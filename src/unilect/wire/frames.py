@@ -103,7 +103,8 @@ class Reply(Struct, omit_defaults=True):
     last: bool = False
 
 
-_calls = msgspec.msgpack.Decoder(Call).decode
+#: The call in the body of a frame; a msgspec.DecodeError where it is none.
+call_of = msgspec.msgpack.Decoder(Call).decode
 _replies = msgspec.msgpack.Decoder(Reply).decode
 
 
@@ -156,16 +157,6 @@ def of_error(error: UnilectError) -> bytes:
     if isinstance(error, errors.ContextLengthExceeded):
         reply.prompt_tokens, reply.context = error.prompt_tokens, error.context
     return packed(Reply(error=reply, last=True))
-
-
-def call_of(body: bytes) -> Call:
-    """
-    The call in a frame.
-
-    Raises:
-        msgspec.DecodeError: It is none.
-    """
-    return _calls(body)
 
 
 def reply_of(body: bytes) -> Reply:

@@ -68,7 +68,6 @@ class Generation(Struct, frozen=True):
     The differences between the generations of the protocol.
 
     Attributes:
-        name: Its year.
         parameters: The support of each parameter.
         slot: The name of the field that selects a slot.
         shifts: A full context is shifted without end, and the prompt truncated silently: counting prevents both.
@@ -76,7 +75,6 @@ class Generation(Struct, frozen=True):
         max_in_flight: As in `Capabilities`: one slot is the default of 2023, and PowerInfer's answers are wrong with more.
     """
 
-    name: str
     parameters: Mapping[str, Support]
     slot: str
     shifts: bool = False
@@ -86,7 +84,6 @@ class Generation(Struct, frozen=True):
 
 #: It takes a seed and never uses it, and knows no schemas.
 OF_2023 = Generation(
-    "2023",
     _PARAMETERS
     | dict.fromkeys(
         ("seed", "response_format", "json_schema", "return_progress", "input_extra", "lora"),
@@ -97,7 +94,7 @@ OF_2023 = Generation(
     top_logprobs=_TOP_2023,
     max_in_flight=1,
 )
-OF_2025 = Generation("2025", _PARAMETERS, "id_slot")
+OF_2025 = Generation(_PARAMETERS, "id_slot")
 
 
 def body(

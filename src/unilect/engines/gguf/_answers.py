@@ -205,12 +205,10 @@ async def stream_chat(
         return
     except BackendError as error:
         lost = fault(error)
-        if (
-            not isinstance(lost, StrayAnswer)
-            or told.calls
-            or _has_images(request)
-            or _is_bound(request)
-        ):
+        # a sampler ends the thoughts then, which only the chat's parser sets up
+        budget = request.thinking_budget_tokens
+        has_budget = budget is not None and budget >= 0
+        if not isinstance(lost, StrayAnswer) or told.calls or _has_images(request) or has_budget:
             raise lost from error
     again = _regenerate(server, request, body, template)
     async with aclosing(again) as batches:
@@ -354,12 +352,6 @@ def _drop_alternatives(event: Event) -> Event:
         return event
     bare = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs]
     return msgspec.structs.replace(event, logprobs=bare)
-
-
-def _is_bound(request: ChatRequest) -> bool:
-    """Return True if a sampler ends the thoughts, which only the chat's parser sets up."""
-    budget = request.thinking_budget_tokens
-    return budget is not None and budget >= 0
 
 
 def _has_images(request: ChatRequest) -> bool:

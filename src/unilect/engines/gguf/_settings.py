@@ -2,7 +2,6 @@
 The settings of a GGUF model, checked before its start, and those that its child gets.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from unilect.constraints.checker import MODEL as DEMO
 from unilect.engines.gguf._file import GgufHead, check_projector
 from unilect.engines.gguf._lora import Adapters
 from unilect.engines.gguf._memory import needs
-from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.settings import read_checked
 
 
@@ -59,34 +57,8 @@ def child_settings(
     }
 
 
-def child_process(
-    fixed: dict[str, Any],
-    settings: Callable[[str], dict[str, Any]],
-    start_timeout_s: float,
-    on_progress: Callable[[int], None] | None,
-) -> ChildProcess:
-    """
-    Make the process of a child, which is not started.
-
-    Args:
-        fixed: What every life of it is told, of `child_settings`.
-        settings: All that one is told, by the path of its socket.
-        on_progress: Called with its id while it loads.
-    """
-    return ChildProcess(
-        fixed["name"],
-        python_command("unilect.engines.gguf._child"),
-        settings,
-        start_timeout_s=start_timeout_s,
-        # else it calls gdb when it ends, which takes seconds
-        environment={"GGML_NO_BACKTRACE": "1"},
-        takes_bytes=fixed["takes_bytes"],
-        on_progress=on_progress,
-    )
-
-
 def to_try(path: Path, head: GgufHead, template: str | None) -> list[str]:
-    """The chat templates to try before the model is loaded: all that somebody else has written."""
+    """Return the chat templates to try before the model is loaded: all that somebody else has written."""
     own = [] if path.samefile(DEMO) else head.templates
     return own if template is None else [template]
 

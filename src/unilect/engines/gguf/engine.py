@@ -53,11 +53,11 @@ from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, stat
 from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
-from unilect.engines.gguf._settings import child_process, child_settings, read_beside
+from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._thoughts import ThoughtsOfModel
 from unilect.engines.gguf._turns import Turns, check_length
-from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.settings import context_of, read_checked
@@ -380,7 +380,16 @@ class GgufEngine(Backend):
             return fixed | {"socket_path": socket_path, "api_key": self._key} | own
 
         report = self._report if self._on_progress is not None else None
-        return child_process(fixed, settings, self._config.start_timeout_s, report)
+        return ChildProcess(
+            fixed["name"],
+            python_command("unilect.engines.gguf._child"),
+            settings,
+            start_timeout_s=self._config.start_timeout_s,
+            # else it calls gdb when it ends, which takes seconds
+            environment={"GGML_NO_BACKTRACE": "1"},
+            takes_bytes=fixed["takes_bytes"],
+            on_progress=report,
+        )
 
     def _tell(self, said: dict[str, Any]) -> None:
         """Say once where the model runs, and what it takes."""

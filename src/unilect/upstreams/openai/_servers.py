@@ -20,7 +20,6 @@ from unilect.core.errors import InvalidRequest
 from unilect.core.requests import (
     LLAMACPP_PARAMETERS,
     ChatRequest,
-    CompletionRequest,
     Request,
     TextRequest,
 )
@@ -377,19 +376,21 @@ def check(kind: ServerKind, request: TextRequest) -> None:
     Raises:
         InvalidRequest: Names the parameter.
     """
+    refused, where = kind.refused_in_completions, "plain completions"
     if isinstance(request, ChatRequest):
-        for name in kind.refused_in_chat:
-            if not is_neutral(request, name):
-                raise refusal(name, f"{kind.name} drops it in a chat")
+        refused, where = kind.refused_in_chat, "a chat"
         if kind.needs_user and not any(message.role == "user" for message in request.messages):
             raise InvalidRequest(
                 f"`messages` has no user message, which {kind.name} requires.", param="messages"
             )
-    else:
-        for name in kind.refused_in_completions:
-            if not is_neutral(request, name):
-                raise refusal(name, f"{kind.name} drops it in plain completions")
-        _check_prompts(kind, request)
+    elif kind.one_prompt and len(request.prompts) > 1:
+        raise InvalidRequest(
+            f"`prompt` holds {len(request.prompts)} prompts; {kind.name} accepts one. Send them one by one.",
+            param="prompt",
+        )
+    for name in refused:
+        if not is_neutral(request, name):
+            raise refusal(name, f"{kind.name} drops it in {where}")
     limit = request.token_limit
     if limit is not None and limit < kind.least_tokens:
         raise InvalidRequest(
@@ -398,17 +399,9 @@ def check(kind: ServerKind, request: TextRequest) -> None:
         )
 
 
-def _check_prompts(kind: ServerKind, request: CompletionRequest) -> None:
-    if kind.one_prompt and len(request.prompts) > 1:
-        raise InvalidRequest(
-            f"`prompt` holds {len(request.prompts)} prompts; {kind.name} accepts one. Send them one by one.",
-            param="prompt",
-        )
-
-
 def _unilect(own: Mapping[str, Any]) -> Capabilities:
     """The capabilities that another unilect reports; its emulated parameters are native here."""
-    told = own.get("parameters")
+    told, names, thinking = (own.get(name) for name in ("parameters", "template_names", "thinking"))
     parameters: dict[str, Support] = {
         name: "refused" if support == "refused" else "native"
         for name, support in (told.items() if isinstance(told, dict) else ())
@@ -420,18 +413,13 @@ def _unilect(own: Mapping[str, Any]) -> Capabilities:
         vision=own.get("vision") is not False,
         continues=own.get("continues") is True,
         resumes="both",
-        thinking=thinking if isinstance(thinking := own.get("thinking"), bool) else None,
-        template_names=_name_set(own.get("template_names")),
+        thinking=thinking if isinstance(thinking, bool) else None,
+        template_names=frozenset(map(str, names)) if isinstance(names, list) else None,
         chat=own.get("chat") is not False,
         completions=own.get("completions") is not False,
         embeddings=own.get("embeddings") is not False,
         rerank=own.get("rerank") is True,
     )
-
-
-def _name_set(told: Any) -> frozenset[str] | None:
-    """The names of a list; None where there is none."""
-    return frozenset(map(str, told)) if isinstance(told, list) else None
 
 
 def _context(card: Mapping[str, Any]) -> int | None:
