@@ -63,9 +63,9 @@ BUDGETS = {
     "hub": 337,
     "limits": 1_147,
     "models": 1_183,
-    "runtime": 662,
+    "runtime": 661,
     "scheduling": 1_046,
-    "server": 2_462,
+    "server": 2_384,
     "store": 1_447,
     "store/sql": 892,
     "templates": 953,
@@ -75,7 +75,7 @@ BUDGETS = {
     "upstreams/fastchat": 682,
     "upstreams/llamacpp": 330,
     "upstreams/openai": 962,
-    "web": 1_674,
+    "web": 1_657,
     "wire": 1_526,
 }
 

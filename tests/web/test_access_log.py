@@ -155,7 +155,7 @@ async def test_lines_keep_their_order(lines: Closing) -> None:
     """Lines of requests and log records come out in the order in which they were logged."""
     log = AccessLog()
     for number in range(50):
-        log.add(Context(request_id=f"request {number}"), "GET", "/", 200)
+        log.add(RequestLine.of(Context(request_id=f"request {number}"), "GET", "/", 200))
         logging.getLogger("unilect").info("record %d", number)
 
     found = [line.split(" INFO ")[1].partition(" GET ")[0] for line in lines.all()]

@@ -33,8 +33,10 @@ Write = Callable[[bytes], int]
 LogFormat: TypeAlias = Literal["console", "json"]
 
 
-@lru_cache(maxsize=1)
-def _second(second: int) -> str:
+@lru_cache(maxsize=2)
+def _second(second: int, utc: bool = False) -> str:
+    if utc:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
 
 
@@ -44,15 +46,10 @@ def stamp(seconds: float) -> str:
     return f"{_second(second)}.{int((seconds - second) * 1000):03d}"
 
 
-@lru_cache(maxsize=1)
-def _second_utc(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-
-
 def stamp_utc(seconds: float) -> str:
     """The UTC time for Unix seconds as RFC 3339 has it, `2026-01-31T12:00:00.123Z`."""
     second = int(seconds)
-    return f"{_second_utc(second)}.{int((seconds - second) * 1000):03d}Z"
+    return f"{_second(second, utc=True)}.{int((seconds - second) * 1000):03d}Z"
 
 
 def json_line(text: str, level: str, now: float, fields: Mapping[str, Any] | None = None) -> str:

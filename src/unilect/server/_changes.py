@@ -12,7 +12,6 @@ from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table
 from unilect.config.server import Config
-from unilect.core.errors import ConfigError
 
 
 class Changes(Struct, frozen=True, kw_only=True):
@@ -91,22 +90,14 @@ def compare(
         adjusted=tuple(
             name for name in now if name in both and name not in new and was[name] != now[name]
         ),
-        options=tuple(name for name in _options(before, after) if name != "models"),
+        options=tuple(
+            name
+            for name in Config.__struct_fields__
+            if name != "models" and getattr(before, name) != getattr(after, name)
+        ),
     )
 
 
 def same_backends(one: ModelConfig, other: ModelConfig) -> bool:
     """Return True if two tables differ only in what backends do not know."""
     return not any(_find_fixed(one, other))
-
-
-def _options(before: Config, after: Config) -> list[str]:
-    """Return the options of the server that differ."""
-    return [
-        name for name in Config.__struct_fields__ if getattr(before, name) != getattr(after, name)
-    ]
-
-
-def in_one_line(error: ConfigError) -> str:
-    """Return all mistakes of a configuration in a line of the log."""
-    return "; ".join(map(str, error.each))

@@ -134,18 +134,6 @@ class Connection(Protocol):
         opening: The task that makes the connection usable (TLS), until it is.
     """
 
-    __slots__ = (
-        "_stands_at",
-        "_stands_since",
-        "_table",
-        "_taken",
-        "_taken_of",
-        "address",
-        "opening",
-        "sock",
-        "state",
-    )
-
     def __init__(
         self,
         table: "Connections",

@@ -4,6 +4,7 @@ The HTTP application: every route in one table, behind the guard.
 A route that is not declared public needs a key; there is no other way to add one.
 """
 
+from collections import defaultdict
 from functools import partial, wraps
 from importlib.metadata import version
 from typing import Any
@@ -155,28 +156,26 @@ def add_routes(
 
 
 def _group(routes: list[Route]) -> list[Route]:
-    """One route for each URL and method, with those of the same that need a header."""
-    others = dict[tuple[str, str], tuple[Route, ...]]()
+    """Return one route for each URL and method, with those of the same that need a header."""
+    others = defaultdict[tuple[str, str], list[Route]](list)
     for route in routes:
         if route.needs_header:
-            key = (route.method, route.path)
-            others[key] = (*others.get(key, ()), route)
+            others[route.method, route.path].append(route)
     alone = [route for route in routes if not route.needs_header]
-    return [_with_others(route, others.get((route.method, route.path), ())) for route in alone]
+    return [_with_others(route, tuple(others[route.method, route.path])) for route in alone]
 
 
 def _with_others(route: Route, others: tuple[Route, ...]) -> Route:
-    """A route that hands requests with a header of the others' to them."""
+    """Return a route that hands requests with a header of the others' to them."""
     if not others:
         return route
-    both = structs.replace(route, others=others)
 
     @wraps(route.handler)
     async def handler(request: web.Request) -> web.StreamResponse:
-        chosen = route if (found := both.for_request(request)) is both else found
+        chosen = next((one for one in others if one.needs_header in request.headers), route)
         return await chosen.handler(request)
 
-    return structs.replace(both, handler=handler)
+    return structs.replace(route, others=others, handler=handler)
 
 
 def _spellings(route: Route) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from unilect.models.discovery import Discovery
 from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.tasks import Tasks
-from unilect.server._changes import Changes, check_fixed, compare, in_one_line, same_backends
+from unilect.server._changes import Changes, check_fixed, compare, same_backends
 from unilect.server.tls import server_context
 
 log = logging.getLogger("unilect")
@@ -181,8 +181,8 @@ class Reloader:
             try:
                 done = await self._reload()
             except ConfigError as error:
-                told = in_one_line(error)
-                raise ReloadRefused(f"{told} Nothing has changed.") from error
+                mistakes = "; ".join(map(str, error.each))
+                raise ReloadRefused(f"{mistakes} Nothing has changed.") from error
             finally:
                 if self.state != "closed":
                     self.state = "idle"

@@ -18,8 +18,6 @@ _OK = "HTTP/1.1 200 OK"
 class Protocol(web.RequestHandler):
     """A connection's protocol, which tells what it is doing."""
 
-    __slots__ = ()
-
     @property
     def has_request(self) -> bool:
         """True if the head of a request has come that is not being answered yet."""

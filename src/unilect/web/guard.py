@@ -48,7 +48,7 @@ from unilect.runtime.context import (
     explain_cancellation,
 )
 from unilect.runtime.logs import escape
-from unilect.web._access_log import AccessLog
+from unilect.web._access_log import AccessLog, RequestLine
 from unilect.web.aiohttp_internals import set_body
 from unilect.web.bodies import Bodies
 from unilect.web.failure import describe_failure
@@ -60,20 +60,12 @@ from unilect.web.streaming import HEADERS, SHORTENED
 
 log = logging.getLogger("unilect")
 _HAS_PORT = re.compile(r":\d*$")
+_STAINLESS = (
+    "Arch Helper Helper-Method Lang OS Package-Version Retry-Count Runtime Runtime-Version Timeout"
+)
 _SDK_HEADERS = (  # what the official JavaScript clients send from a browser
-    "anthropic-beta",
-    "anthropic-dangerous-direct-browser-access",
-    "anthropic-version",
-    "X-Stainless-Arch",
-    "X-Stainless-Helper",
-    "X-Stainless-Helper-Method",
-    "X-Stainless-Lang",
-    "X-Stainless-OS",
-    "X-Stainless-Package-Version",
-    "X-Stainless-Retry-Count",
-    "X-Stainless-Runtime",
-    "X-Stainless-Runtime-Version",
-    "X-Stainless-Timeout",
+    *("anthropic-beta", "anthropic-dangerous-direct-browser-access", "anthropic-version"),
+    *(f"X-Stainless-{name}" for name in _STAINLESS.split()),
 )
 #: What pages of allowed origins may read of an answer.
 _EXPOSED = (
@@ -156,7 +148,7 @@ class Guard:
         self._hosts, self._is_open = _host_names(config), config.host in _WILDCARDS
         self._origins = frozenset(config.allowed_origins)
         self._cors = _cors_headers(config)
-        self.log = AccessLog(self._admin)  # the level may have changed
+        self.log = AccessLog()  # the level may have changed
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -166,7 +158,11 @@ class Guard:
         response: web.StreamResponse | None = None
         try:
             allowed = self._check_origin(request)
-            request[HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
+            request[HEADERS] = _NO_HEADERS
+            if allowed:
+                request[HEADERS] = {
+                    "Access-Control-Allow-Origin": request.headers["Origin"]
+                } | self._cors
             self._check_host(request, route)
             if request.method == "OPTIONS" and allowed:
                 response = web.Response(status=204)
@@ -214,7 +210,8 @@ class Guard:
         elif route.admin and route.method == "GET":
             return  # who looks on changes nothing, and may do so every second
         if self.log.on:
-            self.log.add(context, request.method, request.path, status, failure)
+            admin, path = self._admin, request.path
+            self.log.add(RequestLine.of(context, request.method, path, status, admin, failure))
 
     async def _answer(
         self, request: web.Request, handler: Handler, route: Route, context: Context
@@ -358,9 +355,6 @@ class Guard:
             return route.error
         above = [route for route in every if f"{path}/".startswith(f"{route.path}/")]
         return max(above, key=lambda route: len(route.path), default=_NO_ROUTE).error
-
-    def _cors_for(self, request: web.Request) -> dict[str, str]:
-        return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
 
 
 def _of_http(request: web.Request) -> dict[str, str | int]:

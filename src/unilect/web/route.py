@@ -94,10 +94,6 @@ class Route(Struct, frozen=True):
         """A browser may send the key as a password: to look, and no more."""
         return self.page and self.method == "GET"
 
-    def for_request(self, request: web.Request) -> "Route":
-        """The route that answers a request to this URL: one whose header the request has, else this one."""
-        return next((one for one in self.others if one.needs_header in request.headers), self)
-
 
 def call(path: str, handler: Handler, summary: str, body: Any = None, endpoint: str = "") -> Route:
     """A URL that is asked with a body of this kind, or without any."""
