@@ -150,7 +150,7 @@ class Rig:
         link = Link(FleetConfig())
         self.child: Any = Connection(self.replicas, folder)
         link.child = self.child
-        self.backend: Any = RayBackend(made, settings, link)
+        self.backend: Any = RayBackend(made, link)
 
     async def events(self) -> list[Event]:
         """All events of an answer."""

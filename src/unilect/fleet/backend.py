@@ -24,7 +24,7 @@ from unilect.api.backend import (
     NativeFacts,
 )
 from unilect.config.fleet import FleetConfig, cache_folder, resources_of
-from unilect.config.model import ModelConfig, Replicas
+from unilect.config.model import Replicas
 from unilect.config.server import process_environment
 from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied
 from unilect.core.ranking import Ranking, RerankRequest
@@ -55,7 +55,6 @@ class RayBackend(Backend):
 
     Args:
         deployment: How it is to run there.
-        config: Its settings.
         link: The connection.
         sends: Nodes may lack the model's files, and get them from here.
 
@@ -63,12 +62,10 @@ class RayBackend(Backend):
         capabilities: As its engine's; unknown before the start.
     """
 
-    def __init__(
-        self, deployment: wire.Deployment, config: ModelConfig, link: Link, sends: bool = False
-    ) -> None:
+    def __init__(self, deployment: wire.Deployment, link: Link, sends: bool = False) -> None:
         self._deployment = deployment
         self._sends = sends
-        self._config = config
+        self._config = deployment.config
         self._link = link
         self._life = 0  # of the connection, for which the model is known to be there
         self._stopped = False  # and not started again since
@@ -305,4 +302,4 @@ def backend(spec: BackendSpec) -> Backend:
         cache_bytes=int(fleet.file_cache_gib * 2**30),
         several_callers=spec.several_callers,
     )
-    return RayBackend(deployment, config, link_of(spec.shared, fleet), sends=bool(fleet.address))
+    return RayBackend(deployment, link_of(spec.shared, fleet), sends=bool(fleet.address))

@@ -18,17 +18,8 @@ from typing import Any
 import grpc
 import msgspec
 import ray
+from ray import exceptions as ray_errors
 from ray import serve
-from ray.exceptions import (
-    ActorAlreadyExistsError,
-    LocalRayletDiedError,
-    NodeDiedError,
-    ObjectLostError,
-    RayActorError,
-    RayError,
-    RaySystemError,
-    WorkerCrashedError,
-)
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from unilect.core.errors import BackendError, BackendUnavailable, EngineDied, UnilectError
@@ -51,13 +42,14 @@ _REMOVED = (
 )
 #: What Ray says when a replica, its node, or what it had made is gone.
 _DIED = (
-    RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
+    ray_errors.RayActorError, ray_errors.NodeDiedError, ray_errors.WorkerCrashedError, ray_errors.ObjectLostError,
+    ray_errors.LocalRayletDiedError, ray_errors.RaySystemError,
 )  # fmt: skip
 #: What gRPC says when its connection to a replica's process broke; of UNAVAILABLE Ray makes one of the above.
 _CUT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED)
 
 #: What a call may end with, other than by a flaw of ours.
-_FAILURES = UnilectError, RayError, RayServeException, grpc.aio.AioRpcError
+_FAILURES = UnilectError, ray_errors.RayError, RayServeException, grpc.aio.AioRpcError
 
 
 class RayDriver:
@@ -236,7 +228,7 @@ def _retrieve(first: "asyncio.Future[Any]") -> None:
 def _start_serve() -> None:
     """Have Serve run on the cluster, without its HTTP proxies; another gateway may start it at the same moment."""
     for _ in range(_SERVE_STARTS - 1):
-        with suppress(ActorAlreadyExistsError):
+        with suppress(ray_errors.ActorAlreadyExistsError):
             serve.start(proxy_location="Disabled")
             return
         time.sleep(_PAUSE_S)
@@ -249,7 +241,7 @@ def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:
     while True:
         try:
             return RayDriver(settings).start(settings["socket_path"])
-        except (ConnectionError, RuntimeError, RayError) as error:
+        except (ConnectionError, RuntimeError, ray_errors.RayError) as error:
             if time.monotonic() > until:
                 why = rollout.last_line(error)
                 raise ValueError(f"Ray cannot be reached or started: {why}") from error

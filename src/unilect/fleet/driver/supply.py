@@ -103,9 +103,8 @@ class SupplierClient:
             ConnectionError: No gateway that has it answers.
         """
         why = "none is there"
-        for actor in chain([self._actor], self._others()):
-            if actor is None:
-                continue
+        last = [] if self._actor is None else [self._actor]
+        for actor in chain(last, self._others()):
             try:
                 piece = ray.get(actor.piece.remote(digest, offset, size), timeout=_ANSWER_S)
             except RayError as error:
