@@ -86,6 +86,8 @@ class RayBackend(Backend):
 
     async def _ensure_started(self) -> None:
         """
+        Start it unless it is up.
+
         Raises:
             EngineDied: The connection was lost meanwhile.
             UnilectError: As `start`.
@@ -135,7 +137,7 @@ class RayBackend(Backend):
 
     async def _with_files(self) -> wire.Deployment:
         """
-        The deployment, with what nodes may have to be sent: read whole here, once for each version of a file.
+        Return the deployment with what nodes may have to be sent: read whole here, once for each version of a file.
 
         Raises:
             BackendUnavailable: It cannot be read.
@@ -285,7 +287,7 @@ def check_installed() -> None:
 
 def backend(spec: BackendSpec) -> Backend:
     """
-    The backend of a model with `replicas`.
+    Make the backend of a model with `replicas`.
 
     Raises:
         ConfigError: Ray is not installed.

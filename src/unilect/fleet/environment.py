@@ -40,13 +40,13 @@ def is_alone(host: str) -> bool:
 
 def ray_environment(host: str, token: Path | None) -> dict[str, str]:
     """
-    The variables for a cluster.
+    Return the variables for a cluster.
 
     Args:
         host: Of its head; empty for one that this process starts.
         token: The file with its token; None where it has none that we know of.
     """
-    told = {
+    variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
         "RAY_COLOR_PREFIX": "0",
@@ -57,8 +57,8 @@ def ray_environment(host: str, token: Path | None) -> dict[str, str]:
         _MANY: "0" if is_alone(host) else "1",
     }
     if token is not None:
-        told |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    return told
+        variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    return variables
 
 
 def tls_of(environment: Mapping[str, str]) -> dict[str, str]:

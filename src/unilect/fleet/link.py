@@ -67,14 +67,14 @@ class Link:
         return self.child.starts
 
     async def stop(self, model: str) -> None:
-        """A model stops; the last one stops the process."""
+        """Stop for a model; the last one stops the process."""
         self._users.discard(model)
         if not self._users:
             await self.child.aclose()
 
     async def value(self, request: wire.DriverRequest, *waits_s: float) -> bytes:
         """
-        The value that a question is answered with, as msgpack; see `replies`.
+        Return the value that a request is answered with, as msgpack; see `replies`.
 
         Raises:
             UnilectError: As is answered; or the process is gone.
@@ -87,7 +87,7 @@ class Link:
 
     async def replies(self, request: wire.DriverRequest, *waits_s: float) -> Replies:
         """
-        All replies to a question. The first one to a call has nothing in it, and says that a replica has taken the call. Closing the
+        Yield all replies to a request. The first one to a call has nothing in it, and says that a replica has taken the call. Closing the
         generator tells the replica that nobody waits any longer.
 
         Args:
@@ -121,7 +121,7 @@ class Link:
 
 
 def _token(fleet: FleetConfig) -> Path | None:
-    """The file with the cluster's token. A cluster of our own has one that Ray makes for this user."""
+    """Return the file with the cluster's token. A cluster of our own has one that Ray makes for this user."""
     if fleet.token_file is not None:
         return token.check(Path(fleet.token_file))
     file = token.default_file(process_environment()) if fleet.address else None
@@ -129,7 +129,7 @@ def _token(fleet: FleetConfig) -> Path | None:
 
 
 def link_of(shared: dict[Any, Any], fleet: FleetConfig) -> Link:
-    """The process that the models of one configuration share."""
+    """Return the process that the models of one configuration share."""
     if Link not in shared:
         shared[Link] = Link(fleet)
     return shared[Link]  # type: ignore[no-any-return]

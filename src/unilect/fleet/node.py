@@ -282,7 +282,7 @@ class Node:
 
 
 def _arguments(settings: NodeSettings, folder: str) -> Iterator[str]:
-    """The command line of `ray start`."""
+    """Yield the command line of `ray start`."""
     yield from ("start", "--block", "--disable-usage-stats", "--include-log-monitor=false")
     yield from (f"--node-ip-address={settings.host}", f"--temp-dir={folder}")
     yield f"--object-store-memory={_OBJECT_STORE_BYTES}"

@@ -28,6 +28,8 @@ _NOTICED_S = 25.0
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """
+    Answer a question.
+
     Args:
         question: `what`, `address` of the head, for `drain` the `node`, for `remove` the `model`, and for both `timeout_s`.
 
@@ -44,16 +46,16 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
                     "Models are removed on machines of the cluster only; this one has not joined it."
                 )
             return _remove(question["model"], question["timeout_s"])
-        found = list_nodes(head)
+        nodes = list_nodes(head)
         models = _models() if is_node else None
         if models is not None:
-            _measure(found, models)
-    return {"address": question["address"], "nodes": found, "models": models}
+            _measure(nodes, models)
+    return {"address": question["address"], "nodes": nodes, "models": models}
 
 
 @contextmanager
 def _driver(address: str) -> Iterator[bool]:
-    """A connection to the cluster; false where this machine is no node of it."""
+    """Connect to the cluster within the block; false where this machine is no node of it."""
     try:
         ray.init(
             address=address,
@@ -109,21 +111,21 @@ def _replica(details: dict[str, Any]) -> dict[str, Any]:
 def _measure(nodes: list[dict[str, Any]], models: list[dict[str, Any]]) -> None:
     """Add what a small task on each node sees: its load, its memory, and that of its replicas."""
     replicas = [one for model in models for one in model["replicas"]]
-    seen = {}
+    looks = {}
     for node in nodes:
         pids = [one["pid"] for one in replicas if one["node"] == node["id"] and one["pid"]]
         node |= {"load": None, "memory_bytes": None, "memory_free_bytes": None}
         if node["state"] == "alive":  # a node that is drained takes no task
             there = NodeAffinitySchedulingStrategy(node["id"], soft=False)
-            seen[node["id"]] = ray.remote(num_cpus=0, max_retries=0)(_look).options(scheduling_strategy=there).remote(pids)  # fmt: skip
-    ray.wait(list(seen.values()), num_returns=len(seen), timeout=_TIMEOUT_S)
+            looks[node["id"]] = ray.remote(num_cpus=0, max_retries=0)(_look).options(scheduling_strategy=there).remote(pids)  # fmt: skip
+    ray.wait(list(looks.values()), num_returns=len(looks), timeout=_TIMEOUT_S)
     for node in nodes:
         try:
-            told = ray.get(seen[node["id"]], timeout=0.1)
+            facts = ray.get(looks[node["id"]], timeout=0.1)
         except (KeyError, RayError):  # it has left, or is too busy
             continue
-        of_pids = told.pop("resident")
-        node |= told
+        of_pids = facts.pop("resident")
+        node |= facts
         for one in replicas:
             if one["node"] == node["id"]:
                 one["memory_bytes"] = of_pids.get(one["pid"])
@@ -209,18 +211,18 @@ def _find_node(head: Any, which: str) -> dict[str, Any]:
     """
     until = time.monotonic() + _NOTICED_S
     while True:
-        found = list_nodes(head)
-        meant = [
+        nodes = list_nodes(head)
+        matches = [
             node
-            for node in found
+            for node in nodes
             if which in (node["address"], node["host"])
             or (len(which) >= 4 and node["id"].startswith(which))
         ]
-        if len(meant) == 1:
-            return meant[0]
-        if not meant or time.monotonic() > until:
-            shown = ", ".join(f"{node['address']} ({node['id'][:8]})" for node in found)
-            many = "several nodes" if meant else "no node"
+        if len(matches) == 1:
+            return matches[0]
+        if not matches or time.monotonic() > until:
+            shown = ", ".join(f"{node['address']} ({node['id'][:8]})" for node in nodes)
+            many = "several nodes" if matches else "no node"
             raise ClusterError(
                 f"{which} is {many} of the cluster. Name one by its address or the beginning of its id: {shown}."
             )

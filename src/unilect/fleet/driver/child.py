@@ -176,7 +176,7 @@ class RayDriver:
 
     def _look(self, model: str) -> "asyncio.Task[bool]":
         """
-        One look for all calls that wait, whether their model was taken off the cluster: Ray tells them so only when its last replica has
+        Look, once for all calls that wait, if their model was taken off the cluster: Ray tells them so only when its last replica has
         finished what it answers.
         """
         if (look := self._looks.get(model)) is None or look.done():
@@ -186,8 +186,10 @@ class RayDriver:
 
     async def _check_replicas(self, deployment: wire.Deployment) -> None:
         """
+        Check that the model has a replica.
+
         Raises:
-            BackendUnavailable: The model has no replica.
+            BackendUnavailable: It has none.
         """
         if await asyncio.to_thread(rollout.replicas_of, deployment.name):
             return  # they are busy: the gateway knows how long a request may wait for its turn

@@ -93,12 +93,12 @@ def _end(ray: Any, hand_over_s: float) -> None:
 
 
 def _children(pid: int) -> list[str]:
-    """The processes that all threads of a process have started, or adopted."""
-    found = []
+    """List the processes that all threads of a process have started, or adopted."""
+    children = []
     for thread in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
-            found += thread.read_text().split()
-    return found
+            children += thread.read_text().split()
+    return children
 
 
 def _name(pid: str) -> str:

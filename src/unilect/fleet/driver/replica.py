@@ -42,7 +42,7 @@ class Replica:
     One engine.
 
     Args:
-        deployment: A `wire.Deployment`, as msgpack.
+        body: A `wire.Deployment`, as msgpack.
 
     Attributes:
         node: The id of its node.
@@ -50,30 +50,30 @@ class Replica:
 
     node = ""
 
-    async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
-        made = msgspec.msgpack.decode(deployment, type=wire.Deployment)
-        if made.version != (here := version("unilect")):
+    async def __init__(self, body: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
+        deployment = msgspec.msgpack.decode(body, type=wire.Deployment)
+        if deployment.version != (here := version("unilect")):
             raise StartFailed(
-                f"this node has unilect {here}, and the gateway {made.version}. Install the same on both."
+                f"this node has unilect {here}, and the gateway {deployment.version}. Install the same on both."
             )
         try:
-            config = await self._with_files(made)
-            spec = sources.spec_of(made.name, config.sources[0], config)
-            spec = msgspec.structs.replace(spec, several_callers=made.several_callers)
+            config = await self._with_files(deployment)
+            spec = sources.spec_of(deployment.name, config.sources[0], config)
+            spec = msgspec.structs.replace(spec, several_callers=deployment.several_callers)
             self._backend = sources.backend(spec)
             await self._backend.start()
         except (UnilectError, ConfigError) as error:
             raise StartFailed(str(error)) from error
 
-    async def _with_files(self, made: wire.Deployment) -> ModelConfig:
+    async def _with_files(self, deployment: wire.Deployment) -> ModelConfig:
         """
         Return the settings with the paths of this node; what is not here is fetched first.
 
         Raises:
             ConfigError: It cannot be fetched or kept.
         """
-        if not made.files:
-            return made.config
+        if not deployment.files:
+            return deployment.config
         if (folder := cache_folder(process_environment())) is None:
             raise ConfigError(
                 "the node has no folder for model files: there is neither HOME nor XDG_CACHE_HOME. Set one of them for `unilect fleet join`."
@@ -81,9 +81,9 @@ class Replica:
         from unilect.fleet.driver.supply import SupplierClient  # Ray is there where a replica is
 
         # in use while this lives
-        self._cache = Cache(folder, made.cache_bytes, made.config.start_timeout_s)
-        places = await asyncio.to_thread(self._cache.places, made.files, SupplierClient())
-        return with_places(made.config, places)
+        self._cache = Cache(folder, deployment.cache_bytes, deployment.config.start_timeout_s)
+        places = await asyncio.to_thread(self._cache.places, deployment.files, SupplierClient())
+        return with_places(deployment.config, places)
 
     async def answer(self, body: bytes) -> AsyncGenerator[bytes, None]:
         """Yield the frames that answer a call: the node first, then batches, one for all that came since the last one was taken."""
@@ -110,8 +110,8 @@ class Replica:
 
     async def _value(self, call: frames.Call) -> Any:
         if call.operation == wire.FACTS:
-            made = self._backend
-            return wire.Facts(made.capabilities, made.describe(), made.native_facts())
+            engine = self._backend
+            return wire.Facts(engine.capabilities, engine.describe(), engine.native_facts())
         method, kind = call.operation.partition(":")[0], wire.METHODS.get(call.operation)
         if kind is None:
             raise UnsupportedOperation(f"The model's backend has no `{method}`.")

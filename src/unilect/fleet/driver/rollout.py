@@ -1,11 +1,11 @@
 """
-A model's way onto a cluster: Ray Serve is told its settings, and replaces the replicas of older ones while these still answer.
+A model's way onto a cluster: Ray Serve gets its settings, and replaces the replicas of older ones while these still answer.
 
 1. The version of a deployment is the digest of its settings. So Serve itself knows what runs already: any number of gateways with the
    same configuration change nothing.
 2. New replicas are loaded before old ones get no more requests, and old ones finish what they have (`max_surge_percent`).
-3. Where new replicas cannot be loaded, or have no room, the old ones go on: Serve is told their settings again, since it starts no replica
-   any more of settings that have failed. Whoever told the new settings gets the reason.
+3. Where new replicas cannot be loaded, or have no room, the old ones go on: Serve gets their settings again, since it starts no replica
+   any more of settings that have failed. Whoever gave the new settings gets the reason.
 
 Source: https://docs.ray.io/en/latest/serve/api/index.html (`serve.run_many`, `serve.status`)
 """
@@ -63,11 +63,11 @@ _Result = TypeVar("_Result")
 class Served(Replica):
     """A replica as Serve starts it, whose ports stay where those of its node are."""
 
-    async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
+    async def __init__(self, body: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
         if is_alone(_own_address()):
             serve_internals.bind_to_loopback()
         self.node = ray.get_runtime_context().get_node_id()
-        await super().__init__(deployment)
+        await super().__init__(body)
 
 
 _SERVED: Deployment = serve.deployment(
@@ -91,13 +91,13 @@ def app_of(model: str) -> str:
     return f"unilect {model}"
 
 
-async def deploy(made: wire.Deployment, body: bytes) -> Any:
+async def deploy(deployment: wire.Deployment, body: bytes) -> Any:
     """
     Have a model on the cluster with these settings, with as many replicas as it needs at least. It takes as long as the model's start; who
     leaves meanwhile leaves the model to the cluster.
 
     Args:
-        body: `made` as msgpack, for the replicas.
+        body: `deployment` as msgpack, for the replicas.
 
     Returns:
         The handle for its calls.
@@ -106,8 +106,8 @@ async def deploy(made: wire.Deployment, body: bytes) -> Any:
         BackendUnavailable: It does not start; the message says why. Replicas of older settings go on.
     """
     # how many callers a gateway knows is no setting of the model
-    content = msgspec.msgpack.encode(msgspec.structs.replace(made, several_callers=False))
-    app, version = app_of(made.name), hashlib.sha256(content).hexdigest()[:16]
+    content = msgspec.msgpack.encode(msgspec.structs.replace(deployment, several_callers=False))
+    app, version = app_of(deployment.name), hashlib.sha256(content).hexdigest()[:16]
     try:
         before = await _in_thread(state, app)
         there = None if before in _GONE else await _in_thread(find_settings, _NAME, app)
@@ -116,8 +116,8 @@ async def deploy(made: wire.Deployment, body: bytes) -> Any:
         elif there is not None and there.version.partition(" ")[0] == version:
             version = there.version
         older = there if there and before in _SERVES and there.version != version else None
-        await _in_thread(_run, made, Settings(version, body))
-        if failure := await _wait_until_loaded(made, app):
+        await _in_thread(_run, deployment, Settings(version, body))
+        if failure := await _wait_until_loaded(deployment, app):
             if older is not None:
                 with suppress(msgspec.DecodeError):  # it is another unilect's
                     old = msgspec.msgpack.decode(older.body, type=wire.Deployment)
@@ -134,17 +134,17 @@ async def deploy(made: wire.Deployment, body: bytes) -> Any:
         raise BackendUnavailable(f"Ray cannot start the model: {last_line(error)}") from error
 
 
-async def _wait_until_loaded(made: wire.Deployment, app: str) -> str:
+async def _wait_until_loaded(deployment: wire.Deployment, app: str) -> str:
     """
     Wait until a model's replicas are loaded.
 
     Returns:
         The reason why they are not: they cannot be, there is no room for them, or the model was taken off meanwhile. Empty if they are.
     """
-    until = time.monotonic() + made.config.start_timeout_s
+    until = time.monotonic() + deployment.config.start_timeout_s
     while (now := await _in_thread(state, app)) in _WORKING:
         if time.monotonic() > until:
-            return await _in_thread(timeout_reason, made)
+            return await _in_thread(timeout_reason, deployment)
         await asyncio.sleep(_LOOK_S)
     if now == "DEPLOY_FAILED":
         return await _in_thread(_failure_reason, app)
@@ -169,30 +169,30 @@ async def _in_thread(call: Callable[..., _Result], *arguments: Any) -> _Result:
         raise
 
 
-def _run(made: wire.Deployment, settings: Settings) -> None:
-    actor = made.resources | {"runtime_env": {"env_vars": REPLICA}}
-    deployment = _SERVED.options(
-        max_ongoing_requests=made.config.parallel + _PLACES_BESIDE,
+def _run(deployment: wire.Deployment, settings: Settings) -> None:
+    actor = deployment.resources | {"runtime_env": {"env_vars": REPLICA}}
+    served = _SERVED.options(
+        max_ongoing_requests=deployment.config.parallel + _PLACES_BESIDE,
         ray_actor_options=actor,
-        **_scale(made),
+        **_scale(deployment),
     )
-    bound = serve_internals.with_version(deployment, settings.version).bind(settings.body)
+    bound = serve_internals.with_version(served, settings.version).bind(settings.body)
     serve.run_many(
-        [RunTarget(bound, name=app_of(made.name), route_prefix=None)],
+        [RunTarget(bound, name=app_of(deployment.name), route_prefix=None)],
         wait_for_applications_running=False,
     )
 
 
-def _scale(made: wire.Deployment) -> dict[str, Any]:
+def _scale(deployment: wire.Deployment) -> dict[str, Any]:
     """Make Serve's options for the number of replicas: fixed, or autoscaled."""
-    number = made.replicas
+    number = deployment.replicas
     if number.min == number.max:
         return {"num_replicas": number.min}
     scaling = AutoscalingConfig(
         min_replicas=number.min,
         max_replicas=number.max,
         initial_replicas=max(1, number.min),
-        target_ongoing_requests=max(1.0, made.config.parallel * _FULL),
+        target_ongoing_requests=max(1.0, deployment.config.parallel * _FULL),
         metrics_interval_s=_COUNTED_S,
         look_back_period_s=max(_COUNTED_S, min(number.up_after_s, number.down_after_s)),
         upscale_delay_s=number.up_after_s,
@@ -239,10 +239,10 @@ def _failure_reason(app: str) -> str:
     return f"Ray cannot start the model: {lines[-1][:500] if lines else 'it gives no reason'}"
 
 
-def timeout_reason(made: wire.Deployment) -> str:
+def timeout_reason(deployment: wire.Deployment) -> str:
     """Explain in one sentence why a model did not start in time."""
-    limit = f"within {made.config.start_timeout_s:.0f} s (`start_timeout_s`)"
-    if (missing := missing_resources(made.resources)) is None:
+    limit = f"within {deployment.config.start_timeout_s:.0f} s (`start_timeout_s`)"
+    if (missing := missing_resources(deployment.resources)) is None:
         return f"The model did not load {limit}."
     return f"No node of the cluster has room for a replica {limit}: {missing}"
 

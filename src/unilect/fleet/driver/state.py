@@ -66,12 +66,12 @@ def check_join(address: str, ours: str) -> None:
         ClusterError: It does not.
     """
     head = connect(address)
-    told = json.loads(head.internal_kv_get(*_METADATA, timeout=_TIMEOUT_S) or b"{}")
+    metadata = json.loads(head.internal_kv_get(*_METADATA, timeout=_TIMEOUT_S) or b"{}")
     here = {"ray_version": version("ray"), "python_version": platform.python_version()}
     theirs = [node["unilect"] for node in list_nodes(head) if node["head"]][:1]
     pairs = [
-        ("Ray", here["ray_version"], told.get("ray_version")),
-        ("Python", here["python_version"], told.get("python_version")),
+        ("Ray", here["ray_version"], metadata.get("ray_version")),
+        ("Python", here["python_version"], metadata.get("python_version")),
         ("unilect", ours, theirs[0] if theirs else None),  # a head that others started has none
     ]
     wrong = [f"{name} {mine} and the cluster {other}" for name, mine, other in pairs if other and mine != other]  # fmt: skip
@@ -86,7 +86,7 @@ def list_nodes(head: Any) -> list[dict[str, Any]]:
     draining = {_hex(node) for node in head.get_draining_nodes(timeout=_TIMEOUT_S)}
     usage = head.get_all_resource_usage(timeout=_TIMEOUT_S).resource_usage_data.batch
     left = {one.node_id.hex(): dict(one.resources_available) for one in usage}
-    found = [
+    nodes = [
         {
             "id": info.node_id.hex(),
             "address": info.node_manager_address,
@@ -100,7 +100,7 @@ def list_nodes(head: Any) -> list[dict[str, Any]]:
         for info in head.get_all_node_info(timeout=_TIMEOUT_S).values()
         if info.state == _ALIVE
     ]
-    return sorted(found, key=lambda node: (not node["head"], node["address"], node["id"]))
+    return sorted(nodes, key=lambda node: (not node["head"], node["address"], node["id"]))
 
 
 def drain_node(head: Any, node: str) -> None:
