@@ -114,7 +114,7 @@ def measure(commands: Mapping[str, Path], apis: list[Api], given: argparse.Names
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             mock = gateway.start_mock(stack, {})
-            up = {}
+            up = dict[str, tuple[int, int]]()
             for name, command in commands.items():
                 config, port = folder / f"config{len(up)}.toml", processes.free_port()
                 store = given.store or f"sqlite:///{folder}/store{len(up)}.db"
@@ -122,7 +122,7 @@ def measure(commands: Mapping[str, Path], apis: list[Api], given: argparse.Names
                     f'[models.m]\nsource = "http://127.0.0.1:{mock}/v1"\nmodel = "m"\nreuse_connections = true\n'
                     f'[store]\nurl = "{store}"\n'
                 )
-                serve = [command, "serve", "--config", config, "--port", str(port)]
+                serve = [str(command), "serve", "--config", str(config), "--port", str(port)]
                 running = processes.running(
                     [*serve, "--api-key", gateway.KEY], port=port, core=gateway.GATEWAY_CORE
                 )

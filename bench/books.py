@@ -36,6 +36,7 @@ from unilect.auth.secret import digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.records import Key
 from unilect.store.sql import keys
+from unilect.store.sql.connection import Connection
 
 LIMITS = {
     "requests_per_minute": 1e9,
@@ -50,7 +51,7 @@ async def add_keys(url: str, secret: str, count: int) -> None:
     """Put keys into a store; one of them has the secret."""
     database, now = Database(url), time.time()
 
-    def add(connection) -> None:
+    def add(connection: Connection) -> None:
         change = keys.begin(connection)
         for number in range(count):
             text = secret if number == count // 2 else new_secret()
@@ -88,7 +89,7 @@ def measure(given: argparse.Namespace, secret: str) -> dict[str, list[tuple[floa
         print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
         with ExitStack() as stack:
             mock = gateway.start_mock(stack, {})
-            up = {}
+            up = dict[str, tuple[int, int]]()
             for name in contestants:
                 config, port = folder / f"{len(up)}.toml", processes.free_port()
                 kept, command = name in stores, processes.unilect()
@@ -101,7 +102,8 @@ def measure(given: argparse.Namespace, secret: str) -> dict[str, list[tuple[floa
                     text = f'[store]\nurl = "sqlite:///{folder}/{stores[name]}.db"\n' + text
                 config.write_text(text)
                 level = [] if given.info else ["--log-level", "warning"]
-                serve = [command, "serve", "--config", config, "--port", str(port), *flags, *level]
+                serve = [str(command), "serve", "--config", str(config), "--port", str(port)]
+                serve += flags + level
                 running = processes.running(
                     serve,
                     port=port,

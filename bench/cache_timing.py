@@ -21,7 +21,8 @@ from typing import NamedTuple
 import aiohttp
 from report import table, versions, write
 
-from unilect.config.server import Config, ModelConfig
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
 from unilect.models import sources
 from unilect.server.listener import Listener
 

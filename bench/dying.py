@@ -28,9 +28,10 @@ sys.path.insert(0, str(ROOT / "tests" / "reliability"))
 from inprocess import Site, site, until  # noqa: E402 - found on the path above
 from report import table, versions, write  # noqa: E402
 
-from unilect.config.server import Config, ModelConfig  # noqa: E402
+from unilect.config.model import ModelConfig  # noqa: E402
+from unilect.config.server import Config  # noqa: E402
 
-LONG = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
+LONG: dict[str, Any] = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
 
 
 async def die(server: Site, streams: int) -> tuple[list[float], float]:
@@ -75,7 +76,7 @@ async def main() -> None:
     args = parser.parse_args()
     model = ModelConfig(source=args.source, parallel=args.streams)
     told, answered = list[float](), list[float]()
-    async with site(Config(port=0, models={"demo": model}, log_level="critical")) as server:
+    async with site(Config(port=0, models={"demo": model}, log_level="error")) as server:
         await until(lambda: ready(server))
         backend = server.registry.get(None).pool.members[0].backend
         backend.capabilities = structs.replace(backend.capabilities, resumes=None)

@@ -27,10 +27,9 @@ from pathlib import Path
 from statistics import median
 from threading import Event, Thread
 
+import engine
 import processes
 import report
-
-from support.backends import engine
 
 PARALLEL = 32  # places of all replicas together
 REQUESTS = {

@@ -132,7 +132,7 @@ def figures(replicas: int, seconds: int, folder: Path) -> Figures:
     config.write_text(
         _TABLE.format(replicas=replicas, places=STREAMS + 1, text="a" * TOKENS, pace=PACE)
     )
-    command = [processes.unilect(), "serve", "--config", config, "--port", str(port)]
+    command = [str(processes.unilect()), "serve", "--config", str(config), "--port", str(port)]
     with processes.running(
         [*command, "--log-level", "warning"], port=port, log=folder / "log"
     ) as pid:

@@ -14,13 +14,14 @@ import asyncio
 import sys
 from collections import Counter
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
 from unilect.answers.service import Service
-from unilect.config.server import ModelConfig
+from unilect.config.model import ModelConfig
 from unilect.core.errors import ConstraintViolated
 from unilect.core.requests import FunctionDefinition, NamedFunction, Tool, ToolChoice
 from unilect.demo import MODEL
@@ -32,7 +33,7 @@ from unilect.testing import chat
 CITIES = ("Paris", "Rome", "Oslo", "Cairo", "Lima", "Tokyo", "Berlin", "Madrid")
 
 
-def tool(name, description, **properties):
+def tool(name: str, description: str, **properties: Any) -> Tool:
     """A tool whose arguments are all required."""
     parameters = {"type": "object", "properties": properties, "required": [*properties]}
     return Tool(FunctionDefinition(name, description, parameters))
@@ -56,7 +57,7 @@ async def main(requests: int, form: str) -> None:
     service = Service(Registry([Model("demo", engine)]), Accounts(Metrics()))
     one_at_a_time = asyncio.Semaphore(4)
 
-    async def ask(number: int, choice, temperature: float) -> int:
+    async def ask(number: int, choice: Any, temperature: float) -> int:
         text = f"What is the weather in {CITIES[number % len(CITIES)]}?"
         run = service.run(chat(text, temperature=temperature, seed=number, max_tokens=100).changed(tools=TOOLS, tool_choice=choice))  # fmt: skip
         async with one_at_a_time:

@@ -24,18 +24,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Self, TypeAlias
 
+import engine
 import processes
 import report
-
-from support.backends import engine
-from support.backends.engine import CONTEXT, PARALLEL, THREADS, WIDTH, Contestant
+from engine import CONTEXT, PARALLEL, THREADS, WIDTH, Contestant
 
 HERE = Path(__file__).parent
 TYPES = ("float32", "bfloat16", "int8")
@@ -164,6 +163,7 @@ def show(plain: Generate, kind: str, ours: dict[int, list[engine.Figures]]) -> l
 
 def wanted(names: Sequence[str], kinds: Sequence[str]) -> list[Contestant]:
     """The servers whose names have one of the wanted parts."""
+    makers: list[tuple[str, str, Callable[[str], Contestant]]]
     makers = [("unilect", kind, ours) for kind in kinds]
     makers += [("transformers serve", kind, peer) for kind in kinds if kind != "int8"]
     makers += [("vllm", kind, vllm) for kind in kinds if kind != "int8"]

@@ -77,7 +77,15 @@ def measure(python: Path, kept: bool, stream: bool, count: int) -> float:
             text = f'[store]\nurl = "{url}"\n' + text
         (folder / "unilect.toml").write_text(text)
         watched = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/out"]  # fmt: skip
-        serve = ["-m", "unilect", "serve", "--config", folder / "unilect.toml", "--port", str(port)]
+        serve = [
+            "-m",
+            "unilect",
+            "serve",
+            "--config",
+            str(folder / "unilect.toml"),
+            "--port",
+            str(port),
+        ]
         pid = stack.enter_context(
             processes.running(
                 [*watched, python, *serve, *flags, "--log-level", "warning"],

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "tests" / "reliability"))
 
 from inprocess import Site, site  # noqa: E402 - found on the path above
 from report import table, versions, write  # noqa: E402
 
-from unilect.config.server import Config, ModelConfig  # noqa: E402
+from unilect.config.model import ModelConfig  # noqa: E402
+from unilect.config.server import Config  # noqa: E402
 
 LONG = {"max_tokens": 1500, "ignore_eos": True}
 PROMPT = "a word and another " * 250  # half a second to read

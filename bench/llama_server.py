@@ -38,5 +38,5 @@ def main(path: str, port: int, parallel: int, context: int, threads: int, ranks:
 
 
 if __name__ == "__main__":
-    model, *numbers = sys.argv[1:6]
-    main(model, *map(int, numbers), ranks=sys.argv[6:] == ["rank"])
+    port, parallel, context, threads = map(int, sys.argv[2:6])
+    main(sys.argv[1], port, parallel, context, threads, ranks=sys.argv[6:] == ["rank"])

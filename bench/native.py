@@ -75,7 +75,7 @@ async def serve(port: int) -> None:
 def start(stack: ExitStack, name: str, reuse: bool, folder: Path) -> tuple[int, int]:
     """unilect in front of a mock: its port and its process."""
     mock, port = processes.free_port(), processes.free_port()
-    command = [sys.executable, gateway.HERE / "mock_openai.py", str(mock)]
+    command = [sys.executable, str(gateway.HERE / "mock_openai.py"), str(mock)]
     source = f"http://127.0.0.1:{mock}/v1"
     if name == "native":
         command = [sys.executable, __file__, "--mock", str(mock)]
@@ -86,7 +86,7 @@ def start(stack: ExitStack, name: str, reuse: bool, folder: Path) -> tuple[int, 
         f'log_level = "warning"\napi_keys = ["{gateway.KEY}"]\n[models.m]\nsource = "{source}"\n'
         f"reuse_connections = {str(reuse).lower()}\n"
     )
-    command = [processes.unilect(), "serve", "--config", config, "--port", str(port)]
+    command = [str(processes.unilect()), "serve", "--config", str(config), "--port", str(port)]
     pid = stack.enter_context(processes.running(command, port=port, core=gateway.GATEWAY_CORE))
     return port, pid
 

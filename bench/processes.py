@@ -203,10 +203,11 @@ def environment(name: str, *packages: str, pip: Sequence[str] = ()) -> Path:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         subprocess.run(["uv", "venv", "-q", "--clear", "--python", version, folder], check=True)
         if pip:
-            command = [sys.base_prefix + "/bin/python3", "-m", "pip", "--python", python, "install"]
+            system = sys.base_prefix + "/bin/python3"
+            command = [system, "-m", "pip", "--python", str(python), "install"]
             subprocess.run([*command, "-q", *pip, *packages], check=True)
         else:
-            install = ["uv", "pip", "install", "-q", "--python", python]
+            install = ["uv", "pip", "install", "-q", "--python", str(python)]
             subprocess.run([*install, *packages], check=True)
         done.write_text(content)
     return python

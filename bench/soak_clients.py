@@ -126,7 +126,7 @@ def chat(chance: random.Random, model: str) -> dict[str, Any]:
         return fields
     formatted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     tool = {"type": "function", "function": {"name": "note", "parameters": SCHEMA}}
-    more = chance.choice([{}, {}, {"response_format": formatted, "max_tokens": 40}, {"logprobs": True, "top_logprobs": 3}, {"n": 2}, {"tools": [tool]}])  # fmt: skip
+    more: dict[str, Any] = chance.choice([{}, {}, {"response_format": formatted, "max_tokens": 40}, {"logprobs": True, "top_logprobs": 3}, {"n": 2}, {"tools": [tool]}])  # fmt: skip
     return fields | more
 
 
@@ -197,7 +197,7 @@ def bad(chance: random.Random, model: str) -> dict[str, Any]:
     )
 
 
-KINDS = (
+KINDS: tuple[Kind, ...] = (
     Kind("chat", 6, "/v1/chat/completions", chat),
     Kind("long chat", 0.6, "/v1/chat/completions", long, models=("gguf", "gguf", "hf"), streams=0.7),
     Kind("long text", 0.1, "/v1/chat/completions", many_tokens, models=("echo",), streams=1),
@@ -279,7 +279,7 @@ class Clients:
         model = chance.choice(kind.models)
         caller, key = self._caller(chance)
         outcome = Outcome(kind.name, model, caller)
-        body = {"model": model} | kind.make(chance, model)
+        body: dict[str, Any] = {"model": model} | kind.make(chance, model)
         body["stream"] = chance.random() < kind.streams
         if body["stream"] and "completions" in kind.path:
             body["stream_options"] = {"include_usage": True}

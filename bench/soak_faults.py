@@ -62,8 +62,8 @@ class Upstream:
     async def start(self) -> None:
         """Listen, on the same port as before."""
         self._up = AsyncExitStack()
-        self._server = await self._up.enter_async_context(scripted(self._script, self.port))
-        self.port = self._server.port
+        server = await self._up.enter_async_context(scripted(self._script, self.port))
+        self._server, self.port = server, server.port
 
     async def stop(self) -> None:
         """Listen no more, and break all connections off."""
@@ -76,7 +76,8 @@ class Upstream:
             listed = {"object": "list", "data": [{"id": "m", "object": "model"}]}
             found = exchange.head.split()[1] == b"/v1/models"
             await exchange.send(answer(json.dumps(listed if found else {}).encode(), "200 OK" if found else "404 Not Found"))  # fmt: skip
-            return exchange.close()
+            exchange.close()
+            return
         what = self._chance.choices(
             ("answers", "fails", "is busy", "breaks off", "hangs", "breaks the answer off", "hangs in the answer"),
             (80, 5, 2, 3, 2, 5, 3),
@@ -90,22 +91,26 @@ class Upstream:
         elif what == "hangs":
             await self._hang(exchange)
         elif what != "breaks off":
-            return await self._answer(exchange, what)
+            await self._answer(exchange, what)
+            return
         exchange.reset() if what == "breaks off" else exchange.close()
 
     async def _answer(self, exchange: Exchange, what: str) -> None:
         if b" /v1/rerank" in exchange.head.split(b"\r\n")[0]:
             ranked = {"model": "m", "results": [{"index": 0, "relevance_score": 0.5}, {"index": 1, "relevance_score": 0.25}]}  # fmt: skip
             await exchange.send(answer(json.dumps(ranked).encode()))
-            return exchange.close()
+            exchange.close()
+            return
         key = "text" if b"/v1/completions" in exchange.head else ""
         await exchange.send(stream_of(b""))
         for number in range(6):
             if number == 3 and what == "breaks the answer off":
-                return exchange.reset()
+                exchange.reset()
+                return
             if number == 3 and what == "hangs in the answer":
                 await self._hang(exchange)
-                return exchange.close()
+                exchange.close()
+                return
             piece = {"choices": [{"index": 0, "text": "word ", "finish_reason": None}]} if key else delta(content="word ")  # fmt: skip
             await exchange.send(frames(piece))
             await asyncio.sleep(0.01)
