@@ -29,7 +29,7 @@ MAX_ROOMS = 30
 BUDGETS = {
     "": 17,
     "accounting": 1_051,
-    "adapt": 1_028,
+    "adapt": 1_019,
     "answers": 1_379,
     "api": 136,
     "api/parameters": 589,

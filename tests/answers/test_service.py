@@ -497,7 +497,7 @@ async def test_a_begun_answer_is_not_told_again(demo: GgufEngine) -> None:
             async for batch in batches:
                 told += [event for event in batch if isinstance(event, TextDelta)]
 
-    assert (1, 2) == (len(told), len(one.set_model + other.asked))
+    assert (1, 2) == (len(told), len(one.asked + other.asked))
     await service.registry.aclose()
 
 

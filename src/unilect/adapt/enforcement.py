@@ -6,9 +6,9 @@ No answer is reported as finished before it was validated. What was streamed can
 with an error if validation fails, and one with another keyword is held back until an answer is valid.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +26,8 @@ from unilect.core.requests import ANY_SEED, ChatRequest, TextRequest, ToolChoice
 
 ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again
+#: Finds what is wrong with the choices of a finished answer, as a text; None where nothing is.
+FindFault: TypeAlias = Callable[[list[Choice]], Awaitable[str | None]]
 _LLGUIDANCE = "%llguidance"
 
 
@@ -104,10 +106,14 @@ class ConstraintEnforcer:
         """
         wanted = output_constraints(request)
         retried, lenient = await self._check(wanted)
+
+        async def find_fault(choices: list[Choice]) -> str | None:
+            return None if lenient else await self._find_violation(request, wanted, choices)
+
         batches = (
-            self._stream(request, wanted, lenient)
+            self._stream(request, find_fault)
             if request.stream and (lenient or not retried)
-            else self._whole(request, wanted, lenient)
+            else generate_valid(self._backend, request, find_fault)
         )
         async with aclosing(batches):
             async for batch in batches:
@@ -140,46 +146,17 @@ class ConstraintEnforcer:
             lenient = lenient or bool(never)
         return retried, lenient
 
-    async def _stream(
-        self, request: TextRequest, wanted: list[OutputConstraint], lenient: bool
-    ) -> Batches:
+    async def _stream(self, request: TextRequest, find_fault: FindFault) -> Batches:
         """The answer as it comes; its end not before it holds."""
         folding = Fold()
         async with aclosing(self._backend.generate(request)) as batches:
             async for batch in batches:
                 folding.add(batch)
-                if not lenient and any(_ends(event) for event in batch):
-                    why = await self._find_violation(request, wanted, folding.answer().choices)
+                if any(_ends(event) for event in batch):
+                    why = await find_fault(folding.answer().choices)
                     if why is not None:
                         raise violation_error(why, 1)
                 yield batch
-
-    async def _whole(
-        self, request: TextRequest, wanted: list[OutputConstraint], lenient: bool
-    ) -> Batches:
-        """The first whole answer that holds."""
-        used: list[Usage] = []
-        why: str | None = None
-        for attempt in range(ATTEMPTS):
-            folding, events, held = Fold(), list[Event](), SuppressedUsage()
-            asked = request if attempt == 0 else again(request, attempt)
-            async with aclosing(self._backend.generate(asked)) as batches:
-                async for batch in batches:
-                    held.see(batch)
-                    folding.add(batch)
-                    events += batch
-            answer = folding.answer()
-            used.append(answer.usage)
-            why = await self._find_violation(request, wanted, answer.choices)
-            if why is None or lenient:
-                held.release()
-                yield [
-                    sum_usage(used) if isinstance(event, Usage) else event
-                    for event in events
-                    if not isinstance(event, Progress)
-                ]
-                return
-        raise violation_error(why or "", ATTEMPTS)
 
     async def _find_violation(
         self, request: TextRequest, wanted: list[OutputConstraint], choices: list[Choice]
@@ -195,6 +172,49 @@ class ConstraintEnforcer:
                     if why is not None and not _may_be_cut(request, bond, text):
                         return f"`{bond.param}`: {why}"
         return None
+
+
+async def generate_valid(
+    backend: Generates,
+    request: TextRequest,
+    find_fault: FindFault,
+    clean: Callable[[list[Event]], list[Event]] = list,
+    note: Callable[[int], object] = int,
+) -> Batches:
+    """
+    The first whole answer without a fault, in one batch; none of it is told before.
+
+    Args:
+        clean: Makes the events of the answer of those that the backend gave.
+        note: Called with the number of each attempt.
+
+    Raises:
+        ConstraintViolated: None of the answers is valid.
+    """
+    used, why = list[Usage](), ""
+    for attempt in range(ATTEMPTS):
+        events, held = list[Event](), SuppressedUsage()
+        asked = request if attempt == 0 else again(request, attempt)
+        async with aclosing(backend.generate(asked)) as batches:
+            async for batch in batches:
+                held.see(batch)
+                events += batch
+        events, folding = clean(events), Fold()
+        folding.add(events)
+        answer = folding.answer()
+        used.append(answer.usage)
+        note(attempt + 1)
+        fault = await find_fault(answer.choices)
+        if fault is None:
+            held.release()
+            yield [
+                sum_usage(used) if isinstance(event, Usage) else event
+                for event in events
+                if not isinstance(event, Progress)
+            ]
+            return
+        why = fault
+    raise violation_error(why, ATTEMPTS)
 
 
 def _must_call(request: ChatRequest) -> bool:

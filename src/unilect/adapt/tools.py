@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from unilect.adapt.enforcement import ATTEMPTS, again, keyword_error, sum_usage, violation_error
-from unilect.adapt.suppressed import SuppressedUsage
+from unilect.adapt.enforcement import generate_valid, keyword_error
 from unilect.api.backend import Batches, Capabilities, Generates
 from unilect.api.parameters.rules import honours, refusal
 from unilect.constraints.checker import Checker
@@ -26,10 +25,8 @@ from unilect.core.events import (
     Choice,
     Event,
     Fold,
-    Progress,
     TextDelta,
     ToolCallDelta,
-    Usage,
 )
 from unilect.core.requests import (
     ChatRequest,
@@ -78,7 +75,7 @@ _NOTHING = ToolEmulation()
 
 
 def plan(request: TextRequest, can: Capabilities) -> ToolEmulation | None:
-    """ToolEmulation what is emulated of a request on a backend with the capabilities `can`; None for nothing."""
+    """Plan what is emulated of a request on a backend with the capabilities `can`; None for nothing."""
     if not isinstance(request, ChatRequest):
         return None
     knows = honours(can, "tools")
@@ -185,28 +182,18 @@ class PromptedTools:
     ) -> Batches:
         """The first whole answer that is valid."""
         await self._compile(request)
-        used: list[Usage] = []
-        why: str | None = None
-        for attempt in range(ATTEMPTS):
-            held = SuppressedUsage()
-            read, folding, events = _reader(request, self._plan, form), Fold(), list[Event]()
-            one_more = asked if attempt == 0 else again(asked, attempt)
-            async with aclosing(self._backend.generate(one_more)) as batches:
-                async for batch in batches:
-                    held.see(batch)
-                    events += [one for one in read(batch) if not isinstance(one, Progress)]
-            if self._plan.formed:
-                events = _strip_fence(events)
-            folding.add(events)
-            answer = folding.answer()
-            used.append(answer.usage)
-            self._note(attempt + 1)
-            why = await self._wrong(request, answer.choices)
-            if why is None:
-                held.release()
-                yield [sum_usage(used) if isinstance(one, Usage) else one for one in events]
-                return
-        raise violation_error(why or "", ATTEMPTS)
+
+        def clean(events: list[Event]) -> list[Event]:
+            read = _reader(request, self._plan, form)(events)
+            return _strip_fence(read) if self._plan.formed else read
+
+        async def find_fault(choices: list[Choice]) -> str | None:
+            return await self._wrong(request, choices)
+
+        valid = generate_valid(self._backend, asked, find_fault, clean, self._note)
+        async with aclosing(valid) as batches:
+            async for batch in batches:
+                yield batch
 
     async def _compile(self, request: ChatRequest) -> None:
         """
