@@ -29,7 +29,7 @@ _SPECIAL_6 = tuple(
 
 def is_public(address: IpAddress) -> bool:
     """
-    True for an address of the public Internet that holds none of another kind within.
+    Return True for an address of the public Internet that holds none of another kind within.
 
     Python's own tables are those of its release, and lack what was registered since: of IPv6 only global unicast is public, without what is
     set apart in it.

@@ -10,7 +10,7 @@ from unilect.runtime.redact import basic, redact
 
 
 def key_headers(config: ModelConfig) -> dict[str, str]:
-    """The header that carries the key of an upstream, where it has one."""
+    """Return the header that carries the key of an upstream, where it has one."""
     if config.api_key is None:
         return {}
     bearer = config.api_key_header.lower() == "authorization"
@@ -38,14 +38,14 @@ def check_base(url: str) -> None:
 
 
 def root_of(url: str) -> str:
-    """A base URL without its last `/v1`, for endpoints outside of it."""
+    """Return a base URL without its last `/v1`, for endpoints outside of it."""
     parts, _ = split(url)
     return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")).geturl()
 
 
 def split(base: str) -> tuple[SplitResult, int]:
     """
-    The parts of a base URL, and its port.
+    Return the parts of a base URL, and its port.
 
     Raises:
         ConfigError: The URL is not that of a server.
@@ -74,7 +74,7 @@ def split(base: str) -> tuple[SplitResult, int]:
 
 def with_user(url: SplitResult, headers: Mapping[str, str]) -> Mapping[str, str]:
     """
-    The headers with the URL's user and password as Basic authentication, if it has them.
+    Return the headers with the URL's user and password as Basic authentication, if it has them.
 
     Raises:
         ConfigError: Another key is configured for the same header.
@@ -92,7 +92,7 @@ def with_user(url: SplitResult, headers: Mapping[str, str]) -> Mapping[str, str]
 
 def head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
     """
-    The headers of every request.
+    Return the headers of every request.
 
     Raises:
         ConfigError: One is not a valid header.

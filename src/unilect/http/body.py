@@ -142,7 +142,7 @@ class JsonEnd:
 
 
 def _one_chunk(data: bytes) -> bytes:
-    """The payload, if the data is exactly one chunk, as when tokens arrive one at a time; else nothing."""
+    """Return the payload, if the data is exactly one chunk, as when tokens arrive one at a time; else nothing."""
     size, _, rest = data.partition(b"\r\n")
     if rest[-2:] != b"\r\n" or _chunk_size(size) != len(rest) - 2:
         return b""
@@ -154,7 +154,7 @@ CHUNKED = -1  # the length of a body that tells its end by itself
 
 def length_of(status: int, headers: Mapping[str, str]) -> int | None:
     """
-    The length of the body of an answer: a number of bytes, or `CHUNKED`; None if the body ends with the connection.
+    Return the length of the body of an answer: a number of bytes, or `CHUNKED`; None if the body ends with the connection.
 
     Raises:
         ProtocolError: The end is ambiguous, or the body has a coding that was not requested.
@@ -177,7 +177,7 @@ def length_of(status: int, headers: Mapping[str, str]) -> int | None:
 
 def _many_chunks(data: bytes, out: list[bytes]) -> int:
     """
-    The payloads of all complete chunks, in a fixed number of calls: a third of the time if many arrive at once.
+    Return the payloads of all complete chunks, in a fixed number of calls: a third of the time if many arrive at once.
 
     If no payload contains a line end, sizes and payloads alternate between line ends. This is verified:
     every payload must have the length that its size line declares, else nothing is decoded.

@@ -60,9 +60,8 @@ MAX_IDLE = 64  # kept connections to one server
 _NO_KEY = " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
 _LONGEST_PAUSE_S = 7 * 86_400.0  # that a Retry-After is believed
 _ANNOUNCEMENTS = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # 100 Continue and its like, before the real answer
-MAX_ANNOUNCEMENTS = (
-    32  # a server that says every ten seconds that it works does so for five minutes
-)
+# a server that says every ten seconds that it works does so for five minutes
+MAX_ANNOUNCEMENTS = 32
 
 RaiseFor: TypeAlias = Callable[[int, Mapping[str, str], bytes], None]
 
@@ -197,7 +196,7 @@ class HttpServer:
             connection.close()
 
     def unreachable(self, reason: str) -> BackendUnreachable:
-        """The error for a server that is unreachable."""
+        """Return the error for a server that is unreachable."""
         return BackendUnreachable(
             "The model's server cannot be reached. Try again, or ask its operator.",
             retry_after_s=1,
@@ -205,7 +204,7 @@ class HttpServer:
         )
 
     def translate(self, error: Exception) -> UnilectError:
-        """The unilect error for a failed exchange."""
+        """Return the unilect error for a failed exchange."""
         match error:
             case Silence():
                 told = f"sent nothing for {self.timeout_s:g} s (`timeout_s`); aborted"
@@ -235,7 +234,7 @@ class HttpServer:
         )
 
     def _take_idle(self) -> Connection | None:
-        """A kept connection without unsolicited bytes."""
+        """Return a kept connection without unsolicited bytes."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_fresh:
@@ -362,12 +361,12 @@ class Response:
         return self.complete or self._body is None or not self._server.reuses_connections
 
     def __aiter__(self) -> Self:
-        """Itself."""
+        """Return itself."""
         return self
 
     async def __anext__(self) -> bytes:
         """
-        The bytes that have arrived, at least one.
+        Return the bytes that have arrived, at least one.
 
         Raises:
             UnilectError: The connection broke or timed out, or the body has invalid framing or ends early.
@@ -394,7 +393,7 @@ class Response:
 
     async def whole(self, max_bytes: int) -> bytes:
         """
-        All bytes; then the answer is closed. A body without a length ends with its JSON, because not every server closes the connection then.
+        Return all bytes; then the answer is closed. A body without a length ends with its JSON, because not every server closes the connection then.
 
         Raises:
             UnilectError: As `__anext__`.
@@ -426,7 +425,7 @@ class Response:
 
 
 def server_at(url: str, config: ModelConfig, raise_for: RaiseFor | None = None) -> HttpServer:
-    """The server at a URL, with the settings of a model."""
+    """Return the server at a URL, with the settings of a model."""
     return HttpServer(
         url,
         headers=key_headers(config),
@@ -475,7 +474,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
 
 
 def _seconds(value: str | None) -> float | None:
-    """The seconds of a Retry-After, which is a number or an HTTP date; a week at most."""
+    """Return the seconds of a Retry-After, which is a number or an HTTP date; a week at most."""
     if value is None:
         return None
     try:

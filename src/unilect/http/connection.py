@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def readable(self, timeout_s: float) -> asyncio.Future[None]:
-        """A future that is done when bytes have arrived, or the connection has ended; `Silence` after `timeout_s` without."""
+        """Return a future that is done when bytes have arrived, or the connection has ended; `Silence` after `timeout_s` without."""
         if self._waiter.done():
             self._waiter = self._loop.create_future()
         if self.unread or self._lost is not None:
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
 
     def take(self) -> bytes:
         """
-        All bytes that have arrived; none at the end.
+        Return all bytes that have arrived; none at the end.
 
         Raises:
             ConnectionError: The connection broke, and all bytes before that were taken.
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(self._silent_at, self._tick)
 
     def _end_gathering(self) -> None:
-        """The time to gather bytes is over; what came may have been taken meanwhile, and a wait that has begun since goes on."""
+        """Wake the reader once the time to gather bytes is over; what came may have been taken meanwhile, and a wait that has begun since goes on."""
         self._gathering = None
         if self.unread:
             self._wake()
@@ -251,7 +251,7 @@ class Head(NamedTuple):
 
 def parse_head(head: bytes) -> Head:
     """
-    The head of an answer, from its bytes without the last blank line.
+    Return the head of an answer, from its bytes without the last blank line.
 
     Raises:
         ProtocolError: The head is malformed, or does not tell where its body ends.

@@ -65,7 +65,7 @@ class NoSuchModel(BackendError):
 
 def missing(body: bytes) -> UnilectError:
     """
-    The error for an answer of status 404. The URL and the model are the operator's configuration, so these are no errors of the client;
+    Return the error for an answer of status 404. The URL and the model are the operator's configuration, so these are no errors of the client;
     anything else that is not found may be.
     """
     error = _error_object(plain(body))
@@ -78,7 +78,7 @@ def missing(body: bytes) -> UnilectError:
 
 
 def parse_refusal(body: bytes) -> UnilectError:
-    """The error for a request that the upstream refuses, from the body of the answer."""
+    """Return the error for a request that the upstream refuses, from the body of the answer."""
     error = _error_object(plain(body))
     if error is None:
         return InvalidRequest(
@@ -89,7 +89,7 @@ def parse_refusal(body: bytes) -> UnilectError:
 
 def parse_error(raw: Any) -> UnilectError | None:
     """
-    The error in a body or a frame, as plain values; None if there is none.
+    Return the error in a body or a frame, as plain values; None if there is none.
 
     Servers send `{"error": {...}}`, `{"error": "text"}`, a flat `{"message": ...}` or `{"detail": ...}`, FastChat also
     `{"text": ..., "error_code": ...}`; OpenRouter puts `error` beside choices.
@@ -101,25 +101,25 @@ def parse_error(raw: Any) -> UnilectError | None:
 
 
 def too_many(body: bytes, retry_after_s: float | None) -> RateLimited:
-    """The error for an answer of status 429."""
+    """Return the error for an answer of status 429."""
     error = _too_many((_error_object(plain(body)) or {}).get("code"))
     error.retry_after_s = retry_after_s
     return error
 
 
 def error_text(body: bytes) -> str:
-    """The error text in the body of an error answer, cleaned."""
+    """Return the error text in the body of an error answer, cleaned."""
     return clean((_error_object(plain(body)) or {}).get("message"))
 
 
 def error_message(body: bytes) -> str:
-    """The error text in the body of an error answer, as it is; empty where there is none."""
+    """Return the error text in the body of an error answer, as it is; empty where there is none."""
     message = (_error_object(plain(body)) or {}).get("message")
     return message if isinstance(message, str) else ""
 
 
 def no_stream(kind: str, body: bytes) -> UnilectError:
-    """The error for an answer of status 200 that is not an event stream: the error in its body, or its content type."""
+    """Return the error for an answer of status 200 that is not an event stream: the error in its body, or its content type."""
     told = "The backend answered a request for a stream with something else"
     return parse_error(plain(body)) or BackendError(
         f"{told} ({clean(kind.partition(';')[0] or 'no content type')}).", logged=f"{told}."
@@ -150,13 +150,13 @@ def for_log(text: str) -> str:
 
 
 def server_fault(text: Any) -> BackendError:
-    """The error for a fault of its own that a server tells in its answer."""
+    """Return the error for a fault of its own that a server tells in its answer."""
     words = clean(text)
     return BackendError(f"{REPORTED}: {words}", logged=f"{REPORTED}{for_log(words)}.")
 
 
 def plain(body: bytes) -> Any:
-    """A body as plain values; None if it is not JSON."""
+    """Return a body as plain values; None if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -165,7 +165,7 @@ def plain(body: bytes) -> Any:
 
 def decode_body(body: bytes, kind: type[_T], otherwise: str) -> _T:
     """
-    A body of a known type.
+    Return a body of a known type.
 
     Args:
         otherwise: The message if it is of another type.
@@ -185,7 +185,7 @@ _TEXTS = ("message", "detail", "msg", "error_message", "error_msg", "errors")
 
 
 def _error_object(raw: Any) -> dict[str, Any] | None:
-    """The fields of an error: its text as `message`, its number or name as `code`."""
+    """Return the fields of an error: its text as `message`, its number or name as `code`."""
     if not isinstance(raw, dict):
         return None
     error: Any = raw.get("error")
@@ -218,14 +218,13 @@ _PROMPT = re.compile(
     r"|\b(?:messages resulted in|prompt contains(?: at least)?|the prompt has) (\d{1,12})\b"
 )
 _OVERLOADED = frozenset({"overloaded_error", "service_unavailable_error", "server_overloaded"})
-_LEAST_FASTCHAT = (
-    10_000  # FastChat's codes have five digits, and mean more than its status, which is always 400
-)
+# FastChat's codes have five digits, and mean more than its status, which is always 400
+_LEAST_FASTCHAT = 10_000
 
 
 def _classify(error: dict[str, Any], refused: bool) -> UnilectError:
     """
-    The unilect error for an upstream's, from its type, code and text.
+    Return the unilect error for an upstream's, from its type, code and text.
 
     Args:
         refused: Its status is that of an error about the request.
@@ -263,21 +262,21 @@ def _classify(error: dict[str, Any], refused: bool) -> UnilectError:
 
 
 def _too_many(code: Any) -> RateLimited:
-    """A server's engine has too much to do, or its client asks too much."""
+    """Return the error for an engine that has too much to do, or for a client that asks too much."""
     if code == EngineOverloaded.code:
         return EngineOverloaded("The model's server is overloaded. Try again later.")
     return RateLimited("The model's server is at its rate limit. Try again later.")
 
 
 def _number(code: Any) -> int:
-    """A status or a code that is a number, also as a string; 0 for any other."""
+    """Return a status or a code that is a number, also as a string; 0 for any other."""
     if isinstance(code, str) and code.isascii() and code.isdecimal() and len(code) < 10:
         return int(code)
     return code if isinstance(code, int) else 0
 
 
 def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
-    """The error for a prompt that is too long, with both numbers, in the wording that clients match (LangChain: `prompt is too long`)."""
+    """Return the error for a prompt that is too long, with both numbers, in the wording that clients match (LangChain: `prompt is too long`)."""
     return ContextLengthExceeded(
         f"This model's maximum context length is {context} tokens, and the prompt has {prompt_tokens}: the prompt is too long. "
         "Shorten the prompt, or serve the model with a larger context."
@@ -285,7 +284,7 @@ def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
 
 
 def _with_counts(error: ContextLengthExceeded, message: Any) -> ContextLengthExceeded:
-    """An error with the numbers that a server's message has; servers of several kinds write them in words only."""
+    """Return an error with the numbers that a server's message has; servers of several kinds write them in words only."""
     if not isinstance(message, str):
         return error
     context, prompt = _CONTEXT.search(message[:2000]), _PROMPT.search(message[:2000])
@@ -295,7 +294,7 @@ def _with_counts(error: ContextLengthExceeded, message: Any) -> ContextLengthExc
 
 
 def unknown_token(param: str) -> InvalidRequest:
-    """The error for a token id that is not in the vocabulary."""
+    """Return the error for a token id that is not in the vocabulary."""
     return InvalidRequest(
         f"`{param}` has a token id outside the model's vocabulary. Send ids of this model's tokenizer.",
         param=param,
@@ -303,7 +302,7 @@ def unknown_token(param: str) -> InvalidRequest:
 
 
 def clean(text: Any) -> str:
-    """An upstream's text, cleaned: one line, at most 500 characters, without file paths."""
+    """Return an upstream's text, cleaned: one line, at most 500 characters, without file paths."""
     if not isinstance(text, str):
         return "no reason given"
     return _PATH.sub("[path]", _CONTROL.sub(" ", text[:2000]))[:500].strip()

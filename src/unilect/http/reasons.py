@@ -60,7 +60,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError, host: str, where: str) 
 
 
 def _of_system(error: OSError, where: str) -> str:
-    """An OSError in words; if several addresses failed with the same error, that error."""
+    """Return an OSError in words; if several addresses failed with the same error, that error."""
     numbers = {int(number) for number in _ERRNO.findall(str(error))}
     if error.errno is None and numbers == {errno.ECONNREFUSED}:
         return f"connection refused by {where}"
@@ -71,7 +71,7 @@ def of_answer(
     asked: str, status: int, headers: Mapping[str, str], body: bytes, hint: str = ""
 ) -> tuple[str, str]:
     """
-    An error answer with its status and the server's error text; and what the log of a request tells of it, without that text.
+    Return an error answer with its status and the server's error text; and what the log of a request tells of it, without that text.
 
     Args:
         asked: The method and the URL, `POST http://host/v1/x`.
@@ -94,7 +94,7 @@ def of_answer(
 
 
 def likely_base(url: str) -> str:
-    """The base URL that was likely meant, if a URL of OpenAI's API was not found; empty if there is no better guess."""
+    """Return the base URL that was likely meant, if a URL of OpenAI's API was not found; empty if there is no better guess."""
     parts = urlsplit(url)
     base = _ENDPOINT.sub("", parts.path)
     better = _ENDPOINT.sub("", base)

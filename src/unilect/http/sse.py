@@ -51,7 +51,7 @@ class FrameReader:
         return [frame for frame in blocks if frame is not None]
 
     def end(self) -> list[bytes]:
-        """The frame that the end of the stream completes, if any."""
+        """Return the frame that the end of the stream completes, if any."""
         return self.feed(b"\n\n")
 
     def _whole_frames(self, data: bytes) -> bytes:
@@ -62,7 +62,7 @@ class FrameReader:
         return whole
 
     def _with_rest(self, data: bytes) -> bytes:
-        """The incomplete frame and these bytes, once they complete it. Only they are looked at: a frame may come byte by byte."""
+        """Return the incomplete frame and these bytes, once they complete it. Only they are looked at: a frame may come byte by byte."""
         if data.find(b"\n\n") < 0 and not (data[:1] == b"\n" and self._rest[-1:] == b"\n"):
             self._keep(data)
             return b""
@@ -94,7 +94,7 @@ _PINGS = frozenset({b"ping", b"keepalive", b"keep-alive", b"heartbeat"})
 
 
 def _parse(block: bytes) -> bytes | None:
-    """The data of one block of lines; None for comments, for pings and for blocks without data."""
+    """Return the data of one block of lines; None for comments, for pings and for blocks without data."""
     data = []
     event = b""
     for line in block.removeprefix(_BOM).split(b"\n"):
@@ -114,7 +114,7 @@ def _parse(block: bytes) -> bytes | None:
 
 
 def _error(data: bytes) -> bytes:
-    """The data of an `event: error`, an error of any format, as `{"error": ...}`."""
+    """Return the data of an `event: error`, an error of any format, as `{"error": ...}`."""
     if data.startswith(b"{"):
         return data if b'"error"' in data else b'{"error":' + data + b"}"
     return b'{"error":' + json.dumps(data.decode(errors="replace")).encode() + b"}"

@@ -7,7 +7,7 @@ from functools import cache
 @cache
 def client_context() -> ssl.SSLContext:
     """
-    The context of all connections to servers, which have their certificates checked against the system's authorities.
+    Return the context of all connections to servers, which have their certificates checked against the system's authorities.
 
     It takes tens of milliseconds to make, since it reads the certificates of all authorities; `cache_clear` has the next call read them
     again.

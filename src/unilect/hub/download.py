@@ -48,7 +48,7 @@ class OnProgress(Protocol):
 
 def local_file(location: str, on_progress: OnProgress) -> Path:
     """
-    The local path of a file: itself, or fetched from the hub where `org/repo/file.gguf` is no local path.
+    Return the local path of a file: itself, or fetched from the hub where `org/repo/file.gguf` is no local path.
 
     A model in several files is named by its first, `...-00001-of-00003.gguf`, and fetched as a whole. `org/repo` is the only GGUF
     file of a repository, and `org/repo:Q4_K_M` the one of that quantization.
@@ -71,7 +71,7 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
 
 
 def parts(file: str) -> list[str]:
-    """The names of all files of a model that is named by one: several where it is the first of several, `...-00001-of-00003.gguf`."""
+    """Return the names of all files of a model that is named by one: several where it is the first of several, `...-00001-of-00003.gguf`."""
     part = _PART.search(file)
     count = int(part.group(1)) if part is not None else 1
     return [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, count + 1)]
@@ -85,7 +85,7 @@ def is_here(location: str) -> bool:
 
 def local_copy(location: str, folder: bool = False) -> Path | None:
     """
-    The local path of a file or a folder without fetching anything: itself, or what the hub's cache has of it.
+    Return the local path of a file or a folder without fetching anything: itself, or what the hub's cache has of it.
 
     Args:
         folder: It is a folder; else a file.
@@ -123,7 +123,7 @@ def _is_repo(location: str) -> bool:
 
 def _choose(repo: str, quantization: str) -> str:
     """
-    The file of a repository that is meant where only a quantization, or nothing, is named.
+    Return the file of a repository that is meant where only a quantization, or nothing, is named.
 
     Raises:
         ConfigError: It is not one file.
@@ -170,7 +170,7 @@ def _fetch_all(
 
 def local_folder(location: str, on_progress: OnProgress) -> Path:
     """
-    The local path of a folder: itself, or fetched from the hub where `org/name` is no local path.
+    Return the local path of a folder: itself, or fetched from the hub where `org/name` is no local path.
 
     Of a repository only what a model of transformers needs is fetched.
 
@@ -212,7 +212,7 @@ def _once(files: list[str]) -> list[str]:
 
 
 def _sizes(repo: str) -> dict[str, int]:
-    """The files of a repository and their bytes, 0 where that is not told; those in the cache where the hub cannot be reached."""
+    """Return the files of a repository and their bytes, 0 where that is not told; those in the cache where the hub cannot be reached."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -431,7 +431,7 @@ class _Download:
 
 
 def _digest(path: Path, size: int, like: str) -> str:
-    """The hash of a file, of the kind that the hub gave: SHA-256, or git's SHA-1 of `blob SIZE\\0` and the content."""
+    """Return the hash of a file, of the kind that the hub gave: SHA-256, or git's SHA-1 of `blob SIZE\\0` and the content."""
     git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     with path.open("rb") as file:
         return hashlib.file_digest(
@@ -448,7 +448,7 @@ def _hub_errors() -> tuple[type[Exception], ...]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """True for what may be gone in a moment: a broken connection, a busy or failing server."""
+    """Return True for what may be gone in a moment: a broken connection, a busy or failing server."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):
@@ -458,7 +458,7 @@ def _may_pass(error: Exception) -> bool:
 
 @contextmanager
 def _translate_errors(name: str) -> Iterator[None]:
-    """The errors of the hub's client, of its HTTP client and of the operating system as one sentence."""
+    """Translate the errors of the hub's client, of its HTTP client and of the operating system into one sentence."""
     from huggingface_hub import errors
 
     try:

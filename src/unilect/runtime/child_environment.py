@@ -20,7 +20,7 @@ _SECRET = re.compile(r".*_(?:KEY|TOKEN|SECRET|PASSWORD|PASS|CREDENTIAL)S?|.*_PRO
 
 
 def child_environment() -> dict[str, str]:
-    """The variables of ours that a child may see: it talks to nobody but us, so no proxies, and it needs no secrets."""
+    """Return the variables of ours that a child may see: it talks to nobody but us, so no proxies, and it needs no secrets."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -46,7 +46,7 @@ def data_bytes() -> int | None:
 
 
 def field_of(file: Path, name: str) -> int | None:
-    """The number behind a name in one of the kernel's files; None where there is none."""
+    """Return the number behind a name in one of the kernel's files; None where there is none."""
     try:
         lines = [line.split() for line in file.read_text().splitlines()]
     except OSError:

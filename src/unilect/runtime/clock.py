@@ -46,7 +46,7 @@ class SteadyClock:
         self._since = 0.0  # when that was seen first, by the even clock
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time."""
         even = self._even()
         ahead = self._system() - even
         if -SMALL_S < ahead - self._ahead < SMALL_S:
@@ -58,7 +58,7 @@ class SteadyClock:
         return self._hold_time(ahead, even)
 
     def _hold_time(self, ahead: float, even: float) -> float:
-        """The time where the system's clock has been set."""
+        """Return the time where the system's clock has been set."""
         if self._other is None or abs(ahead - self._other) >= SMALL_S:
             self._other, self._since = ahead, even
             log.warning(

@@ -173,23 +173,23 @@ class Context(Struct, eq=False, kw_only=True):
         return "waiting" if self.meter.first_token_s is None else "answering"
 
     def may_use(self, model: str) -> bool:
-        """True for a model that the caller may use, by its name, which is no alias."""
+        """Return True for a model that the caller may use, by its name, which is no alias."""
         return self.models is None or model in self.models
 
     def set_model(self, model: str, meter: Measured) -> None:
-        """A request for a model begins."""
+        """Begin the request for a model."""
         self.model = self.answering = model
         self.meter = meter
         self.at = None
 
     def set_backend(self, model: str, source: str) -> None:
-        """A backend is about to answer."""
+        """Note the backend that is about to answer."""
         self.answering = model
         self.source = source
         self.leased_at = time.perf_counter()
 
     def fails(self, error: UnilectError) -> None:
-        """The client is told of an error; it is kept without its traceback, which holds the request."""
+        """Note the error that the client gets, without its traceback, which holds the request."""
         self.failure = error.alone()
 
     def end(self, error: UnilectError) -> None:

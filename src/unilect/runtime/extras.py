@@ -14,7 +14,7 @@ PACKAGE = "unilect"
 
 def install(extra: str) -> str:
     """
-    The command that installs an extra: from the clone that unilect was installed from, else from the folder of a clone.
+    Return the command that installs an extra: from the clone that unilect was installed from, else from the folder of a clone.
 
     unilect is on no package index, so that its bare name would install what somebody else put there.
     """
@@ -23,7 +23,7 @@ def install(extra: str) -> str:
 
 
 def _clone() -> str:
-    """The folder that this package was installed from; empty where that is not known, or is gone."""
+    """Return the folder that this package was installed from; empty where that is not known, or is gone."""
     from importlib.metadata import PackageNotFoundError, distribution  # takes 25 ms to import
 
     try:

@@ -41,20 +41,20 @@ def _second(second: int, utc: bool = False) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """The local time for Unix seconds as the log has it, `2026-01-31 12:00:00.123`; what lasts a second is formatted once in it."""
+    """Return the local time for Unix seconds as the log has it, `2026-01-31 12:00:00.123`; what lasts a second is formatted once in it."""
     second = int(seconds)
     return f"{_second(second)}.{int((seconds - second) * 1000):03d}"
 
 
 def stamp_utc(seconds: float) -> str:
-    """The UTC time for Unix seconds as RFC 3339 has it, `2026-01-31T12:00:00.123Z`."""
+    """Return the UTC time for Unix seconds as RFC 3339 has it, `2026-01-31T12:00:00.123Z`."""
     second = int(seconds)
     return f"{_second(second, utc=True)}.{int((seconds - second) * 1000):03d}Z"
 
 
 def json_line(text: str, level: str, now: float, fields: Mapping[str, Any] | None = None) -> str:
     """
-    A line of the JSON format, without its end.
+    Return a line of the JSON format, without its end.
 
     It is ASCII, so that nothing in it ends a line: neither U+2028 nor half a surrogate pair.
     """
@@ -63,7 +63,7 @@ def json_line(text: str, level: str, now: float, fields: Mapping[str, Any] | Non
 
 
 def escape(text: str) -> str:
-    """A text in one line: control characters, and whatever else a terminal would obey, are escaped."""
+    """Return a text in one line: control characters, and whatever else a terminal would obey, are escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -73,10 +73,10 @@ class Line(Protocol):
     """A line of the log that is formatted when it is written: of few bytes, and of values that no longer change."""
 
     def text(self) -> str:
-        """The line, without time and level; without control characters."""
+        """Return the line, without time and level; without control characters."""
 
     def message(self) -> str:
-        """The message of the line as JSON."""
+        """Return the message of the line as JSON."""
 
     def fields(self) -> Mapping[str, Any]:
         """Return the fields beside the message of the line as JSON."""
@@ -143,9 +143,8 @@ class LogSink:
             return
         self._size = size
         self._lines.append(line)
-        if (
-            not self._some.is_set()
-        ):  # cleared before a batch is taken: what comes later sets it again
+        # cleared before a batch is taken: what comes later sets it again
+        if not self._some.is_set():
             self._wake()
 
     def _wake(self) -> None:
@@ -167,7 +166,7 @@ class LogSink:
         return f"{stamp(now)} {level} {text}\n"
 
     def _format(self, line: str | tuple[float, Line]) -> str:
-        """The line; of one that cannot be formatted what went wrong, and the log goes on."""
+        """Return the line; of one that cannot be formatted what went wrong, and the log goes on."""
         if isinstance(line, str):
             return line
         now, later = line
@@ -184,7 +183,7 @@ class LogSink:
 
     def _flaw(self, error: Exception) -> str:
         """
-        A line that tells of one that could not be formatted, with the calls that led there where that is new.
+        Return a line that tells of one that could not be formatted, with the calls that led there where that is new.
 
         The words of the error are left out: they may repeat what must not be shown.
         """
@@ -308,7 +307,7 @@ def log_to_stderr(
     level: str, form: LogFormat = "console", about: Callable[[], str] = str
 ) -> SinkHandler:
     """
-    All records of a level and above go to stderr from now on; the handler's `close` ends that. As JSON, so does all that Python would
+    Send all records of a level and above to stderr from now on; the handler's `close` ends that. As JSON, so does all that Python would
     print there.
 
     Args:
@@ -339,7 +338,7 @@ def _error(error: BaseException | None) -> Any:
 
 
 def sink_of(logger: logging.Logger) -> LogSink | None:
-    """The sink that a logger's records end in, if there is one."""
+    """Return the sink that a logger's records end in, if there is one."""
     found: logging.Logger | None = logger
     while found is not None:
         for handler in found.handlers:

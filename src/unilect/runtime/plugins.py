@@ -20,14 +20,14 @@ _MAX_ERROR = 300
 
 @cache
 def ours(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group that unilect itself brings, by name."""
+    """Return the entry points of a group that unilect itself brings, by name."""
     return {entry.name: entry for entry in _all().select(group=group) if _is_ours(entry)}
 
 
 @cache
 def find_others(group: str) -> tuple[dict[str, EntryPoint], dict[str, str]]:
     """
-    The entry points of a group that other packages bring, found once. A name that unilect has stays its own.
+    Return the entry points of a group that other packages bring, found once. A name that unilect has stays its own.
 
     Returns:
         By name those that can be used; and of the others why they cannot.
@@ -97,12 +97,12 @@ def warn(told: str) -> None:
 
 
 def describe(entry: EntryPoint) -> str:
-    """An entry point with its package: ``the backend `x` of unilect-x 1.0``."""
+    """Return an entry point with its package: ``the backend `x` of unilect-x 1.0``."""
     return f"the {_kind(entry.group)} `{entry.name}` of {package(entry)}"
 
 
 def package(entry: EntryPoint) -> str:
-    """The name and version of the package that an entry point comes with."""
+    """Return the name and version of the package that an entry point comes with."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package"
 
 

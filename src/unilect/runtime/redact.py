@@ -32,7 +32,7 @@ _LEAST_BEGINNING = 4
 
 def redact(text: str) -> str:
     """
-    A text whose URLs hold no credentials: no user, no password, no value of a query that may be a key.
+    Return a text whose URLs hold no credentials: no user, no password, no value of a query that may be a key.
 
     >>> redact("http://me:pw@host/v1?api-version=2&api_key=abc")
     'http://***@host/v1?api-version=2&api_key=***'
@@ -56,7 +56,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 @lru_cache(256)
 def shorten(source: str) -> str:
-    """A source as a log line or a metric may show it: of a server scheme, host and port, of a model file its name."""
+    """Return a source as a log line or a metric may show it: of a server scheme, host and port, of a model file its name."""
     try:
         parts = urlsplit(source)
         host, port = parts.hostname, parts.port
@@ -68,7 +68,7 @@ def shorten(source: str) -> str:
 
 
 def secrets_of(url: str) -> Iterator[str]:
-    """The credentials that stand in a URL: its user and password, and the values of its query that may be keys."""
+    """Yield the credentials that stand in a URL: its user and password, and the values of its query that may be keys."""
     for match in _USER.finditer(url):
         user, _, password = match.group(1).rpartition("@")[2].partition(":")
         yield from (unquote(user), unquote(password))
@@ -80,7 +80,7 @@ def secrets_of(url: str) -> Iterator[str]:
 
 
 def basic(user: str, password: str) -> str:
-    """The credentials of HTTP's Basic authentication."""
+    """Return the credentials of HTTP's Basic authentication."""
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -103,7 +103,7 @@ class Secrets:
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
     def remove_from(self, text: str) -> str:
-        """The text without them; nor does it end with the beginning of one, as a text that was cut may."""
+        """Return the text without them; nor does it end with the beginning of one, as a text that was cut may."""
         if self._pattern is None:
             return text
         text = self._pattern.sub(MASK, text)

@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 def spawn_detached(
     work: Coroutine[Any, Any, _Result], name: str = "a task"
 ) -> "asyncio.Task[_Result]":
-    """A task that may outlive the request that has caused it, and so knows nothing of it."""
+    """Start a task that may outlive the request that has caused it, and so knows nothing of it."""
     task = asyncio.get_running_loop().create_task(work, name=name, context=Context())
     task.add_done_callback(_log_flaw)
     return task
@@ -67,7 +67,7 @@ async def close_each(*parts: Callable[[], Awaitable[object]]) -> None:
 
 async def join_shared(task: "asyncio.Task[_Result]") -> _Result:
     """
-    The result of a task for one of those who wait for it. Who leaves stops nothing.
+    Wait for a task, as one of several; who leaves stops nothing.
 
     Raises:
         BackendUnavailable: The task was cancelled: what it worked for was stopped.
@@ -82,6 +82,6 @@ async def join_shared(task: "asyncio.Task[_Result]") -> _Result:
 
 
 def _log_flaw(task: "asyncio.Task[Any]") -> None:
-    """An error of ours is for who waits, if anybody does; anything else nobody may ever ask for."""
+    """Log what is no error of ours, which nobody may ever ask for; an error of ours is for who waits, if anybody does."""
     if not task.cancelled() and not isinstance(error := task.exception(), UnilectError | None):
         log.error("%s failed", task.get_name(), exc_info=error)

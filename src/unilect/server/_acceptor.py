@@ -103,9 +103,8 @@ class Acceptor:
         remove_stale(path)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.fchmod(
-                bound.fileno(), 0o600
-            )  # what `bind` makes has this mode from the first moment
+            # what `bind` makes has this mode from the first moment
+            os.fchmod(bound.fileno(), 0o600)
             bound.bind(str(path))
             self._path = path
             bound.listen(BACKLOG)

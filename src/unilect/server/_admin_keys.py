@@ -79,7 +79,7 @@ class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) -> list[Route]:
     """
-    The routes.
+    Return the routes.
 
     Args:
         known: The keys; None where those of the store let nobody in, which each route tells.
@@ -177,16 +177,15 @@ def _changing(known: KnownKeys | None) -> list[Route]:
 
 def body_of(kind: type[_BodyT], body: bytes) -> _BodyT:
     """
-    A body as a Struct; none is an empty one.
+    Return a body as a Struct; none is an empty one.
 
     Raises:
         InvalidRequest: It is not JSON, or a field is missing, wrong, unknown or there twice; the message names it.
     """
     try:
         decoded = msgspec.json.decode(body or b"{}", type=kind)
-        json.loads(
-            body or b"{}", object_pairs_hook=_check_once
-        )  # which the other takes the last of
+        # which the other takes the last of
+        json.loads(body or b"{}", object_pairs_hook=_check_once)
         return decoded
     except msgspec.ValidationError as error:
         if (found := _UNKNOWN.match(str(error))) is not None:
@@ -222,7 +221,7 @@ def check_no_body(body: bytes) -> None:
 
 
 def json_of(value: Any, status: int = 200) -> web.Response:
-    """An answer in JSON, which nobody keeps."""
+    """Return an answer in JSON, which nobody keeps."""
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
     return web.Response(status=status, body=msgspec.json.encode(value), headers=headers)
 

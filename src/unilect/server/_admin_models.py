@@ -15,7 +15,7 @@ from unilect.web.route import Route
 
 
 def routes(registry: Registry, metrics: Metrics) -> list[Route]:
-    """The routes about models."""
+    """Return the routes about models."""
 
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served, and those that a reload has taken out and whose last requests still run."""
@@ -63,7 +63,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
 
 async def _find_model(request: web.Request, registry: Registry) -> Model:
     """
-    The model of a path.
+    Return the model of a path.
 
     Raises:
         ModelNotFound: There is none.

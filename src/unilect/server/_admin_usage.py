@@ -25,7 +25,7 @@ def routes(
     registry: Registry,
 ) -> list[Route]:
     """
-    The routes.
+    Return the routes.
 
     Args:
         ledger: Has what was used; None where nothing is recorded.
@@ -77,7 +77,7 @@ def routes(
 
 def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> tuple[str, ...]:
     """
-    The owner or the model that a query names, if it names one.
+    Return the owner or the model that a query names, if it names one.
 
     Raises:
         NotStored: It has no limits.
@@ -91,20 +91,20 @@ def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> tuple[
 
 
 async def _find_key(stored: KeyStore | None, name: str) -> Key | None:
-    """A key of the store; None where it has none of this name or id."""
+    """Return a key of the store; None where it has none of this name or id."""
     is_text = "\0" not in name and name.isprintable()  # else no database takes it
     return await stored.named(name) if stored is not None and is_text else None
 
 
 async def _id_of(stored: KeyStore | None, name: str) -> str:
-    """The id of a key; one that the store does not have is one of the configuration, or nobody's."""
+    """Return the id of a key; one that the store does not have is one of the configuration, or nobody's."""
     key = await _find_key(stored, name)
     return name if key is None else key.id
 
 
 async def _of_key(stored: KeyStore | None, name: str) -> Context:
     """
-    A request of a key.
+    Return a request of a key.
 
     Raises:
         NotStored: There is no such key.

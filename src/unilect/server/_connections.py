@@ -36,9 +36,8 @@ from unilect.web.aiohttp_internals import Protocol
 log = logging.getLogger("unilect")
 RESERVED_FILES = 128  # for what is no client: engines, models' files, listening sockets
 MOST_CONNECTIONS = 20_000  # each takes about 10 kB
-MOST_SILENT = (
-    4096  # a burst of clients that shake hands at the same time is none to push each other out
-)
+# a burst of clients that shake hands at the same time is none to push each other out
+MOST_SILENT = 4096
 PROGRESS_BYTES = 16 * 1024
 #: aiohttp bounds each line and their number, and takes any line breaks before the first.
 HEAD_BYTES = 64 * 1024
@@ -101,7 +100,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 def limits_of_system(wanted: int | None = None, per_address: int | None = None) -> Limits:
     """
-    The limits that the process's open files allow, with one for each client's upstream, and some for responses in the background and for
+    Return the limits that the process's open files allow, with one for each client's upstream, and some for responses in the background and for
     further parts of requests.
 
     Args:
@@ -161,7 +160,7 @@ class Connection(Protocol):
             self._more(len(data))
 
     def _more(self, size: int) -> None:
-        """Bytes have come that begin no answer: of a head, of a body, or of a body that nobody reads any more."""
+        """Count bytes that begin no answer: of a head, of a body, or of a body that nobody reads any more."""
         if self.state != ANSWERING:
             self._table.note_head(self)
         if (body := self.body) is not None:
@@ -180,12 +179,12 @@ class Connection(Protocol):
     def log_access(
         self, request: web.BaseRequest, response: web.StreamResponse, time: float | None
     ) -> None:
-        """An answer is written, and aiohttp would log it here."""
+        """Note that an answer is written: aiohttp would log it here."""
         if not self.has_request:  # else the next request is here already
             self._table.turn(self, IDLE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection has ended."""
+        """Take an ended connection off the table."""
         self._table.discard(self)
         super().connection_lost(exc)
 
@@ -316,7 +315,7 @@ class Connections:
         return False
 
     def add(self, connection: Connection) -> None:
-        """A connection was accepted."""
+        """Enter a connection that was accepted."""
         self.accepted += 1
         self._all[connection] = None
         self._silent[connection] = self._now()
@@ -327,7 +326,7 @@ class Connections:
             self._timer = loop.call_later(self.limits.sweep_s, self._sweep)
 
     def note_head(self, connection: Connection) -> None:
-        """Bytes of a head came, which is not whole; the first of them starts its clock anew."""
+        """Note that bytes of a head came, which is not whole; the first of them starts its clock anew."""
         if connection.state == IDLE:
             self._fresh.discard(connection)
             self.turn(connection, SILENT)
@@ -337,14 +336,14 @@ class Connections:
             self._silent[connection] = self._now()
 
     def turn(self, connection: Connection, state: int) -> None:
-        """A connection changes its state."""
+        """Change the state of a connection."""
         if connection in self._all:
             self._since[connection.state].pop(connection, None)
             connection.state = state
             self._since[state][connection] = self._now()
 
     def discard(self, connection: Connection) -> None:
-        """A connection has ended, or is about to."""
+        """Remove a connection that has ended, or is about to."""
         if connection not in self._all:
             return
         del self._all[connection]
@@ -378,9 +377,8 @@ class Connections:
                 if now - since < patience_s:
                     break
                 table.pop(oldest)
-                if (
-                    not oldest.is_sending
-                ):  # else the client may still read; the write deadline holds
+                # else the client may still read; the write deadline holds
+                if not oldest.is_sending:
                     self.close(oldest, why)
         # a standstill of this process is no fault of a client's: time that nobody could write in does not count
         self._clock += min(now - self._swept_at, 2 * limits.sweep_s)
@@ -393,7 +391,7 @@ class Connections:
         self._timer = asyncio.get_running_loop().call_later(limits.sweep_s, self._sweep)
 
     def _some(self) -> list[Connection]:
-        """The connections whose turn it is to be looked at; all, where they are few."""
+        """Return the connections whose turn it is to be looked at; all, where they are few."""
         start = self._cursor if self._cursor < len(self._all) else 0
         found = list(islice(self._all, start, start + CHECKED_AT_ONCE))
         self._cursor = start + CHECKED_AT_ONCE

@@ -30,7 +30,7 @@ def docs_page(
     documented: Sequence[Route], document: Mapping[str, Any], has_keys: bool, about: str
 ) -> str:
     """
-    The page.
+    Return the page.
 
     Args:
         document: The OpenAPI document of the routes.
@@ -61,7 +61,7 @@ def _rows(
     schemas: Mapping[str, Any],
     has_keys: bool,
 ) -> Iterator[Sequence[str]]:
-    """A row for each handler, which tells of the one `beside` it, for requests to the same URL with a header."""
+    """Yield a row for each handler, which tells of the one `beside` it, for requests to the same URL with a header."""
     for first, *others in _by_handler(routes):
         also = ", ".join(_code(route.template) for route in others)
         what = escape(first.summary)
@@ -76,7 +76,7 @@ def _rows(
 
 
 def _by_handler(routes: Iterable[Route]) -> Iterable[list[Route]]:
-    """The routes that are one but for their path, such as those under /v1 and their older aliases."""
+    """Return the routes that are one but for their path, such as those under /v1 and their older aliases."""
     found = dict[Any, list[Route]]()
     for route in routes:
         found.setdefault((route.method, route.handler), []).append(route)
@@ -84,7 +84,7 @@ def _by_handler(routes: Iterable[Route]) -> Iterable[list[Route]]:
 
 
 def _parameters(route: Route, schemas: Mapping[str, Any]) -> str:
-    """The fields of a body, to be unfolded."""
+    """Return the fields of a body, to be unfolded."""
     if route.request is None:
         return ""
     schema = schemas[route.request.__name__]
@@ -97,7 +97,7 @@ def _parameters(route: Route, schemas: Mapping[str, Any]) -> str:
 
 
 def _kind(field: Any, schemas: Mapping[str, Any]) -> str:
-    """A JSON Schema in words: `integer, 1 to 16`."""
+    """Return a JSON Schema in words: `integer, 1 to 16`."""
     if not isinstance(field, dict):  # of a tuple
         return "any value"
     if "$ref" in field:

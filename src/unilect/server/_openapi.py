@@ -35,7 +35,7 @@ def routes(
     documented: Sequence[Route], keys: Keys, description: str = _DESCRIPTION, about: str = _ABOUT
 ) -> list[Route]:
     """
-    The routes that document the others.
+    Return the routes that document the others.
 
     Args:
         description: What the API is, for the document.
@@ -70,7 +70,7 @@ def routes(
 
 
 def openapi(documented: Sequence[Route], description: str = _DESCRIPTION) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of these routes."""
+    """Return the OpenAPI 3.1 document of these routes."""
     bodies = [route.request for route in documented if route.request is not None]
     _, components = msgspec.json.schema_components(
         bodies, ref_template="#/components/schemas/{name}"

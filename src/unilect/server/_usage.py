@@ -16,7 +16,7 @@ NONE = "This server records no usage. It does where `ledger` is set in [store], 
 
 
 def routes(site: Site) -> list[Route]:
-    """The route."""
+    """Return the route."""
     running = Counter[str]()  # by caller
 
     async def get_usage(request: web.Request) -> web.StreamResponse:

@@ -90,7 +90,7 @@ def change_admin(app: web.Application, config: Config) -> None:
 
 
 def _guard_config(config: Config) -> Config:
-    """The configuration as the guard of the admin API is to see it: no page of another origin calls it."""
+    """Return the configuration as the guard of the admin API is to see it: no page of another origin calls it."""
     place = config.admin.place
     if isinstance(place, tuple):
         hosts = {"host": place[0], "allowed_hosts": config.allowed_hosts}

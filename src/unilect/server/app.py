@@ -179,13 +179,13 @@ def _with_others(route: Route, others: tuple[Route, ...]) -> Route:
 
 
 def _spellings(route: Route) -> tuple[str, ...]:
-    """The path of a route, and the same with a slash at its end, as some clients write it; a page's links want one of them."""
+    """Return the path of a route, and the same with a slash at its end, as some clients write it; a page's links want one of them."""
     alone = route.page or route.path.endswith(("/", ":.+}"))
     return (route.path,) if alone else (route.path, f"{route.path}/")
 
 
 def all_routes(site: Site) -> list[Route]:
-    """The routes of every dialect, unilect's own before those of other packages, and those that belong to none."""
+    """Return the routes of every dialect, unilect's own before those of other packages, and those that belong to none."""
     routes = [*own_routes(site), *usage.routes(site)]
     for entry in plugins.ours(plugins.DIALECTS).values():
         module = entry.load()
@@ -216,14 +216,14 @@ def _add(routes: list[Route], site: Site, module: Any) -> None:
 
 
 def _set_dialect(module: Any, routes: list[Route]) -> list[Route]:
-    """The routes of a dialect, with its name."""
+    """Return the routes of a dialect, with its name."""
     name = module.__name__.removeprefix("unilect.dialects.")
     return [structs.replace(route, dialect=name) for route in routes]
 
 
 def _check_ready(site: Site) -> None:
     """
-    A request to an address may succeed.
+    Check that a request to an address may succeed.
 
     Raises:
         UnilectError: None can; the message is for anybody.
@@ -241,7 +241,7 @@ def _check_ready(site: Site) -> None:
 
 
 def own_routes(site: Site) -> list[Route]:
-    """The routes that belong to no dialect."""
+    """Return the routes that belong to no dialect."""
     service, greeting = site.service, site.profile.home
 
     async def home(request: web.Request) -> web.StreamResponse:
@@ -277,7 +277,7 @@ def own_routes(site: Site) -> list[Route]:
 
 
 def metrics_route(told: Metrics) -> Route:
-    """The route of some metrics."""
+    """Return the route of some metrics."""
 
     async def metrics(request: web.Request) -> web.StreamResponse:
         """Tell all metrics, in Prometheus' text format."""

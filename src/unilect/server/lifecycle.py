@@ -65,7 +65,7 @@ async def serve(
     on_start: Callable[[list[str], bool], None],
     source: Source | None = None,
 ) -> None:
-    """As `run`, in a running loop."""
+    """Serve as `run` does, in a running loop."""
     reloads = source is not None and source.origin.file is not None and not _has_terminal()
     stop, discovery = _Signals(reloads), Discovery(config, registry)
     try:
@@ -125,7 +125,7 @@ async def _tell_keys(listener: "Listener", file: Path | None) -> None:
 
 
 def _import_listener() -> ModuleType:
-    """The HTTP side takes as long to import as a small model to load, so both are done at once."""
+    """Import the HTTP side, beside the start of the models: it takes as long as a small model to load."""
     from unilect.server import listener
 
     return listener
@@ -213,7 +213,7 @@ class _Signals:
             self._caught.append(number)
 
     def ignore(self) -> None:
-        """The work is done; another signal shall not turn a clean exit into a death."""
+        """Ignore signals from now on: the work is done, and another one shall not turn a clean exit into a death."""
         for number in self._caught:
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)

@@ -195,7 +195,7 @@ class Listener:
 
     def check(self, config: Config) -> None:
         """
-        Another configuration is one that this server could go by.
+        Check that this server could go by another configuration.
 
         Raises:
             ConfigError: It is not.
@@ -243,7 +243,7 @@ class Listener:
                 context.end(wrong("it has been revoked."))
 
     def _callers(self) -> set[str]:
-        """The names of the configuration's keys, of all addresses."""
+        """Return the names of the configuration's keys, of all addresses."""
         return {name for door in self._doors for name in door.callers}
 
     @property
@@ -265,7 +265,7 @@ class Listener:
         return stored, len(self._callers())
 
     def _has_stored_keys(self) -> bool:
-        """True if the store has keys that will be asked for, or none can be read."""
+        """Return True if the store has keys that will be asked for, or none can be read."""
         try:
             return self._known is not None and (self._known.required or self._known.has_keys)
         except StoreUnavailable:

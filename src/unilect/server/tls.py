@@ -81,5 +81,5 @@ def _check_file(option: str, path: str) -> None:
 
 
 def _no_password() -> str:
-    """A key with a password would be asked for on the terminal."""
+    """Refuse a key with a password, which would be asked for on the terminal."""
     raise ValueError("the key has a password; unlock it first")

@@ -78,7 +78,7 @@ class RequestLine(Struct, frozen=True, gc=False):
         )
 
     def text(self) -> str:
-        """The line: request, status, time and caller, what is known of the answer where a model was asked, and the reason of a failure."""
+        """Return the line: request, status, time and caller, what is known of the answer where a model was asked, and the reason of a failure."""
         return self._text() + (" admin" if self.admin else "")
 
     def _text(self) -> str:
@@ -158,7 +158,7 @@ class AccessLog:
 
 
 def _format_failure(failure: Failure) -> str:
-    """The part of a line that is about a failure."""
+    """Return the part of a line that is about a failure."""
     told = {
         "from": failure.address,
         "ended": failure.ended,
@@ -172,11 +172,11 @@ def _format_failure(failure: Failure) -> str:
 
 @lru_cache(256)
 def _backend(source: str) -> str:
-    """The source of an answer; nothing where none was asked."""
+    """Return the source of an answer; nothing where none was asked."""
     return f" backend={_printable(shorten(source))}" if source else ""
 
 
 @lru_cache(256)
 def _printable(name: str) -> str:
-    """A name without control characters; those of discovered models are others' choice."""
+    """Return a name without control characters; those of discovered models are others' choice."""
     return repr(name[:200])[1:-1]

@@ -47,7 +47,7 @@ def set_body(request: web.BaseRequest, body: bytes) -> None:
 
 
 def body_of(request: web.BaseRequest) -> bytes:
-    """The body of a request as far as it was read; empty where it was not."""
+    """Return the body of a request as far as it was read; empty where it was not."""
     return request._read_bytes or b""
 
 
@@ -108,7 +108,7 @@ def _is_usual(response: web.StreamResponse, request: web.BaseRequest) -> bool:
 
 
 async def _begin(response: web.StreamResponse, request: web.BaseRequest) -> AbstractStreamWriter:
-    """The writer of a response's body, after its head was made."""
+    """Return the writer of a response's body, after its head was made."""
     headers, writer = response._headers, request.writer
     headers[hdrs.DATE] = rfc822_formatted_time()
     headers[hdrs.SERVER] = SERVER_SOFTWARE

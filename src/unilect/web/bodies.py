@@ -87,7 +87,7 @@ class Bodies:
         self, more: More, announced: int | None, most_bytes: int | None = None
     ) -> AsyncGenerator[bytes, None]:
         """
-        A body as it comes. Time counts while its next bytes are waited for.
+        Yield a body as it comes. Time counts while its next bytes are waited for.
 
         Args:
             more, announced: As of `read`.
@@ -118,7 +118,7 @@ class Bodies:
             yield data
 
     def too_large(self, most_bytes: int | None = None) -> BodyTooLarge:
-        """The error for a body over a limit, which is that of bodies in memory where none is given."""
+        """Return the error for a body over a limit, which is that of bodies in memory where none is given."""
         configured = (
             "" if most_bytes else ", or raise `max_body_bytes` in the server's configuration"
         )
@@ -129,7 +129,7 @@ class Bodies:
 
     def full(self, own_bytes: int) -> TooManyWaiting | BackendUnavailable:
         """
-        The error for a body that there is no room for.
+        Return the error for a body that there is no room for.
 
         Args:
             own_bytes: What other requests of the caller hold.

@@ -74,7 +74,7 @@ class BodyDecoder(Generic[RequestT]):
 
     def decode(self, body: bytes, raw: RawFields | None = None) -> RequestT:
         """
-        A body as a typed request; its raw fields need not be read again where they are known.
+        Return a body as a typed request; its raw fields need not be read again where they are known.
 
         Raises:
             InvalidRequest: It is not JSON, or a field is missing or wrong; the message names it.
@@ -128,7 +128,7 @@ async def decode_translation(
 async def _in_steps(
     body: bytes, short: bytes, decode: Callable[[bytes, RawFields | None], AskedT]
 ) -> AskedT:
-    """A large body, with others served between the passes over it; what is wrong is looked for in its shortened form first."""
+    """Return a large body, with others served between the passes over it; what is wrong is looked for in its shortened form first."""
     async with one_pass():
         try:
             if short:
@@ -143,7 +143,7 @@ async def _in_steps(
 
 def raw_fields_of(body: bytes) -> RawFields:
     """
-    The fields of a body as they were written.
+    Return the fields of a body as they were written.
 
     Raises:
         InvalidRequest: It is no JSON object, or one of too many fields.
@@ -160,7 +160,7 @@ def raw_fields_of(body: bytes) -> RawFields:
 
 
 def no_json(error: Exception) -> WrongType:
-    """The error for a body that is none."""
+    """Return the error for a body that is none."""
     return WrongType(
         f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object."
     )
@@ -193,7 +193,7 @@ def wrong_field(
     message: str, body: bytes | RawFields | None = None, request_class: Any = None
 ) -> InvalidRequest:
     """
-    The error for a field that msgspec refused, from its message.
+    Return the error for a field that msgspec refused, from its message.
 
     Args:
         body: Where the field stands, or its raw fields: how long a list is that is too long is seen there.
@@ -260,7 +260,7 @@ def _length(body: bytes | RawFields, path: str) -> int | None:
 
 
 def _values(kind: Any, path: str) -> list[Any]:
-    """The values of the enumeration at a path of msgspec's; none where the path is not followed."""
+    """Return the values of the enumeration at a path of msgspec's; none where the path is not followed."""
     kinds = [kind]
     for name, _ in _STEPS.findall(path):
         kinds = list(_flat(kinds))
@@ -278,16 +278,15 @@ def _values(kind: Any, path: str) -> list[Any]:
     return list(found)
 
 
-@lru_cache(
-    1024
-)  # evaluating the annotations of one class costs more than decoding a hundred bodies
+# evaluating the annotations of one class costs more than decoding a hundred bodies
+@lru_cache(1024)
 def _kinds_of(struct: type[Struct]) -> dict[str, Any]:
-    """The types of the fields of a Struct."""
+    """Return the types of the fields of a Struct."""
     return get_type_hints(struct)
 
 
 def _flat(kinds: Iterable[Any], lists: bool = True) -> Iterator[Any]:
-    """The kinds that a union, or the items of a list, may be."""
+    """Yield the kinds that a union, or the items of a list, may be."""
     for kind in kinds:
         origin = get_origin(kind)
         if origin in (UnionType, Union) or (lists and origin is list):

@@ -116,13 +116,13 @@ def _is_key(needle: bytes, body: bytes) -> bool:
 
 
 def _body_of(request: web.Request) -> bytes | None:
-    """The body as far as it was read, a large one with its long texts shortened; None where it is too large all the same."""
+    """Return the body as far as it was read, a large one with its long texts shortened; None where it is too large all the same."""
     body = request.get(SHORTENED) or body_of(request)
     return body if len(body) <= LARGE_BYTES else None
 
 
 def _model_of(body: bytes) -> str:
-    """The model that a body names; empty where it is no JSON."""
+    """Return the model that a body names; empty where it is no JSON."""
     try:
         model = msgspec.json.decode(body, type=_Named).model
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -140,7 +140,7 @@ def _how(error: UnilectError | None, status: int) -> str:
 
 
 def _name(text: str) -> str:
-    """A name in one line, bounded."""
+    """Return a name in one line, bounded."""
     return (
         escape(text[:_MOST_NAME])
         if len(text) <= _MOST_NAME

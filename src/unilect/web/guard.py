@@ -178,7 +178,7 @@ class Guard:
         return response
 
     def _context(self, request: web.Request, route: Route) -> Context:
-        """The context of a request that has come, listed and in hand."""
+        """Return the context of a request that has come, listed and current."""
         request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         context = Context(
             request_id=request_id,
@@ -194,7 +194,7 @@ class Guard:
         return context
 
     def _finish(self, context: Context, request: web.Request, route: Route, status: int) -> None:
-        """A request has been answered, or has ended otherwise."""
+        """Close a request that has been answered, or has ended otherwise."""
         if context.body is not None:
             context.body.release()
         if not context.held:
@@ -217,7 +217,7 @@ class Guard:
         self, request: web.Request, handler: Handler, route: Route, context: Context
     ) -> web.StreamResponse:
         """
-        The route's answer, to who may have it.
+        Return the route's answer, to who may have it.
 
         Raises:
             UnilectError: Whatever else it raised, translated.
@@ -343,7 +343,7 @@ class Guard:
 
     def _form(self, request: web.Request, route: Route) -> ErrorForm:
         """
-        The form of a request's errors: of the dialect whose clients send such a header, else of the route.
+        Return the form of a request's errors: of the dialect whose clients send such a header, else of the route.
 
         Where there is no route, it is that of the route whose path this one is, or lies below.
         """
@@ -411,7 +411,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
 
 
 def _log_refusal(what: str, text: str) -> str:
-    """A host or an origin that is not accepted, logged, as an answer may tell it."""
+    """Return a host or an origin that is not accepted, logged, as an answer may tell it."""
     named = f"`{escape(text[:MAX_NAMED])}`"
     log.info("%s: the %s %s is not allowed", current_request().request_id, what, named)
     return named
@@ -439,12 +439,12 @@ def _cors_headers(config: Config) -> dict[str, str]:
 
 @lru_cache(64)
 def _host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
+    """Return the name in a Host header, without the port."""
     return (host.rpartition(":")[0] if _HAS_PORT.search(host) else host).lower()
 
 
 def _host_names(config: Config) -> frozenset[str] | None:
-    """The names that a Host header may have; None for any."""
+    """Return the names that a Host header may have; None for any."""
     if "*" in config.allowed_hosts:
         return None
     own = socket.gethostname() if config.host in _WILDCARDS else config.host

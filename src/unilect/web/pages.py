@@ -39,12 +39,12 @@ HEADERS = {
 
 
 def wants_html(accept: str) -> bool:
-    """True for the Accept header of a browser that shows a page; other clients take anything, or JSON."""
+    """Return True for the Accept header of a browser that shows a page; other clients take anything, or JSON."""
     return "text/html" in accept.lower()
 
 
 def page(body: str) -> str:
-    """A whole page around its body, which is HTML."""
+    """Return a whole page around its body, which is HTML."""
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>unilect</title>"
         f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"
@@ -53,7 +53,7 @@ def page(body: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its cells are HTML."""
+    """Return a table; its cells are HTML."""
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{lines}</table>"
 
@@ -66,7 +66,7 @@ def home(
     has_metrics: bool,
 ) -> str:
     """
-    The page at `/`: what this is, which models it has, and how to ask them.
+    Return the page at `/`: what this is, which models it has, and how to ask them.
 
     Args:
         host: What the request calls this server.

@@ -65,7 +65,7 @@ class ParamLocations(Struct, frozen=True):
     tools: Sequence[str] = ()
 
     def rename(self, error: UnilectError) -> UnilectError:
-        """The same error, with the client's names of what is wrong."""
+        """Return the same error, with the client's names of what is wrong."""
         return rename_params(error.alone(), self.locate)
 
     @contextmanager

@@ -65,7 +65,7 @@ PROFILES = {
 
 
 def profile_of(config: Config) -> CompatProfile:
-    """The compatibility profile of a listener: its dialect's, but for what its own options say."""
+    """Return the compatibility profile of a listener: its dialect's, but for what its own options say."""
     options = {"done": config.done, "unknown_model": config.on_unknown_model}
     chosen = {name: value for name, value in options.items() if value is not None}
     return msgspec.structs.replace(PROFILES[config.dialect], **chosen)

@@ -78,7 +78,7 @@ class Rejoining:
         self._place = f"{id(self):x}"  # other addresses may answer in another way
 
     def joinable(self, route: Route) -> Route:
-        """The route with a handler whose answers may be joined, if that is for it."""
+        """Return the route with a handler whose answers may be joined, if that is for it."""
         ours = route.handler.__module__.startswith(_OURS)
         if not ours or route.endpoint not in ENDPOINTS or route.method != "POST" or route.public:
             return route
@@ -96,7 +96,7 @@ class Rejoining:
     async def _answer(
         self, request: web.Request, context: Context, handler: Handler
     ) -> web.StreamResponse:
-        """The answer that was begun for the same request, or a new one; errors as the handler."""
+        """Return the answer that was begun for the same request, or a new one; errors as the handler."""
         body = await request.read()
         parts = _parts(request, context, self._place)
         if len(body) > LARGE_BYTES:
@@ -229,7 +229,7 @@ class _Reader:
                 self._request.transport.abort()
 
     async def _take(self) -> tuple[bytes, bool]:
-        """As the answer's; where a request that has joined is ended by us the answer is, and tells it in its own form."""
+        """Take as of the answer; where a request that has joined is ended by us the answer is, and tells it in its own form."""
         while True:
             try:
                 taken = await self.answer.take()
@@ -263,7 +263,7 @@ def _parts(request: web.Request, context: Context, place: str) -> list[str]:
 
 
 def _digest(parts: list[str], body: bytes) -> bytes:
-    """A digest of all that tells a request from others; each part by its length, so that none runs into the next."""
+    """Return a digest of all that tells a request from others; each part by its length, so that none runs into the next."""
     found = hashlib.blake2b(digest_size=32)
     for part in (*(text.encode(errors="surrogateescape") for text in parts), body):
         found.update(b"%d:" % len(part))

@@ -28,13 +28,13 @@ class Callers(Protocol):
 
 
 def openai_error(error: UnilectError, status: int) -> web.Response:
-    """An error in OpenAI's form, with what FastChat's clients look for beside it."""
+    """Return an error in OpenAI's form, with what FastChat's clients look for beside it."""
     body = {name: value for name, value in error.envelope().items() if name != "detail"}
     return web.Response(status=status, body=msgspec.json.encode(body), content_type=JSON)
 
 
 def detail_error(error: UnilectError, status: int) -> web.Response:
-    """An error as in `openai_error`, for clients that look for `detail`."""
+    """Return an error as in `openai_error`, for clients that look for `detail`."""
     body = msgspec.json.encode(error.envelope())
     return web.Response(status=status, body=body, content_type=JSON)
 
@@ -96,7 +96,7 @@ class Route(Struct, frozen=True):
 
 
 def call(path: str, handler: Handler, summary: str, body: Any = None, endpoint: str = "") -> Route:
-    """A URL that is asked with a body of this kind, or without any."""
+    """Return a URL that is asked with a body of this kind, or without any."""
     method = "GET" if body is None else "POST"
     return Route(method, path, handler, endpoint, request=body, summary=summary)
 
@@ -104,11 +104,11 @@ def call(path: str, handler: Handler, summary: str, body: Any = None, endpoint: 
 def both(
     path: str, handler: Handler, summary: str, body: Any = None, endpoint: str = ""
 ) -> list[Route]:
-    """As `call`, under /v1 and by its unversioned alias, which some older clients call."""
+    """Make routes as `call` does, under /v1 and by its unversioned alias, which some older clients call."""
     return [call(f"{prefix}{path}", handler, summary, body, endpoint) for prefix in ("/v1", "")]
 
 
 def json_answer(request: web.Request, body: Any, ignored: Sequence[str] = ()) -> web.Response:
-    """A whole answer: a value, or JSON that is encoded already; with the names of the parameters that were ignored."""
+    """Return a whole answer: a value, or JSON that is encoded already; with the names of the parameters that were ignored."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return web.Response(body=data, headers=headers_of(request, JSON, ignored))

@@ -22,13 +22,13 @@ class BackgroundService:
     """A background service of a dialect, while an address is open; each method may do nothing."""
 
     async def open(self, url: str) -> None:
-        """The address answers, at this URL."""
+        """Begin: the address answers, at this URL."""
 
     async def shut(self) -> None:
-        """The address accepts no more requests; running ones continue."""
+        """Leave: the address accepts no more requests; running ones continue."""
 
     async def aclose(self) -> None:
-        """The address is closed: release everything."""
+        """Release everything: the address is closed."""
 
 
 class Site:
@@ -86,12 +86,12 @@ class Site:
         self.metrics_keys.change(*_of_metrics(config))
 
     async def open(self, url: str) -> None:
-        """The address answers, at this URL."""
+        """Begin: the address answers, at this URL."""
         for service in self.background_services:
             await service.open(url)
 
     def shut(self) -> None:
-        """The address accepts no more requests."""
+        """Accept no more requests."""
         self.service.ready = False
 
     async def end_background(self) -> None:
@@ -100,7 +100,7 @@ class Site:
         await asyncio.gather(self.background.aclose(), *leaving)
 
     async def aclose(self) -> None:
-        """The address is closed."""
+        """Close the address."""
         await self.background.aclose()
         for service in self.background_services:
             await service.aclose()
@@ -113,12 +113,12 @@ async def _leave(service: BackgroundService) -> None:
 
 
 def _of_metrics(config: Config) -> tuple[list[str], list[str]]:
-    """The keys that may read the metrics: their own, and those of the admin API."""
+    """Return the keys that may read the metrics: their own, and those of the admin API."""
     return config.metrics_keys, config.admin.api_keys
 
 
 def reachable(url: str) -> str:
-    """A URL for other machines: a wildcard address is replaced by the host name."""
+    """Return a URL for other machines: a wildcard address is replaced by the host name."""
     for wildcard in ("//0.0.0.0", "//[::]"):
         url = url.replace(wildcard, f"//{socket.gethostname()}")
     return url

@@ -53,7 +53,7 @@ class Encoder(Protocol):
     """A dialect's words for one answer. It keeps what belongs to the answer: id, time, model."""
 
     def encode(self, batch: list[Event]) -> bytes:
-        """The frames for a batch; empty where it has nothing to say."""
+        """Return the frames for a batch; empty where it has nothing to say."""
 
     def keep_alive(self) -> bytes:
         """
@@ -63,13 +63,13 @@ class Encoder(Protocol):
         """
 
     def end(self) -> bytes:
-        """The frames after the last batch."""
+        """Return the frames after the last batch."""
 
     def error(self, error: UnilectError) -> bytes:
-        """The frame that ends a broken answer."""
+        """Return the frame that ends a broken answer."""
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-        """The body of a whole answer."""
+        """Return the body of a whole answer."""
 
 
 async def respond(
@@ -168,7 +168,7 @@ async def relay(
 def headers_of(
     request: web.Request, content_type: str, ignored: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The headers of an answer, with the names of the parameters that were ignored."""
+    """Return the headers of an answer, with the names of the parameters that were ignored."""
     context = current_request()
     headers = {"Content-Type": content_type, "X-Request-Id": context.request_id}
     if context.headers:
@@ -296,7 +296,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         return True
 
     def _error_frame(self, error: UnilectError) -> bytes:
-        """The frame for an error, which the log tells; a record is told that it is one."""
+        """Return the frame for an error, which the log tells; a record is told that it is one."""
         current_request().fails(error)
         if self._record is not None:
             self._record.failed = True
