@@ -70,7 +70,7 @@ def explain(config: Path | None, request: str | None, as_json: bool, server: str
 
 def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:
     """
-    The failure of a request, of whichever server.
+    Return the failure of a request, of whichever server.
 
     Raises:
         ConfigError: None of them knows it.
@@ -170,7 +170,7 @@ def _hang_up(pid: int) -> None:
 
 
 def _environment(pid: int) -> set[bytes]:
-    """The names of the variables of a process; none where it is another user's."""
+    """Return the names of the variables of a process; none where it is another user's."""
     try:
         text = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:

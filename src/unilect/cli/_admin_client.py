@@ -117,7 +117,7 @@ class _TlsConnection(HTTPSConnection):
 
 def _certificate(file: str) -> bytes:
     """
-    The server's certificate, the first in a file.
+    Return the server's certificate, the first in a file.
 
     Raises:
         ConfigError: There is none.

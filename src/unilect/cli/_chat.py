@@ -16,16 +16,21 @@ from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
-from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
 
 from unilect.cli._console import Console
 from unilect.cli._conversation import Conversation, groups_of_settings, words_of
 from unilect.cli._history import History
 from unilect.cli._images import image_url, is_address, split_images, unquote_path
-from unilect.cli._running_server import connect, list_models, with_path
+from unilect.cli._running_server import (
+    Abilities,
+    connect,
+    describe_model,
+    list_models,
+    model_path,
+    with_path,
+)
 from unilect.config.model import ModelConfig
 from unilect.config.store import data_folder
 from unilect.core.errors import (
@@ -57,15 +62,6 @@ HELP = """\
 A pasted text of several lines is one question; so is what stands between \""" and \""".
 A backslash at the end of a line continues it on the next. Write // for a question that begins with a slash.
 Ctrl-C stops an answer. After a tool call, the next line is its result."""
-
-
-class _Facts(Struct):
-    vision: bool | None = None
-    parameters: dict[str, str] = {}
-
-
-class _Described(Struct):
-    unilect: _Facts = msgspec.field(default_factory=_Facts)
 
 
 class Chat:
@@ -132,7 +128,7 @@ class Chat:
                 pass
 
     def _turn(self) -> bool:
-        """One line of input and what comes of it; false where it ends the chat."""
+        """Take one line of input, and return False where it ends the chat."""
         call = self._conversation.open_call
         line = None
         try:
@@ -192,7 +188,7 @@ class Chat:
         self._screen.note("The next question has the image.")
 
     def _load_image(self, location: str) -> str:
-        """The URL of an image for the model."""
+        """Return the URL of an image for the model."""
         if not self._sees():
             raise InvalidRequest(
                 f"{location}: the model {self._conversation.model} reads text only, and nothing was sent. "
@@ -201,15 +197,10 @@ class Chat:
         return image_url(location)
 
     def _sees(self) -> bool:
-        return self._facts().vision is not False
+        return self._abilities().vision is not False
 
-    def _facts(self) -> _Facts:
-        """Fetch the facts that a server of ours tells of the model; none of another server."""
-        try:
-            told = self._runner.run(self._server.get(_path_of(self._conversation.model)))
-            return msgspec.json.decode(told, type=_Described).unilect
-        except (UnilectError, msgspec.DecodeError):
-            return _Facts()
+    def _abilities(self) -> Abilities:
+        return self._runner.run(describe_model(self._server, self._conversation.model)).unilect
 
     def _clear(self, rest: str) -> None:
         self._conversation.messages.clear()
@@ -266,7 +257,7 @@ class Chat:
         if name in names or not names:
             return True
         try:
-            self._runner.run(self._server.get(_path_of(name)))
+            self._runner.run(self._server.get(model_path(name)))
         except UnilectError:
             return False
         return True
@@ -291,7 +282,7 @@ class Chat:
                     value = text.strip()
             self._conversation.set(name, value)
         else:
-            for group, names in groups_of_settings(self._facts().parameters).items():
+            for group, names in groups_of_settings(self._abilities().parameters).items():
                 self._screen.note(fill(f"{group}: {', '.join(names)}", 100, subsequent_indent="  "))
         for name, value in self._conversation.settings.items():
             self._screen.note(f"{name} = {msgspec.json.encode(value).decode()}")
@@ -305,10 +296,6 @@ class Chat:
             self._conversation.load(Path(rest).expanduser().read_bytes())
         for message in self._conversation.messages:
             self._screen.note(f"{message.role}: {words_of(message)}")
-
-
-def _path_of(model: str) -> str:
-    return f"/models/{quote(model, safe='/')}"
 
 
 def chat(
@@ -384,7 +371,7 @@ def _chat(
 @contextmanager
 def own_server(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """
-    A server, in a child process that goes when we go.
+    Run a server in a child process that goes when we go.
 
     Yields:
         Its URL and its key.

@@ -109,7 +109,7 @@ def _serve(
 
 def _registry(settings: Config, progress: sources.Progress | None = None) -> Registry:
     """
-    The models; and the certificate can be used, which is not to be found out once they are loaded.
+    Make the models, once the certificate is known to be usable: that is not to be found out when they are loaded.
 
     Raises:
         ConfigError: Something is wrong; all is told.
@@ -136,18 +136,13 @@ def check_config(config: Path | None) -> None:
     found.errors += config_load.origin_of(config).locate(later.errors)
     found.raise_all()
     file = config_load.origin_of(config).file
-    warnings = [
-        *open_keys(file),
-        *(_no_models(file) if file and not settings.models and sources.models_of(settings) else ()),
-        *sources.doubts(sources.models_of(settings)),
-    ]
+    models, warnings = sources.models_of(settings), list(open_keys(file))
+    if file and models and not settings.models:  # such as of a file that is empty by mistake
+        warnings.append(
+            f"{file} has no model: the bundled one is served, which is for trying out. Add a table such as `[models.NAME]`, with a `source`."
+        )
+    warnings += sources.doubts(models)
     tell("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
-
-
-def _no_models(file: Path) -> tuple[str, ...]:
-    """Tell that a file is not about models, as one that is empty by mistake."""
-    told = f"{file} has no model: the bundled one is served, which is for trying out. Add a table such as `[models.NAME]`, with a `source`."
-    return (told,)
 
 
 def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:

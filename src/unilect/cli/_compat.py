@@ -224,7 +224,7 @@ def _name_of(name: str) -> str:
 
 
 def _host(name: str, host: str, values: Values, env: Mapping[str, str], notices: list[str]) -> str:
-    """The server's own address, unless it would be open to everybody."""
+    """Return the server's own address, unless it would be open to everybody."""
     keys = values.get("api_keys") or env.get("UNILECT_API_KEY") or env.get("UNILECT_API_KEYS")
     if configuration.is_loopback(host) or keys or values.get("insecure_no_auth"):
         return host
@@ -250,7 +250,7 @@ def _llamacpp(given: Values, env: Mapping[str, str], done: Setup) -> Values:
 
 def _turns(given: Values) -> Values:
     """
-    A model's `chat_template` and `stop` for the five free-text flags of `api_like_OAI.py`.
+    Make a model's `chat_template` and `stop` of the five free-text flags of `api_like_OAI.py`.
 
     A literal `\\n` is a line break, in the stop word too. The answer also ends where the model would go on as the user.
 
@@ -343,7 +343,7 @@ def _is_demo(base: str) -> bool:
 
 
 def _alpaca_templates(base: str, tokenizer: str | None) -> Values:
-    """Alpaca's formats; a model with a format of its own knows no other, and Alpaca's models have none."""
+    """Return Alpaca's formats; a model with a format of its own knows no other, and Alpaca's models have none."""
     if _is_demo(base):
         return {"completion_template": "chatml"}
     own = own_template(Path(tokenizer)) if tokenizer else ""
@@ -354,7 +354,7 @@ def _alpaca_templates(base: str, tokenizer: str | None) -> Values:
 
 
 def _alpaca_tokenizer(given: Values) -> str | None:
-    """The folder that was named, else the adapter's where it has a tokenizer; None for the model's own."""
+    """Return the folder that was named, else the adapter's where it has a tokenizer; None for the model's own."""
     lora = given["lora_model"]
     brought = lora if lora and has_tokenizer(Path(lora)) else None
     chosen: str | None = given["tokenizer_path"] or brought
@@ -362,7 +362,7 @@ def _alpaca_tokenizer(given: Values) -> str | None:
 
 
 def _alpaca_rope(alpha: str, notices: list[str]) -> Values:
-    """`auto` grew with each text, which rows of one batch cannot: it is set for twice the trained context."""
+    """Return `rope_scaling` for `--alpha`. `auto` grew with each text, which rows of one batch cannot: it is twice the trained context here."""
     if alpha == "auto":
         notices.append("--alpha auto: RoPE scaling doubles the trained context, for short texts too.")  # fmt: skip
         return {"rope_type": "dynamic", "factor": 2.0}
@@ -423,7 +423,7 @@ def _ollama(given: Values, env: Mapping[str, str], done: Setup) -> Values:
 
 def _ollama_address(text: str) -> tuple[str, int]:
     """
-    Host and port of `[http://]HOST[:PORT]`; Ollama's own where one is left out.
+    Parse host and port of `[http://]HOST[:PORT]`; Ollama's own where one is left out.
 
     Raises:
         ConfigError: It is no address.
@@ -445,7 +445,7 @@ def _cors(
     credentials: bool,
     notices: list[str],
 ) -> Values:
-    """The options for FastAPI's four; `*` with credentials is not given, since every page could then act for its visitor."""
+    """Return the options for FastAPI's four; `*` with credentials is not given, since every page could then act for its visitor."""
     if "*" in origins:
         notices.append("CORS allows every origin, as the older server did; set --api-key to require a key.")  # fmt: skip
         if credentials:

@@ -132,7 +132,7 @@ class Conversation:
 
     def request(self) -> ChatRequest:
         """
-        The request for the next answer.
+        Make the request for the next answer.
 
         Raises:
             InvalidRequest: It can never work, such as with too many messages.
@@ -140,7 +140,7 @@ class Conversation:
         return _request(self._body())
 
     def dump(self) -> bytes:
-        """The conversation as a file."""
+        """Return the conversation as a file."""
         return msgspec.json.format(msgspec.json.encode(self._body()), indent=2) + b"\n"
 
     def load(self, saved: bytes) -> None:
@@ -183,7 +183,7 @@ def groups_of_settings(parameters: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def words_of(message: Message) -> str:
-    """A message as one may be told of it."""
+    """Describe a message in words."""
     if not isinstance(message.content, list):
         return message.content or "(tool call)"
     words = [part.text if isinstance(part, TextPart) else "(image)" for part in message.content]
@@ -191,7 +191,7 @@ def words_of(message: Message) -> str:
 
 
 def _describe_type(name: str) -> str:
-    """A parameter's type and range in words."""
+    """Describe a parameter's type and range in words."""
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(ChatRequest)}
     kind = get_type_hints(ChatRequest, include_extras=True)[fields[name]]
     return with_article(in_words(msgspec.inspect.type_info(kind))).replace("table", "JSON object")

@@ -24,7 +24,9 @@ def show(page: str | None) -> None:
     if page is None:
         width = max(map(len, pages)) + 2
         for name, file in pages.items():
-            print(f"{name:{width}}{_title(file)}")
+            with file.open(encoding="utf-8") as lines:
+                title = next(lines, "").strip("# \n")
+            print(f"{name:{width}}{title}")
         print("\n`unilect docs PAGE` shows one.")
         return
     _print(pages[_find(page, list(pages))].read_text("utf-8"))
@@ -41,11 +43,6 @@ def _find(page: str, names: list[str]) -> str:
     near = short or difflib.get_close_matches(name, names, 3, 0.75)
     hint = f" Is {' or '.join(near)} meant?" if near else ""
     raise ConfigError(f"there is no page {page!r}.{hint} `unilect docs` lists all.")
-
-
-def _title(file: Path) -> str:
-    with file.open(encoding="utf-8") as lines:
-        return next(lines, "").strip("# \n")
 
 
 def _print(text: str) -> None:

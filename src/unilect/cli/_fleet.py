@@ -193,7 +193,7 @@ def _need_ray() -> None:
 
 
 def _into(settings: Config, address: str, token_file: Path | None) -> Config:
-    """A configuration whose models run in this cluster."""
+    """Return a configuration whose models run in this cluster."""
     fleet = structs.replace(settings.fleet, address=address)
     if token_file is not None:
         fleet = structs.replace(fleet, token_file=str(token_file))
@@ -201,7 +201,7 @@ def _into(settings: Config, address: str, token_file: Path | None) -> Config:
 
 
 def _head(text: str) -> str:
-    """HOST:PORT, where a port that is left out is Ray's."""
+    """Return HOST:PORT, where a port that is left out is Ray's."""
     address = text if ":" in text.removeprefix("ray://") else f"{text}:{node.FIRST_PORT}"
     try:
         return head_of(FleetConfig(address=address))
@@ -215,7 +215,7 @@ def _head_settings(
     fleet: FleetConfig, listen: str | None, port: int | None, resources: str | None
 ) -> node.NodeSettings:
     """
-    The head that is to be. A configuration that all machines share may name it as `fleet.address`: then this is where it listens.
+    Describe the head to start. A configuration that all machines share may name it as `fleet.address`: then this is where it listens.
 
     Raises:
         ConfigError: It cannot be.
@@ -223,11 +223,13 @@ def _head_settings(
     host, _, told = head_of(fleet).rpartition(":")
     place = _numbers(listen or host or node.LOOPBACK)
     first = int(told or node.FIRST_PORT) if port is None else port
-    wanted = node.NodeSettings(
-        place, first, _own_token(fleet), resources_here(resources or ""), "", version("unilect")
-    )
+    file = _find_token(fleet.token_file, make=True)
+    if file is None:
+        raise ConfigError(
+            "There is no folder for this user's data to keep the cluster's token in. Set HOME, or `token_file` in [fleet]."
+        )
     try:
-        node.check(wanted)
+        return _settings(place, first, file, resources, "")
     except ConfigError as error:
         if listen is None and host and "--listen" in str(error):
             raise ConfigError(
@@ -235,20 +237,6 @@ def _head_settings(
                 f"`unilect fleet join {head_of(fleet)}` here."
             ) from error
         raise
-    return wanted
-
-
-def _own_token(fleet: FleetConfig) -> Path:
-    environment = process_environment()
-    if fleet.token_file is not None:
-        return token.check(Path(fleet.token_file))
-    default = token.default_file(environment)
-    given = token.from_environment(environment, default, bool(running.list_running(environment)))
-    if given is None and default is None:
-        raise ConfigError(
-            "There is no folder for this user's data to keep the cluster's token in. Set HOME, or `token_file` in [fleet]."
-        )
-    return given or token.ensure(default)  # type: ignore[arg-type]  # one of both is there
 
 
 def _node_settings(
@@ -261,7 +249,6 @@ def _node_settings(
             f"{address} is for its machine only, and no other can join there. Start the head with `unilect fleet start --listen ADDRESS`."
         )
     place = _numbers(listen) if listen else _way_to(host)
-    offered = resources_here(resources or "")
     file = _find_token(token_file)
     if file is None:
         raise ConfigError(
@@ -273,25 +260,37 @@ def _node_settings(
             f"--listen: is needed, since the way to {host} does not tell which address of this machine the others reach."
         )
     first = node.FIRST_PORT if port is None else port
-    wanted = node.NodeSettings(place, first, file, offered, address, version("unilect"))
+    return _settings(place, first, file, resources, address)
+
+
+def _settings(
+    place: str, port: int, token_file: Path, resources: str | None, address: str
+) -> node.NodeSettings:
+    offered = resources_here(resources or "")
+    wanted = node.NodeSettings(place, port, token_file, offered, address, version("unilect"))
     node.check(wanted)
     return wanted
 
 
-def _find_token(named: Path | None) -> Path | None:
-    """The token of a cluster that was started elsewhere."""
+def _find_token(named: Path | str | None, make: bool = False) -> Path | None:
+    """
+    Find the file of a cluster's token: the one that is named, else that of the variable, else this user's; None for none.
+
+    Args:
+        make: Make this user's where there is none.
+    """
     if named is not None:
-        return token.check(named.absolute())
+        return token.check(Path(named).absolute())
     environment = process_environment()
     default = token.default_file(environment)
     given = token.from_environment(environment, default, bool(running.list_running(environment)))
-    if given is None and default is not None and default.exists():
-        return token.check(default)
+    if given is None and default is not None and (make or default.exists()):
+        return token.ensure(default)
     return given
 
 
 def _numbers(host: str) -> str:
-    """An address in numbers, as Ray needs it."""
+    """Return an address in numbers, as Ray needs it."""
     try:
         return socket.gethostbyname(host) if ":" not in host else host
     except OSError as error:
@@ -305,7 +304,7 @@ def _numbers(host: str) -> str:
 
 
 def _way_to(host: str) -> str:
-    """The address of this machine from which another one is reached; nothing is sent."""
+    """Return the address of this machine from which another one is reached; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             asked.connect((_numbers(host), _DISCARD))
@@ -319,7 +318,7 @@ def _way_to(host: str) -> str:
 @contextmanager
 def _node(wanted: node.NodeSettings) -> Iterator[node.Node]:
     """
-    The node, which others on this machine find, until the block ends; SIGTERM and Ctrl-C end the block where nobody else handles them.
+    Run the node, which others on this machine find, until the block ends; SIGTERM and Ctrl-C end the block where nobody else handles them.
 
     Raises:
         ConfigError: It does not start, and why.
@@ -372,7 +371,7 @@ def _ports(wanted: node.NodeSettings) -> str:
 
 def _cluster(config: Path | None, address: str | None) -> _Cluster:
     """
-    The cluster that is meant: the one that is named, that of a configuration, or that of the nodes on this machine.
+    Find the cluster that is meant: the one that is named, that of a configuration, or that of the nodes on this machine.
 
     Raises:
         ConfigError: There is none, or more than one.
@@ -390,8 +389,9 @@ def _cluster(config: Path | None, address: str | None) -> _Cluster:
         )
     where = _head(meant)
     known = [Path(one.token_file) for one in here if one.address == where]
-    named = Path(fleet.token_file) if fleet.token_file is not None else None
-    return _Cluster(where, known[0] if known and named is None else _find_token(named))
+    if known and fleet.token_file is None:
+        return _Cluster(where, known[0])
+    return _Cluster(where, _find_token(fleet.token_file))
 
 
 def _ask(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
@@ -440,7 +440,7 @@ def _resources(one: dict[str, Any]) -> str:
 
 
 def _gib(*sizes: float | None) -> str:
-    """Sizes in GiB: `3.1 of 8.0 GiB`."""
+    """Write sizes in GiB: `3.1 of 8.0 GiB`."""
     if None in sizes:
         return "-"
     return " of ".join(f"{size / 1024**3:.1f}" for size in sizes if size is not None) + " GiB"

@@ -52,7 +52,7 @@ class Given(NamedTuple):
         return [note for note in found if note]
 
     def _name_models(self) -> list[tuple[str, str]]:
-        """The models with their names, those with no mistake."""
+        """Return the models with their names, those with no mistake."""
         found: dict[str, str] = {}
         for argument in self.models:
             with ErrorCollector():  # which are told where the models are made

@@ -65,7 +65,7 @@ class History:
 
 
 def _texts(lines: list[bytes]) -> Iterator[str]:
-    """The messages of a file, without what is none."""
+    """Yield the messages of a file, without what is none."""
     for line in lines:
         with suppress(msgspec.DecodeError, UnicodeError):
             text = msgspec.json.decode(line, type=str)

@@ -42,7 +42,7 @@ def split_images(message: str) -> tuple[str, list[str]]:
 
 
 def unquote_path(word: str) -> str:
-    """The name of a file that is written as for a shell, or as a `file:` URL."""
+    """Return the name of a file that is written as for a shell, or as a `file:` URL."""
     if word[:1] in ("'", '"') and word[-1:] == word[:1] and len(word) > 1:
         word = word[1:-1]
     elif not is_address(word):
@@ -57,7 +57,7 @@ def is_address(location: str) -> bool:
 
 def image_url(location: str) -> str:
     """
-    An image as a request has it: a web address as it is, a file as a `data:` URL.
+    Return an image as a request has it: a web address as it is, a file as a `data:` URL.
 
     Raises:
         InvalidRequest: The file cannot be read, or is no image.

@@ -227,7 +227,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
 
 def _models(text: str, settings: Config) -> list[str]:
     """
-    The names in a list of models.
+    Return the names in a list of models.
 
     Raises:
         ConfigError: One cannot be the name of a model, or is an alias of one.
@@ -297,7 +297,7 @@ def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
 
 
 def _name_of(key: Key) -> str:
-    """A key by its name and its id."""
+    """Write a key as its name and its id."""
     return f"{escape(key.name)} ({key.id})"
 
 

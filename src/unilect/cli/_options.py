@@ -125,7 +125,7 @@ class Group(_WithExamples, click.Group):
             raise NoSuchCommand(args[0], possibilities=near, ctx=ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of its commands."""
+        """Return the names of its commands."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -198,5 +198,5 @@ def runs(module: str, name: str, code: int = 1) -> Decorator:
 
 
 def config_file(used: str = "flags override it") -> Decorator:
-    """The option `--config`, with what is done with the file."""
+    """Make the option `--config`, with what is done with the file."""
     return click.option("-c", "--config", type=FILE, help=f"TOML configuration file; {used}.")

@@ -141,7 +141,7 @@ def _look_at_store(config: Config, found: ErrorCollector) -> Iterator[str]:
 
 
 def _here(spec: BackendSpec) -> BackendSpec | None:
-    """A spec whose files are on this machine; None where they would have to be fetched first."""
+    """Return the spec with files that are on this machine; None where they would have to be fetched first."""
     if sources.kind_of(spec.scheme) not in ("gguf", "hf") or spec.scheme == sources.DEMO:
         return spec
     with sources.error_scope(spec.name):

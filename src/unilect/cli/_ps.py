@@ -80,6 +80,6 @@ def _size(size: int) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time of today, or with its day."""
+    """Write a time, with its day where that is not today."""
     then, now = time.localtime(seconds), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -23,9 +23,26 @@ class _Models(Struct):
     data: list[_Model]
 
 
+class Abilities(Struct, frozen=True):
+    """The facts that a server of ours tells of a model beside OpenAI's fields; None where it does not say."""
+
+    context: int | None = None
+    chat: bool = True
+    vision: bool | None = None
+    state: str = ""
+    parameters: dict[str, str] = {}
+
+
+class Card(Struct):
+    """A model, as a server describes it."""
+
+    max_model_len: int | None = None  # vLLM's
+    unilect: Abilities = Abilities()
+
+
 def model_names(url: str, api_key: str | None) -> list[str]:
     """
-    The models that the server at a URL has.
+    Return the names of the models that the server at a URL has.
 
     Raises:
         ConfigError: It does not say.
@@ -61,7 +78,7 @@ def connect(url: str, api_key: str | None) -> Iterator[tuple[asyncio.Runner, Htt
 
 async def list_models(server: HttpServer) -> list[str]:
     """
-    The names of a server's models.
+    Return the names of a server's models.
 
     Raises:
         UnilectError: It does not answer, or not in OpenAI's format.
@@ -73,6 +90,19 @@ async def list_models(server: HttpServer) -> list[str]:
         raise BackendError(
             "The server's model list is not in OpenAI's format. Check the address."
         ) from error
+
+
+def model_path(name: str) -> str:
+    """Return the path of a model below a base URL."""
+    return f"/models/{quote(name, safe='/')}"
+
+
+async def describe_model(server: HttpServer, name: str) -> Card:
+    """Fetch what a server tells of a model; an empty card where nothing can be read."""
+    try:
+        return msgspec.json.decode(await server.get(model_path(name)), type=Card)
+    except (UnilectError, msgspec.DecodeError):
+        return Card()
 
 
 def _server_at(url: str, api_key: str | None) -> HttpServer:
@@ -89,7 +119,7 @@ def _server_at(url: str, api_key: str | None) -> HttpServer:
 
 def with_path(url: str) -> str:
     """
-    A server's base URL; a bare host gets the usual `/v1`.
+    Return a server's base URL; a bare host gets the usual `/v1`.
 
     Raises:
         ConfigError: It is no URL.

@@ -10,7 +10,7 @@ _PIECE = re.compile(r"[^\n\t]+")
 
 
 def visible(text: str) -> str:
-    """A text whose control characters, and those that turn or hide what stands around them, are written as escapes."""
+    """Write control characters, and those that turn or hide what stands around them, as escapes."""
     return _PIECE.sub(lambda found: escape(found[0]), text)
 
 

@@ -48,7 +48,7 @@ def plain_keys(values: Mapping[str, Any]) -> list[str]:
 
 
 def open_keys(file: Path | None) -> Iterator[str]:
-    """Warnings of keys in a file that every user of this machine can read; a group may be that of the server."""
+    """Yield a warning of keys in a file that every user of this machine can read; a group may be that of the server."""
     if file is None:
         return
     try:

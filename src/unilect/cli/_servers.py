@@ -163,7 +163,7 @@ def _choice(servers: Sequence[Server]) -> str:
 
 def _find(server: str) -> AdminClient:
     """
-    The server of a port, a URL, a process or a socket.
+    Find the server of a port, a URL, a process or a socket.
 
     Raises:
         ConfigError: There is none, or there are several.
@@ -186,13 +186,13 @@ def _find(server: str) -> AdminClient:
 
 
 def _keys(settings: Config) -> list[str]:
-    """The keys of the admin API; one is asked for where the configuration has digests only."""
+    """Return the keys of the admin API; one is asked for where the configuration has digests only."""
     asks = settings.admin.api_keys
     return _plain(settings) or ([getpass("A key of the admin API: ")] if asks else [])
 
 
 def _plain(settings: Config) -> list[str]:
-    """The keys of the admin API that the configuration itself has."""
+    """Return the keys of the admin API that the configuration itself has."""
     return [key for key in settings.admin.api_keys if not is_digest(key)]
 
 

@@ -59,7 +59,7 @@ async def _sums(config: StoreConfig, asked: usage.Asked) -> list[UsageSum]:
 
 def _plain(values: tuple[object, ...]) -> list[object]:
     """
-    The values of a line without a formula: the names of models come from other servers, too.
+    Return the values of a line without a formula: the names of models come from other servers, too.
 
     Source: https://owasp.org/www-community/attacks/CSV_Injection
     """
@@ -70,7 +70,7 @@ def _plain(values: tuple[object, ...]) -> list[object]:
 
 
 def _print_table(lines: list[usage.Line]) -> None:
-    """Columns that are the same for all, since nobody asked for them, are left out."""
+    """Print a table without the columns that nobody has asked for."""
     shown = [
         name
         for name in _FIELDS

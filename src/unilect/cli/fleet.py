@@ -20,7 +20,7 @@ _address = click.option(
 
 
 def _seconds(ctx: click.Context, option: click.Parameter, value: float) -> float:
-    """A length of time; `inf` and `nan` are numbers to Python."""
+    """Check a length of time; `inf` and `nan` are numbers to Python."""
     if not 0 <= value <= _LONGEST_S:
         raise click.BadParameter(f"{value:g} is not in the range 0<=x<={_LONGEST_S}.", ctx, option)
     return value

@@ -2,10 +2,16 @@
 
 import click
 
-from unilect.cli._options import Group, as_json, config_file, runs
+from unilect.cli._options import Decorator, Group, as_json, config_file, runs
 
 _config = config_file("its [store] is used")
 _name = click.argument("name", help="The key's name, or its id.")
+
+
+def _limits(what: str) -> Decorator:
+    """Make the option `--limit`, with its help."""
+    text = f"{what}; may be given several times (docs/limits.md)."
+    return click.option("--limit", "limits", multiple=True, metavar="NAME=NUMBER", help=text)
 
 
 @click.group(
@@ -28,13 +34,7 @@ def app() -> None:
 @click.option("--owner", default="", help="Whose key it is.")
 @click.option("--expires", help="When it ends: 30d, 12h, 90m or 3600s [never].")
 @click.option("--models", metavar="A,B", help="The models that it may use [all].")
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="NAME=NUMBER",
-    help="A limit of the key, such as tokens_per_day=1000; may be given several times (docs/limits.md).",
-)
+@_limits("A limit of the key, such as tokens_per_day=1000")
 @click.option(
     "--require",
     is_flag=True,
@@ -54,13 +54,7 @@ def create() -> None:
 )
 @_name
 @_config
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="NAME=NUMBER",
-    help="A limit that the key has from now on; may be given several times (docs/limits.md).",
-)
+@_limits("A limit that the key has from now on")
 @click.option(
     "--none",
     multiple=True,

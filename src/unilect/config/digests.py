@@ -21,11 +21,6 @@ def is_digest(text: str) -> bool:
     return _FORM.fullmatch(text) is not None
 
 
-def is_no_digest(text: str) -> bool:
-    """Return True if a text is meant as a digest, and is none."""
-    return text.startswith(_MARK) and not is_digest(text)
-
-
 def key_digest(text: str) -> bytes:
     """Return the digest of a key of a configuration, 32 bytes, of one that is given by its digest too."""
     if is_digest(text):
@@ -55,7 +50,7 @@ def check_secrets(keys: Collection[str], path: tuple[str, ...], found: ErrorColl
                 f"two keys have the same identity, {identity(digest)}, the first 16 digits of their digests, and would be "
                 "one caller. Replace one of them.",
             )
-    if any(map(is_no_digest, keys)):
+    if any(key.startswith(_MARK) and not is_digest(key) for key in keys):
         found.at(
             path,
             "`sha256:` is not followed by 64 hexadecimal digits. `unilect keys digest` prints the digest of a key.",
@@ -66,7 +61,7 @@ def hash_keys(keys: Iterable[str]) -> list[str]:
     """
     Return the digests of keys of a configuration.
 
-    >>> hashed(["a"])
+    >>> hash_keys(["a"])
     ['sha256:ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb']
     """
     return [_MARK + key_digest(key).hex() for key in keys]

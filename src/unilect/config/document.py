@@ -45,7 +45,7 @@ class OutOfBounds(ValueError):
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
     """
-    The statements of a document, each with its first line's number: a header, an option, a comment or nothing. Of a document
+    Yield the statements of a document, each with its first line's number: a header, an option, a comment or nothing. Of a document
     that is no TOML they are anything, and end early.
 
     Raises:

@@ -225,7 +225,7 @@ def _of_pipe(descriptor: int, inode: int) -> bytes:
 
 
 def _names(values: Mapping[str, Any]) -> OptionPath:
-    """The names in a header or an option, from what it is parsed to."""
+    """Return the names in a header or an option, from what it is parsed to."""
     names: list[str] = []
     inner: Any = values
     while isinstance(inner, dict) and len(inner) == 1:
@@ -235,7 +235,7 @@ def _names(values: Mapping[str, Any]) -> OptionPath:
 
 
 def _no_toml(path: Path, text: str, message: str) -> ConfigError:
-    """The parser's error with the line first, in words that are not Python's."""
+    """Return the parser's error with the line first, in words that are not Python's."""
     place = _PLACE.search(message)
     line = place[1] if place and place[1] else str(len(text.rstrip().split("\n")))
     what = _PLACE.sub("", message)

@@ -158,7 +158,7 @@ def resources_here(text: str) -> dict[str, float]:
 
 
 def _number(text: str) -> float | None:
-    """A number of something; None where it is none. Ray counts in ten thousandths."""
+    """Parse a number of something; None where it is none. Ray counts in ten thousandths."""
     if not _COUNT.fullmatch(text):
         return None
     number = float(text)
@@ -166,7 +166,7 @@ def _number(text: str) -> float | None:
 
 
 def _bytes(given: object) -> int | None:
-    """A size in bytes; None where it is none."""
+    """Parse a size in bytes; None where it is none."""
     if isinstance(given, int | float) and not isinstance(given, bool):
         size = given
     elif matched := _SIZE.fullmatch(str(given)):

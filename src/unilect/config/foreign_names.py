@@ -72,22 +72,17 @@ _MMAP = "model files are mapped into memory: leave it out"
 #: A name elsewhere -> why there is no such option here, and what to do, as the rest of a sentence.
 _ABSENT = {
     **dict.fromkeys(("system", "system_prompt", "system_message", "sys", "preset"), _SYSTEM),
-    **dict.fromkeys(
-        (
-            "draft", "draft_model", "model_draft", "md", "draft_max", "draft_min", "draft_n", "draft_p_min", "ngld",
-            "gpu_layers_draft", "n_gpu_layers_draft", "ctx_size_draft", "cd", "device_draft", "devd", "spec_type",
-            "spec_replace", "speculative", "speculative_config", "speculative_model", "num_speculative_tokens",
-            "hf_repo_draft", "hfd", "lookup_cache_static", "lookup_cache_dynamic",
-        ),
-        _DRAFT,
-    ),
+    **dict.fromkeys((
+        "draft", "draft_model", "model_draft", "md", "draft_max", "draft_min", "draft_n", "draft_p_min", "ngld", "gpu_layers_draft",
+        "n_gpu_layers_draft", "ctx_size_draft", "cd", "device_draft", "devd", "spec_type", "spec_replace", "speculative",
+        "speculative_config", "speculative_model", "num_speculative_tokens", "hf_repo_draft", "hfd", "lookup_cache_static",
+        "lookup_cache_dynamic"), _DRAFT),
     **dict.fromkeys(("gpu_memory_utilization", "mem_fraction_static", "swap_space", "cpu_offload_gb", "fit"), _GPU_MEMORY),
     **dict.fromkeys(("enable_auto_tool_choice", "tool_call_parser", "tools"), _TOOLS),
     "reasoning_parser": "thoughts are told from answers without it: leave it out",
     "reasoning_format": "a request may have it; answers have thoughts apart anyway: leave it out",
     "jinja": "chat templates are always Jinja: leave it out",
-    "flash_attn": "flash attention is used where llama.cpp has it: leave it out",
-    "fa": "flash attention is used where llama.cpp has it: leave it out",
+    **dict.fromkeys(("flash_attn", "fa"), "flash attention is used where llama.cpp has it: leave it out"),
     **dict.fromkeys(("mlock", "mmap", "no_mmap", "use_mmap", "use_mlock", "direct_io"), _MMAP),
     **dict.fromkeys(("cont_batching", "cb", "continuous_batching"), "requests are always batched as they come: leave it out"),
     **dict.fromkeys(("context_shift", "no_context_shift"), "an answer ends where the context is full: leave it out"),
@@ -98,8 +93,7 @@ _ABSENT = {
     **dict.fromkeys(("metrics", "prometheus"), "/metrics is always served: leave it out"),
     **dict.fromkeys(("props", "endpoints"), "it is always served as far as it is here: leave it out"),
     **dict.fromkeys(("webui", "no_webui", "ui", "no_ui", "webui_config"), "there is no chat page: leave it out"),
-    "warmup": "engines are ready when the server answers: leave it out",
-    "no_warmup": "engines are ready when the server answers: leave it out",
+    **dict.fromkeys(("warmup", "no_warmup"), "engines are ready when the server answers: leave it out"),
     **dict.fromkeys(("log_file", "log_disable", "disable_log_requests", "disable_log_stats", "access_log"), "the log goes to stderr; `log_level` says how much"),
     **dict.fromkeys(("models_path", "models_dir", "models_max", "download_dir", "cache_dir"), "there is no folder of models: name each by its path; those of the hub are in the hub's own cache (`HF_HOME`)"),
     **dict.fromkeys(("galleries", "preload_models", "modelfile", "adapter_path"), "there is no gallery: name each model by its path, or as gguf:org/repo/file.gguf"),

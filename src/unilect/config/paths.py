@@ -113,7 +113,7 @@ def _at(path: str, folder: Path | None) -> str:
 
 
 def adapter_of(text: str) -> tuple[str, float]:
-    """The path and the scale of an adapter: `path` or `path=0.5`."""
+    """Parse the path and the scale of an adapter: `path` or `path=0.5`."""
     path, _, scale = text.rpartition("=")
     try:
         return (path, float(scale)) if path else (text, 1.0)
@@ -123,7 +123,7 @@ def adapter_of(text: str) -> tuple[str, float]:
 
 def check_adapters(texts: Iterable[str]) -> None:
     """
-    The scales of adapters are those that a request may ask for.
+    Check that the scales of adapters are those that a request may ask for.
 
     Raises:
         ConfigError: One is not.

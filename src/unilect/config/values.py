@@ -233,7 +233,7 @@ def _quote(values: Iterable[Any]) -> str:
 
 
 def _bounds(least: Any, above: Any, most: Any) -> str:
-    """Bounds in words; those at the edge of what a machine holds are none."""
+    """Write bounds in words; those at the edge of what a machine holds are none."""
     least = None if least is None or abs(least) >= 2**31 else least
     most = None if most is None or most >= 2**31 - 1 else most
     if above is not None:
@@ -244,5 +244,5 @@ def _bounds(least: Any, above: Any, most: Any) -> str:
 
 
 def _at_most(length: int | None, unit: str) -> str:
-    """The longest length in words; docs/api.md tells of those that only keep bombs out."""
+    """Write the longest length in words; docs/api.md tells of those that only keep bombs out."""
     return f" (at most {length}{unit})" if length is not None and length <= 4096 else ""

@@ -10,17 +10,17 @@ _PLAIN = re.compile(r"[\w.+/=:-]+")
 
 
 def parse(text: str) -> dict[str, str]:
-    """The values by name, without their quotes."""
+    """Return the values by name, without their quotes."""
     return {name: _unquote(value.strip(" \t")) for name, value in _LINE.findall(text)}
 
 
 def dump(data: dict[str, str]) -> str:
-    """Variables as a file."""
+    """Write variables as a file."""
     return "".join(f"{name}={_quote(value)}\n" for name, value in data.items())
 
 
 def edit(text: str, setting: Setting) -> str:
-    """The text of a file with one variable changed or added."""
+    """Change or add one variable of a file."""
     name = str(setting.path[0])
     line = dump({name: setting.value})
     for old in _LINE.finditer(text):

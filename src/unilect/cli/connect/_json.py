@@ -32,7 +32,7 @@ class _Node(NamedTuple):
 
 def parse(text: str) -> Any:
     """
-    The data of a file; None for an empty one.
+    Return the data of a file; None for an empty one.
 
     Raises:
         ValueError: It is no JSON.
@@ -41,12 +41,12 @@ def parse(text: str) -> Any:
 
 
 def dump(data: Any) -> str:
-    """Data as a file."""
+    """Write data as a file."""
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def edit(text: str, setting: Setting) -> str:
-    """The text of a file with one value changed or added."""
+    """Change or add one value of a file."""
     if _BLANK.fullmatch(text):  # nothing but comments
         return text.rstrip() + "\n" + dump(nest(setting.path, setting.value))
     node = _root(text)
@@ -61,7 +61,7 @@ def edit(text: str, setting: Setting) -> str:
 
 
 def _insert(text: str, node: _Node, path: Sequence[Step], value: Any, unit: str) -> str:
-    """The text with a new member at the end of an object or a list, behind the comments there."""
+    """Add a member at the end of an object or a list, behind the comments there."""
     close = node.end - 1
     last = max((member.end for member in node.inside.values()), default=node.start + 1)
     comma = "," if node.inside and "," not in _COMMENT.sub("", text[last:close]) else ""
@@ -85,7 +85,7 @@ def _unit(text: str, root: _Node) -> str:
 
 
 def _indent(text: str, at: int) -> str:
-    """The blanks at the beginning of a place's line."""
+    """Return the blanks at the beginning of a place's line."""
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return line[: len(line) - len(line.lstrip())]
 
@@ -137,7 +137,7 @@ def _scalar(text: str, at: int) -> _Node:
 
 
 def _skip(text: str, at: int) -> int:
-    """The next place that is neither blank nor in a comment."""
+    """Return the next place that is neither blank nor in a comment."""
     found = _BLANK.match(text, at)
     return found.end() if found else at
 

@@ -93,7 +93,7 @@ def merge(data: Any, settings: Sequence[Setting], replace: bool = False) -> Merg
 
 
 def _with_tables(old: Any, value: Any) -> Any:
-    """A value with the tables that the one before has beside what is set."""
+    """Return a value with the tables that the one before has beside what is set."""
     if not isinstance(old, dict) or not isinstance(value, dict):
         return value
     return value | {
@@ -120,7 +120,7 @@ def lookup(data: Any, path: Sequence[Step]) -> tuple[bool, Any]:
 
 
 def key_of(data: Any, step: Step) -> Any:
-    """The key or the index of a step in an object or a list; None where there is none."""
+    """Return the key or the index of a step in an object or a list; None where there is none."""
     if isinstance(step, str):
         return step if step in data else None
     same = (
@@ -132,7 +132,7 @@ def key_of(data: Any, step: Step) -> Any:
 
 
 def nest(path: Sequence[Step], value: Any) -> Any:
-    """A value inside the objects and lists of a path."""
+    """Put a value inside the objects and lists of a path."""
     for step in reversed(path):
         value = {step: value} if isinstance(step, str) else [value]
     return value

@@ -13,7 +13,7 @@ _HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
 def parse(text: str) -> Any:
     """
-    The data of a file.
+    Return the data of a file.
 
     Raises:
         ValueError: It is no TOML.
@@ -24,7 +24,7 @@ def parse(text: str) -> Any:
 
 
 def dump(data: dict[str, Any]) -> str:
-    """Data as a file: values, and tables in them up to two levels deep."""
+    """Write data as a file: values, and tables in them up to two levels deep."""
     lines = [f"{key} = {_value(value)}" for key, value in data.items() if not _is_table(value)]
     for name, tables in data.items():
         if _is_table(tables):
@@ -34,7 +34,7 @@ def dump(data: dict[str, Any]) -> str:
 
 
 def edit(text: str, setting: Setting) -> str:
-    """The text of a file with one value changed or added; one of an unusual form may come out wrong, which `parse` shows."""
+    """Change or add one value of a file; one of an unusual form may come out wrong, which `parse` shows."""
     names = [str(step) for step in setting.path]
     if isinstance(setting.value, dict):
         return _with_table(text, tuple(names), setting.value)
@@ -82,7 +82,7 @@ def _table(names: tuple[str, ...], value: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """A text or a number, whose TOML is JSON's but for U+007F; or a table of such."""
+    """Write a text or a number, whose TOML is JSON's but for U+007F; or a table of such."""
     if _is_table(value):
         return f"{{ {', '.join(f'{_value(key)} = {_value(one)}' for key, one in value.items())} }}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -16,7 +16,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def parse(text: str) -> Any:
     """
-    The data of a file; None for an empty one.
+    Return the data of a file; None for an empty one.
 
     Raises:
         ValueError: It is no YAML.
@@ -32,12 +32,12 @@ def parse(text: str) -> Any:
 
 
 def dump(data: Any) -> str:
-    """Data as a file."""
+    """Write data as a file."""
     return msgspec.yaml.encode(data).decode()
 
 
 def edit(text: str, setting: Setting) -> str:
-    """The text of a file with one value changed or added; one of an unusual form may come out wrong, which `parse` shows."""
+    """Change or add one value of a file; one of an unusual form may come out wrong, which `parse` shows."""
     key, *rest = setting.path
     root = yaml.compose(text, Loader=_LOADER)
     pairs = () if root is None else root.value

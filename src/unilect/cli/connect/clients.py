@@ -83,7 +83,7 @@ class Client(NamedTuple):
 
 def find_client(name: str) -> tuple[str, Client]:
     """
-    The client of a name, however it is spelled, and its own name.
+    Find the client of a name, however it is spelled, and its own name.
 
     Raises:
         ConfigError: There is none.
@@ -374,7 +374,7 @@ def _shell(exports: tuple[str, ...], command: str) -> Text:
 
 
 def _exports(server: Server, variable: str = VARIABLE) -> tuple[str, ...]:
-    """The lines that put the key into the environment, also under a client's own name for it."""
+    """Return the lines that put the key into the environment, also under a client's own name for it."""
     if not server.needs_key:
         return ()
     lines = [] if server.exported else [f"export {VARIABLE}={PLACEHOLDER}"]
@@ -382,7 +382,7 @@ def _exports(server: Server, variable: str = VARIABLE) -> tuple[str, ...]:
 
 
 def _key(server: Server, variable: str) -> tuple[str, ...]:
-    """The same for a client that uses no server without a key: such a server takes any."""
+    """Return the same for a client that uses no server without a key: such a server takes any."""
     return _exports(server, variable) if server.needs_key else (f"export {variable}=none",)
 
 
@@ -412,7 +412,7 @@ def _note_assumed(server: Server) -> tuple[str, ...]:
 
 
 def _library(program: str, language: str = "python") -> Callable[..., Lines]:
-    """The lines of a client library: a program, and no file of its own."""
+    """Make the function for a client library: a program, and no file of its own."""
 
     def lines(server: Server, environment: Mapping[str, str]) -> Lines:
         heading = "In a program" if language == "python" else "In a module"

@@ -9,7 +9,7 @@ from unilect.core.errors import ConfigError, listed
 
 
 def overview() -> str:
-    """The clients, one a line."""
+    """List the clients, one a line."""
     width = max(map(len, CLIENTS))
     lines = [f"  {name:{width}}  {client.title}" for name, client in CLIENTS.items()]
     return "\n".join(["Name a client: `unilect connect CLIENT`.", "", *lines])
@@ -67,7 +67,7 @@ def render_lines(lines: Lines) -> str:
 
 
 def blocks_of(lines: Lines) -> list[Text]:
-    """The files and the other texts, alike."""
+    """Return the files and the other texts, alike."""
     languages = {"dotenv": "sh"}
     files = [Text(one.path, languages.get(one.form, one.form), one.text) for one in lines.files]
     return [*files, *lines.texts]

@@ -1,7 +1,7 @@
 """The configuration files of clients: what is in them is kept, and a file is replaced whole or not at all."""
 
+import errno
 import os
-import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from unilect.cli.connect import _dotenv, _json, _toml, _yaml
 from unilect.cli.connect._settings import OtherShape, Setting, merge
+from unilect.config.plain_file import read_plain
 from unilect.core.errors import ConfigError, listed, unreadable
 
 Form: TypeAlias = Literal["json", "toml", "yaml", "dotenv"]
@@ -111,7 +112,9 @@ def plan(file: File, replace: bool = False) -> Change:
         raise ConfigError(f"{shown}: {error}. {_BY_HAND}") from error
     secret = file.secret and mode != SECRET_MODE
     names = [setting.name for setting in merged.changes]
-    if (names or secret) and not _is_writable(path, mode):
+    # root may write what its owner has made read-only, and shall not
+    is_writable = mode is None or (mode & 0o222 and os.access(path, os.W_OK))
+    if (names or secret) and not is_writable:
         raise ConfigError(f"{shown}: is read-only. {_BY_HAND}")
     return Change(path, new, names, SECRET_MODE if secret else mode if names else None, owner)
 
@@ -150,32 +153,23 @@ def write_file(change: Change) -> None:
 
 
 def _read(path: Path, shown: str) -> tuple[str, int | None, tuple[int, int] | None]:
-    """The text of a file, its permissions, and its user and group; an empty text where there is none."""
+    """Read the text of a file, its permissions, and its user and group; an empty text where there is none."""
     try:
-        with open(path, "rb", opener=_at_once) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"{shown}: is no file. {_BY_HAND}")
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ConfigError(f"{shown}: has more than {MAX_BYTES} bytes. {_BY_HAND}")
-        return data.decode(), status.st_mode & 0o777, (status.st_uid, status.st_gid)
+        text, status = read_plain(path, MAX_BYTES).decode(), path.stat()
+        return text, status.st_mode & 0o777, (status.st_uid, status.st_gid)
     except FileNotFoundError:
         return "", None, None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{shown}: is no UTF-8. {_BY_HAND}") from error
     except OSError as error:
-        raise ConfigError(unreadable(error)) from error
+        why = _UNUSABLE.get(error.errno or 0)
+        raise ConfigError(f"{shown}: {why}. {_BY_HAND}" if why else unreadable(error)) from error
 
 
-def _is_writable(path: Path, mode: int | None) -> bool:
-    """Return True if a file may be changed; root may write what its owner has made read-only, and shall not."""
-    return mode is None or (bool(mode & 0o222) and os.access(path, os.W_OK))
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open a file without waiting, as a pipe would make one do."""
-    return os.open(path, flags | os.O_NONBLOCK)
+_UNUSABLE = {
+    errno.EINVAL: "is no file",
+    errno.EFBIG: f"has more than {MAX_BYTES} bytes",
+}
 
 
 def _owner(descriptor: int) -> tuple[int, int]:

@@ -1,10 +1,7 @@
 """The questions to a running server before its lines are written: its models and their contexts."""
 
 from typing import NamedTuple
-from urllib.parse import quote, urlsplit
-
-import msgspec
-from msgspec import Struct
+from urllib.parse import urlsplit
 
 from unilect.cli import _running_server as running
 from unilect.config.values import nearest
@@ -76,18 +73,6 @@ class Server(NamedTuple):
         return urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
-class _Abilities(Struct, frozen=True):
-    context: int | None = None
-    chat: bool = True
-    vision: bool = False
-    state: str = ""
-
-
-class _Card(Struct):
-    max_model_len: int | None = None  # vLLM's
-    unilect: _Abilities = _Abilities()
-
-
 def ask(url: str, key: str | None, chosen: str | None) -> Server:
     """
     Ask a running server for its models.
@@ -111,13 +96,13 @@ def ask(url: str, key: str | None, chosen: str | None) -> Server:
 
 
 async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, ...], int]:
-    """The chat models, and how many more models there are."""
+    """Return the chat models, and how many more models there are."""
     names = await running.list_models(server)
     if chosen is not None and chosen not in names:
         await _check(server, chosen, names)
     order = list(dict.fromkeys([*([chosen] if chosen else []), *names]))
-    cards = [(name, await _card(server, name)) for name in order[:MAX_MODELS]]
-    found = [(name, card) for name, card in cards if card is not None]
+    cards = [(name, await running.describe_model(server, name)) for name in order[:MAX_MODELS]]
+    found = [(name, card) for name, card in cards if card.unilect.state not in ("out", "failed")]
     if (cards and not found) or (chosen is not None and found[0][0] != chosen):
         which = (
             f"--model {chosen}: this model" if chosen is not None else "None of the server's models"
@@ -127,7 +112,7 @@ async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, 
     if chosen is not None and not found[0][1].unilect.chat:
         raise ConfigError(f"--model {chosen}: this model does not chat. Name another one.")
     models = tuple(
-        Model(name, card.unilect.context or card.max_model_len, card.unilect.vision)
+        Model(name, card.unilect.context or card.max_model_len, bool(card.unilect.vision))
         for name, card in found
         if card.unilect.chat
     )
@@ -142,19 +127,10 @@ async def _check(server: HttpServer, name: str, names: list[str]) -> None:
         ConfigError: The server knows no model by this name, which may be another name of one that it lists.
     """
     try:
-        await server.get(f"/models/{quote(name, safe='/')}")
+        await server.get(running.model_path(name))
     except UnilectError as error:
         near = nearest(name, names)
         meant = f" Is `{near}` meant?" if near else ""
         raise ConfigError(
             f"--model {name}: the server has no such model.{meant} Its models: {listed(names) or 'none'}."
         ) from error
-
-
-async def _card(server: HttpServer, name: str) -> _Card | None:
-    """Fetch what a server tells of a model; an empty card where nothing can be read, and None where the model cannot answer now."""
-    try:
-        card = msgspec.json.decode(await server.get(f"/models/{quote(name, safe='/')}"), type=_Card)
-    except (UnilectError, msgspec.DecodeError):
-        return _Card()
-    return None if card.unilect.state in ("out", "failed") else card
