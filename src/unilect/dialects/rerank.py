@@ -11,7 +11,7 @@ https://huggingface.github.io/text-embeddings-inference/
 
 import asyncio
 from codecs import BOM_UTF8
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
@@ -19,7 +19,7 @@ from aiohttp import web
 from msgspec import Meta, Raw
 
 from unilect.answers.service import Service
-from unilect.api.parameters.rules import refusal
+from unilect.api.parameters.rules import parameters_of, refusal
 from unilect.core.errors import InvalidRequest
 from unilect.core.ranking import MAX_DOCUMENTS, Document, Ranking, RerankRequest, cut_name
 from unilect.core.requests import Request, Text
@@ -44,13 +44,6 @@ class TextsRequest(Request, frozen=True, kw_only=True):
     return_text: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("model", "query", "texts", "top_n", "raw_scores"),
-            *("return_text", "truncate", "truncation_direction"),
-        }
-    )
 
 
 _decoder = BodyDecoder(RerankRequest)
@@ -146,9 +139,8 @@ def _check(request: RerankRequest) -> RerankRequest:
 
 def as_documents(asked: TextsRequest) -> RerankRequest:
     """TEI's request in our words; a text that is too long is refused there unless the client wants it cut."""
-    fields = {
-        name: raw for name, raw in asked.raw_fields.items() if name not in asked.gateway_fields
-    }
+    own = parameters_of(TextsRequest) - {"user"}
+    fields = {name: raw for name, raw in asked.raw_fields.items() if name not in own}
     return RerankRequest(
         model=asked.model,
         query=asked.query,

@@ -8,7 +8,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 from functools import partial
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from aiohttp import web
 
@@ -29,8 +29,6 @@ class SlotRequest(Request, frozen=True, kw_only=True):
     """POST /slots/{slot_id}: the file of `save` and `restore`."""
 
     filename: str = ""
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model", "filename"})
 
 
 _file = BodyDecoder(SlotRequest)

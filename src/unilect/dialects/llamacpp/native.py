@@ -7,7 +7,7 @@ that knows it, and is named as ignored elsewhere. `/completions` and `/chat/comp
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -89,8 +89,6 @@ class NativeEmbeddingRequest(Request, frozen=True, kw_only=True):
     """POST /embedding."""
 
     content: Text | _Pieces
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model", "content"})
 
 
 _completion = BodyDecoder(NativeCompletionRequest)

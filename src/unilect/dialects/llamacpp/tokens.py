@@ -5,7 +5,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from aiohttp import web
 from msgspec import Meta
@@ -31,17 +31,11 @@ class TokenizeRequest(Request, frozen=True, kw_only=True):
     parse_special: bool | None = None
     with_pieces: bool | None = None
 
-    gateway_fields: ClassVar = frozenset(
-        {"model", "content", "add_special", "parse_special", "with_pieces"}
-    )
-
 
 class DetokenizeRequest(Request, frozen=True, kw_only=True):
     """POST /detokenize."""
 
     tokens: Annotated[list[TokenId], Meta(max_length=1_000_000)] = []
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model", "tokens"})
 
 
 _tokenize = BodyDecoder(TokenizeRequest)

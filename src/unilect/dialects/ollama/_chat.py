@@ -9,18 +9,16 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 from weakref import WeakSet
 
 from aiohttp import web
 from msgspec import Meta
 
 from unilect.answers.service import Service
-from unilect.api.backend import Backend
-from unilect.api.parameters.rules import parameters_of, refusal
+from unilect.api.parameters.rules import refusal
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import (
     MAX_LOGPROBS,
@@ -28,7 +26,6 @@ from unilect.core.requests import (
     MAX_TOOLS,
     ChatRequest,
     CompletionRequest,
-    Request,
     Text,
     TextRequest,
 )
@@ -44,7 +41,7 @@ from unilect.dialects.ollama._messages import (
     read_context,
     with_images,
 )
-from unilect.dialects.ollama._names import find_model
+from unilect.dialects.ollama._names import find_model, load_model, stay
 from unilect.dialects.ollama._truncate import truncate
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
@@ -59,35 +56,26 @@ log = logging.getLogger("unilect")
 _RequestT = TypeVar("_RequestT", ChatRequest, CompletionRequest)
 
 
-class OllamaRequest(Request, frozen=True, kw_only=True):
+class OllamaTextRequest(options.OllamaRequest, frozen=True, kw_only=True):
     """The fields that both kinds of requests have."""
 
     stream: bool | None = None
     format: Any = None
     think: bool | str | None = None
-    keep_alive: float | str | None = None
-    options: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     truncate: bool | None = None
     shift: bool | None = None
 
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """The fields that are in no request of Ollama's."""
-        return tuple(sorted(self.raw_fields.keys() - parameters_of(type(self))))
 
-
-class OllamaChatRequest(OllamaRequest, frozen=True, kw_only=True):
+class OllamaChatRequest(OllamaTextRequest, frozen=True, kw_only=True):
     """POST /api/chat."""
 
     messages: Annotated[list[Turn], Meta(max_length=MAX_MESSAGES)] | None = None
     tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
 
-    gateway_fields: ClassVar[frozenset[str]] = frozenset()
 
-
-class OllamaGenerateRequest(OllamaRequest, frozen=True, kw_only=True):
+class OllamaGenerateRequest(OllamaTextRequest, frozen=True, kw_only=True):
     """POST /api/generate."""
 
     prompt: Text | None = None
@@ -97,8 +85,6 @@ class OllamaGenerateRequest(OllamaRequest, frozen=True, kw_only=True):
     raw: bool | None = None
     context: Annotated[list[int], Meta(max_length=MAX_CONTEXT)] | None = None
     images: Images | None = None
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset()
 
 
 _chat = BodyDecoder(OllamaChatRequest)
@@ -114,7 +100,7 @@ def routes(site: Site) -> list[Route]:
         """Answer a conversation, in Ollama's words."""
         asked = await decode_request(request, _chat.decode)
         model = find_model(service, asked.model)
-        stays = _stays(asked)
+        stays = asked.keep_alive_s
         if not asked.messages:
             return await _load_or_unload(request, service, model, asked, answers.chat_shape)
         fields, left_out = _fields(asked, model, reported)
@@ -127,7 +113,7 @@ def routes(site: Site) -> list[Route]:
         """Continue a text, or answer it, in Ollama's words."""
         asked = await decode_request(request, _generate.decode)
         model = find_model(service, asked.model)
-        stays = _stays(asked)
+        stays = asked.keep_alive_s
         if asked.template:
             raise refusal("template", "a model's template is the operator's to choose")
         if not asked.prompt and not asked.images:
@@ -149,18 +135,8 @@ def routes(site: Site) -> list[Route]:
     ]  # fmt: skip
 
 
-def _stays(asked: OllamaRequest) -> float | None:
-    """Return the seconds that the model stays loaded; None where the request does not set them."""
-    return None if asked.keep_alive is None else options.seconds_of(asked.keep_alive)
-
-
-def _stay(model: Model, seconds: float | None) -> None:
-    if seconds is not None:
-        model.set_keep_alive(None if math.isinf(seconds) else seconds)
-
-
 def _fields(
-    asked: OllamaRequest, model: Model, reported: WeakSet[Model]
+    asked: OllamaTextRequest, model: Model, reported: WeakSet[Model]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     Translate the fields that chats and completions share to OpenAI's. Return them, and the names of those that are left out.
@@ -191,7 +167,7 @@ def _fields(
     return fields, (*left_out, *asked.unknown)
 
 
-def _chat_fields(asked: OllamaRequest, model: Model) -> dict[str, Any]:
+def _chat_fields(asked: OllamaTextRequest, model: Model) -> dict[str, Any]:
     """Translate the fields that only a chat has: thoughts, and log probabilities by a switch and a number."""
     fields = options.think_fields(asked.think, model.capabilities, model.name)
     if asked.logprobs or asked.top_logprobs:
@@ -258,10 +234,10 @@ async def _request_of(
 
 
 async def _load_or_unload(
-    request: web.Request, service: Service, model: Model, asked: OllamaRequest, shape: Any
+    request: web.Request, service: Service, model: Model, asked: OllamaTextRequest, shape: Any
 ) -> web.StreamResponse:
     """The answer to a request that asks nothing: the model is loaded, or with `keep_alive: 0` stopped once nothing runs in it."""
-    seconds, reason = _stays(asked), "load"
+    seconds, reason = asked.keep_alive_s, "load"
     if seconds == 0:
         reason = "unload"
         model.set_keep_alive(0)
@@ -269,8 +245,8 @@ async def _load_or_unload(
             await asyncio.shield(model.stopping)
     else:
         began = time.perf_counter()
-        await service.call(model.name, _nothing)
-        _stay(model, seconds)
+        await load_model(service, model)
+        stay(model, seconds)
     body = {"model": asked.model, "created_at": answers.now(), **shape(), "done": True}
     body["done_reason"] = reason
     if reason == "load":
@@ -278,15 +254,11 @@ async def _load_or_unload(
     return json_answer(request, body, asked.unknown)
 
 
-async def _nothing(model: Model, backend: Backend) -> None:
-    """Ask a backend nothing but to be there."""
-
-
 async def _answer(
     request: web.Request,
     service: Service,
     model: Model,
-    asked: OllamaRequest,
+    asked: OllamaTextRequest,
     generation: TextRequest,
     left_out: tuple[str, ...],
     stays: float | None,
@@ -304,4 +276,4 @@ async def _answer(
     try:
         return await respond(request, run, encoder, answers.ROWS)
     finally:
-        _stay(model, stays)
+        stay(model, stays)

@@ -5,20 +5,19 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 import time
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from aiohttp import web
 from msgspec import Meta
 
 from unilect.answers.service import Service
 from unilect.api.backend import Backend
-from unilect.api.parameters.rules import parameters_of
 from unilect.core.errors import ContextLengthExceeded, InvalidRequest
-from unilect.core.requests import Embeddings, Request, Text
+from unilect.core.requests import Embeddings, Text
 from unilect.dialects.ollama._answer import durations
 from unilect.dialects.ollama._errors import ollama_error
-from unilect.dialects.ollama._names import find_model
-from unilect.dialects.ollama._options import option_fields, seconds_of
+from unilect.dialects.ollama._names import find_model, load_model, stay
+from unilect.dialects.ollama._options import OllamaRequest, option_fields
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.model import Model
@@ -30,26 +29,18 @@ _SPARE = 16  # tokens that a cut text leaves free: cut text may have other token
 _MOST_CHARACTERS = 8  # for each token of the context, of a text that is looked at at all
 
 
-class OllamaEmbedRequest(Request, frozen=True, kw_only=True):
+class OllamaEmbedRequest(OllamaRequest, frozen=True, kw_only=True):
     """POST /api/embed."""
 
     input: Any = None
     truncate: bool | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
-    keep_alive: float | str | None = None
-    options: dict[str, Any] | None = None
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset()
 
 
-class OllamaEmbeddingsRequest(Request, frozen=True, kw_only=True):
+class OllamaEmbeddingsRequest(OllamaRequest, frozen=True, kw_only=True):
     """POST /api/embeddings."""
 
     prompt: Text | None = None
-    keep_alive: float | str | None = None
-    options: dict[str, Any] | None = None
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset()
 
 
 _embed = BodyDecoder(OllamaEmbedRequest)
@@ -65,8 +56,7 @@ def routes(site: Site) -> list[Route]:
         asked = await decode_request(request, _embed.decode)
         model, began = find_model(service, asked.model), time.perf_counter()
         texts = _texts(asked.input)
-        fields: dict[str, Any] = {"dimensions": asked.dimensions}
-        found, left_out = await _embed_texts(service, model, asked, texts, fields)
+        found, left_out = await _embed_texts(service, model, asked, texts)
         vectors = [_fit_vector(vector, asked.dimensions) for vector in found.vectors]
         body = {"model": asked.model, "embeddings": vectors, **durations(began)}
         body["prompt_eval_count"] = found.prompt_tokens
@@ -77,7 +67,7 @@ def routes(site: Site) -> list[Route]:
         asked = await decode_request(request, _embeddings.decode)
         model = find_model(service, asked.model)
         texts = [asked.prompt] if asked.prompt else []
-        found, left_out = await _embed_texts(service, model, asked, texts, {})
+        found, left_out = await _embed_texts(service, model, asked, texts)
         vector = found.vectors[0] if texts else []
         return json_answer(request, {"embedding": vector}, left_out)
 
@@ -103,11 +93,7 @@ def _texts(given: Any) -> list[str]:
 
 
 async def _embed_texts(
-    service: Service,
-    model: Model,
-    asked: OllamaEmbedRequest | OllamaEmbeddingsRequest,
-    texts: list[str],
-    fields: dict[str, Any],
+    service: Service, model: Model, asked: OllamaRequest, texts: list[str]
 ) -> tuple[Embeddings, tuple[str, ...]]:
     """
     The embeddings of texts, and what was left out; no text loads the model.
@@ -116,36 +102,25 @@ async def _embed_texts(
         UnilectError: As `Service.embed`.
     """
     _, ignored = option_fields(asked.options or {}, model.capabilities.context)
-    unknown = asked.raw_fields.keys() - parameters_of(type(asked))
-    left_out = (*ignored, *sorted(unknown))
-    stays = None if asked.keep_alive is None else seconds_of(asked.keep_alive)
-    found = Embeddings([], 0)
+    more: tuple[str, ...] = ()
+    seconds, found = asked.keep_alive_s, Embeddings([], 0)
     if texts:
-        found, more = await _cut_or_whole(service, model, asked, texts, fields)
-        left_out += more
+        found, more = await _cut_or_whole(service, model, asked, texts)
     else:
-        await service.call(model.name, _nothing)
-    if stays is not None:
-        model.set_keep_alive(None if stays == float("inf") else stays)
-    return found, left_out
-
-
-async def _nothing(model: Model, backend: Backend) -> None:
-    """Ask a backend nothing but to be there."""
+        await load_model(service, model)
+    set_keep_alive(model, seconds)
+    return found, (*ignored, *asked.unknown, *more)
 
 
 async def _cut_or_whole(
-    service: Service,
-    model: Model,
-    asked: OllamaEmbedRequest | OllamaEmbeddingsRequest,
-    texts: list[str],
-    fields: dict[str, Any],
+    service: Service, model: Model, asked: OllamaRequest, texts: list[str]
 ) -> tuple[Embeddings, tuple[str, ...]]:
     """The embeddings of texts; texts beyond the context are cut at their ends, unless that is not wanted, and that is told."""
 
     async def embed(texts: list[str]) -> tuple[Embeddings, tuple[str, ...]]:
-        given = {name: value for name, value in fields.items() if value is not None}
-        body = {"model": model.name, "input": texts, **given}
+        body = {"model": model.name, "input": texts}
+        if (dimensions := getattr(asked, "dimensions", None)) is not None:
+            body["dimensions"] = dimensions
         request = await decode_translation(encode_json(body), openai_embeddings.decode)
         _, found, ignored = await service.embed(request)
         return found, ignored

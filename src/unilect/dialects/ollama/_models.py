@@ -10,7 +10,7 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 import asyncio
 import hashlib
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from aiohttp import web
 
@@ -42,8 +42,6 @@ class OllamaModelRequest(Request, frozen=True, kw_only=True):
     source: str | None = None
     stream: bool | None = None
     verbose: bool | None = None
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset()
 
 
 _model = BodyDecoder(OllamaModelRequest)

@@ -1,6 +1,9 @@
-"""The names of models as Ollama has them: a model `x` is also `x:latest`."""
+"""Models as Ollama has them: a model `x` is also `x:latest`, and stays loaded for as long as a request says."""
+
+import math
 
 from unilect.answers.service import Service
+from unilect.api.backend import Backend
 from unilect.core.errors import InvalidRequest, ModelNotFound
 from unilect.models.model import Model
 
@@ -30,3 +33,18 @@ def find_model(service: Service, name: str | None) -> Model:
 def with_tag(name: str) -> str:
     """A model's name with a tag."""
     return name if ":" in name.rpartition("/")[2] else f"{name}{_LATEST}"
+
+
+async def load_model(service: Service, model: Model) -> None:
+    """Load a model, unless it is loaded; errors as `Service.call`."""
+
+    async def ask_nothing(model: Model, backend: Backend) -> None:
+        """Ask a backend nothing but to be there."""
+
+    await service.call(model.name, ask_nothing)
+
+
+def stay(model: Model, seconds: float | None) -> None:
+    """Have a model stay loaded; None changes nothing."""
+    if seconds is not None:
+        model.set_keep_alive(None if math.isinf(seconds) else seconds)

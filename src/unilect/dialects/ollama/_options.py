@@ -12,9 +12,29 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from unilect.api.backend import Capabilities
+from unilect.api.parameters.rules import parameters_of
 from unilect.core.bounds import check_free_form
 from unilect.core.errors import InvalidRequest
+from unilect.core.requests import Request
 from unilect.dialects.openai.completions import stop_words
+
+
+class OllamaRequest(Request, frozen=True, kw_only=True):
+    """The fields of all requests that load a model."""
+
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The fields that are in no request of Ollama's."""
+        return tuple(sorted(self.raw_fields.keys() - parameters_of(type(self))))
+
+    @property
+    def keep_alive_s(self) -> float | None:
+        """The seconds that the model stays loaded; None where the request does not set them; errors as `seconds_of`."""
+        return None if self.keep_alive is None else seconds_of(self.keep_alive)
+
 
 Kind: TypeAlias = Literal["integer", "number", "boolean", "text or list of texts"]
 

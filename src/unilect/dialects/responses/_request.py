@@ -9,7 +9,7 @@ Source: https://platform.openai.com/docs/api-reference/responses/create
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -94,8 +94,6 @@ class PromptRequest(Request, frozen=True, kw_only=True):
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
-
-    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model"})
 
     @property
     def conversation_id(self) -> str | None:
