@@ -11,7 +11,7 @@ Source: https://jcristharif.com/msgspec/api.html (the form of its error messages
 import asyncio
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import UnionType
 from typing import (
@@ -38,6 +38,7 @@ from unilect.web.streaming import SHORTENED
 
 RequestT = TypeVar("RequestT", bound=Request)
 AskedT = TypeVar("AskedT")
+ConvertedT = TypeVar("ConvertedT")
 RawFields: TypeAlias = dict[str, Raw]
 _RAW_FIELDS = msgspec.json.Decoder(RawFields)
 _LIST = msgspec.json.Decoder(list[Raw])
@@ -189,8 +190,28 @@ def _unreadable(
     return no_json(error)
 
 
+def convert(fields: Mapping[str, Any], kind: type[ConvertedT], where: str = "") -> ConvertedT:
+    """
+    Make a Struct of its fields, of which None is one that is not given.
+
+    Args:
+        where: The place of the fields in the body.
+
+    Raises:
+        InvalidRequest: A field is wrong; the message names it.
+    """
+    known = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return msgspec.convert(known, kind, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error), where=where) from error
+
+
 def wrong_field(
-    message: str, body: bytes | RawFields | None = None, request_class: Any = None
+    message: str,
+    body: bytes | RawFields | None = None,
+    request_class: Any = None,
+    where: str = "",
 ) -> InvalidRequest:
     """
     Return the error for a field that msgspec refused, from its message.
@@ -198,6 +219,7 @@ def wrong_field(
     Args:
         body: Where the field stands, or its raw fields: how long a list is that is too long is seen there.
         request_class: What the body becomes: the values of an enumeration are seen there.
+        where: The place in the body of what msgspec has read.
 
     >>> wrong_field("Expected `int | null`, got `str` - at `$.max_tokens`").message
     '`max_tokens`: expected an integer (or null), got a string.'
@@ -205,7 +227,7 @@ def wrong_field(
     what, at, path = message.rpartition(_AT)  # what stands before may be a client's text
     what, path = (what, path.removesuffix("`")[:1000]) if at else (message, "")
     what = what[:300] if len(what) <= 300 else f"{what[:200]} ... {what[-50:]}"
-    param = path.removeprefix("$").removeprefix(".")
+    param = (where + path.removeprefix("$")).removeprefix(".")
     if missing := _MISSING.match(what):
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)
         return WrongType(f"`{param[:100]}` is missing; it is required.", param=param[:100])

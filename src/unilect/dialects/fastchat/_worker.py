@@ -36,7 +36,7 @@ from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.completions import stop_words
 from unilect.dialects.openai.embeddings import base64_of, unit
 from unilect.models.model import Model
-from unilect.web.decode import check_one_kind, no_json, wrong_field
+from unilect.web.decode import check_one_kind, convert, no_json, wrong_field
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.streaming import JSON, respond
 
@@ -286,14 +286,7 @@ def to_request(
             "logprobs": params.logprobs,
             "best_of": params.best_of,
         }
-    try:
-        return msgspec.convert(
-            {name: value for name, value in fields.items() if value is not None},
-            kind,
-            from_attributes=True,
-        )
-    except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
+    return convert(fields, kind)
 
 
 class FrameEncoder:

@@ -29,12 +29,8 @@ from unilect.dialects.llamacpp import tokens
 from unilect.dialects.llamacpp._answer import NativeEncoder
 from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.llamacpp._props import props
-from unilect.dialects.openai import (
-    completions as openai_completions,
-)
-from unilect.dialects.openai import (
-    embeddings as openai_embeddings,
-)
+from unilect.dialects.openai import completions as openai_completions
+from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.prompts import Written, as_openai_prompt
 from unilect.web.decode import BodyDecoder, decode_request, decode_translation
@@ -156,9 +152,7 @@ def _embeddings(service: Service) -> list[Route]:
         told = answer[0] if isinstance(body.content, str) else answer
         return json_answer(request, told, list_ignored(body))
 
-    return [
-        _route("/embedding", native_embedding, "Embed texts", NativeEmbeddingRequest),
-    ]
+    return [_route("/embedding", native_embedding, "Embed texts", NativeEmbeddingRequest)]
 
 
 def _states(service: Service) -> list[Route]:

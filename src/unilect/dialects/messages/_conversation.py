@@ -366,10 +366,7 @@ def _decode(raw: Raw, kind: Any, where: str) -> Any:
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        what, at, path = str(error).rpartition(" - at `$")
-        raise wrong_field(
-            f"{what} - at `$.{where}{path}" if at else f"{error} - at `$.{where}`"
-        ) from error
+        raise wrong_field(str(error), where=where) from error
 
 
 def _arguments(raw: Raw, where: str, compact: bool) -> str:

@@ -237,10 +237,7 @@ def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
         BackendError: The model has written arguments that are none.
     """
     return [
-        {
-            "id": call.id,
-            "function": {"index": index, "name": call.name, "arguments": _object(call)},
-        }
+        {"id": call.id, "function": {"index": index, "name": call.name, "arguments": _object(call)}}
         for index, call in enumerate(calls)
     ]
 

@@ -41,7 +41,7 @@ from unilect.dialects.ollama._messages import (
     read_context,
     with_images,
 )
-from unilect.dialects.ollama._names import find_model, load_model, stay
+from unilect.dialects.ollama._names import find_model, load_model, set_keep_alive
 from unilect.dialects.ollama._truncate import truncate
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
@@ -246,7 +246,7 @@ async def _load_or_unload(
     else:
         began = time.perf_counter()
         await load_model(service, model)
-        stay(model, seconds)
+        set_keep_alive(model, seconds)
     body = {"model": asked.model, "created_at": answers.now(), **shape(), "done": True}
     body["done_reason"] = reason
     if reason == "load":
@@ -276,4 +276,4 @@ async def _answer(
     try:
         return await respond(request, run, encoder, answers.ROWS)
     finally:
-        stay(model, stays)
+        set_keep_alive(model, stays)

@@ -16,7 +16,7 @@ from unilect.core.errors import ContextLengthExceeded, InvalidRequest
 from unilect.core.requests import Embeddings, Text
 from unilect.dialects.ollama._answer import durations
 from unilect.dialects.ollama._errors import ollama_error
-from unilect.dialects.ollama._names import find_model, load_model, stay
+from unilect.dialects.ollama._names import find_model, load_model, set_keep_alive
 from unilect.dialects.ollama._options import OllamaRequest, option_fields
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json

@@ -44,7 +44,7 @@ async def load_model(service: Service, model: Model) -> None:
     await service.call(model.name, ask_nothing)
 
 
-def stay(model: Model, seconds: float | None) -> None:
+def set_keep_alive(model: Model, seconds: float | None) -> None:
     """Have a model stay loaded; None changes nothing."""
     if seconds is not None:
         model.set_keep_alive(None if math.isinf(seconds) else seconds)

@@ -125,10 +125,7 @@ def encode(
         {"object": "embedding", "index": index, "embedding": _form(request, vector)}
         for index, vector in enumerate(embeddings.vectors)
     ]
-    usage = {
-        "prompt_tokens": embeddings.prompt_tokens,
-        "total_tokens": embeddings.prompt_tokens,
-    }
+    usage = {"prompt_tokens": embeddings.prompt_tokens, "total_tokens": embeddings.prompt_tokens}
     body = {"object": "list", "data": data, "model": model, "usage": usage}
     return encode_json(body | unilect_field(ignored))
 

@@ -32,13 +32,13 @@ from unilect.core.requests import (
     Part,
     TextPart,
 )
-from unilect.dialects.responses._tools import INPUT, Tools, wrong
+from unilect.dialects.responses._tools import INPUT, Tools, qualify_name, wrong
 from unilect.web.param_locations import MessageLocation
 
 #: What stands before a text of ours in `encrypted_content`; anyone else's is not read.
 _OURS = "unilect:"
 _PACKED = base64.b64encode(_OURS[:6].encode()).decode()  # as all of ours begin
-_CALLS = {"function_call": "function", "custom_tool_call": "custom"}
+_CALLS = frozenset({"function_call", "custom_tool_call"})
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 #: Calls of hosted tools, whose outputs stand in themselves: a history that began elsewhere has them.
 _LEFT_OUT = (
@@ -286,7 +286,7 @@ class Conversation:
                 f"{place}.call_id", f": there are two calls of the id {call[:100]!r}."
             )
         self._end_outputs()
-        known = self._tools.function_name(_CALLS[kind], name, namespace)
+        known = qualify_name(namespace, name)
         self._called[call] = None
         self._turn = self._turn or place
         self._call_places.append(place)

@@ -17,17 +17,11 @@ from msgspec import Meta, Raw, Struct
 from unilect.api.parameters.rules import AGENTS_SEND, parameters_of, refusal
 from unilect.core.bounds import check_free_form
 from unilect.core.errors import InvalidRequest
-from unilect.core.requests import (
-    MAX_TOKENS_FIELD,
-    ChatRequest,
-    Request,
-    StreamOptions,
-    Text,
-)
+from unilect.core.requests import MAX_TOKENS_FIELD, ChatRequest, Request, StreamOptions, Text
 from unilect.dialects.responses._items import MAX_ID, Conversation
 from unilect.dialects.responses._output import Telling
 from unilect.dialects.responses._tools import Tools
-from unilect.web.decode import wrong_field
+from unilect.web.decode import convert
 from unilect.web.param_locations import ParamLocations
 
 #: Where an item stands in the body, and the item.
@@ -218,11 +212,7 @@ def _read(
     if asked.text is not None:
         fields |= {"verbosity": asked.text.verbosity, "response_format": _format(asked.text.format)}
     fields |= {"model": asked.model, "messages": messages, "user": asked.user}
-    known = {name: value for name, value in fields.items() if value is not None}
-    try:
-        chat = msgspec.convert(known, ChatRequest, from_attributes=True)
-    except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
+    chat = convert(fields, ChatRequest)
     of_tools = [tools.places[tool.function.name] for tool in chat.tools or ()]
     places = ParamLocations(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
     return chat, places, tools, conversation.left_out

@@ -18,7 +18,7 @@ from unilect.api.parameters.rules import refusal
 from unilect.core.bounds import check_free_form
 from unilect.core.errors import InvalidRequest, UnsupportedParameter
 from unilect.core.requests import MAX_TOOLS, FunctionDefinition, NamedFunction, Tool, ToolChoice
-from unilect.web.decode import wrong_field
+from unilect.web.decode import convert
 
 INPUT = "input"  # the one parameter of a custom tool
 _MAX_NAME = 64
@@ -64,12 +64,13 @@ class Tools:
         self.left_out: list[str] = []
         self._values = 0
 
-    def add(self, tools: Sequence[Any], where: str = "tools") -> None:
+    def add(self, tools: Sequence[Any], where: str = "tools", namespace: str | None = None) -> None:
         """
         Add tools.
 
         Args:
             where: The field that they stand in.
+            namespace: The name of the namespace that they stand in.
 
         Raises:
             InvalidRequest: One is no tool, or there are too many.
@@ -79,14 +80,22 @@ class Tools:
             kind: Any = tool.get("type") if isinstance(tool, dict) else None
             if not isinstance(kind, str):
                 wrong(place, "an object with a `type`, such as `function`")
-            if kind == "namespace":
-                self._add_namespace(tool, place)
+            if kind == "namespace" and namespace is None:
+                inner = tool.get("tools")
+                if not isinstance(inner, list):
+                    wrong(f"{place}.tools", "a list of tools")
+                self.add(inner, f"{place}.tools", _name(tool, place))
             elif kind in ("function", "custom"):
-                self._add(tool, None, place)
+                self._add(tool, namespace, place)
             elif kind.startswith(_HOSTED):
                 self.left_out.append(f"{place}:{kind}")
             else:
-                wrong(f"{place}.type", f"`function`, `custom` or `namespace`; found {kind[:100]!r}")
+                kinds = (
+                    "`function`, `custom` or `namespace`"
+                    if namespace is None
+                    else "`function` or `custom`"
+                )
+                wrong(f"{place}.type", f"{kinds}; found {kind[:100]!r}")
 
     def check_some_run_here(self) -> None:
         """
@@ -100,10 +109,6 @@ class Tools:
                 f"is `{kind[:50]}`, which OpenAI's servers run, and no other tool is offered: a model would make its results "
                 "up. Give the model a function that does it.",
             )
-
-    def function_name(self, kind: str, name: str, namespace: str | None) -> str:
-        """The name of a function for the model, of a call that the client gives back."""
-        return _qualify_name(namespace, name)
 
     def choice(self, asked: Any) -> tuple[Any, list[Tool]]:
         """
@@ -161,30 +166,12 @@ class Tools:
             raise InvalidRequest.at(place, f"names `{name[:100]}`, which is not in `tools`.")
         return ToolChoice(NamedFunction(found[0]))
 
-    def _add_namespace(self, tool: dict[str, Any], place: str) -> None:
-        name, tools = tool.get("name"), tool.get("tools")
-        if not isinstance(name, str) or not name:
-            wrong(f"{place}.name", "a text")
-        if not isinstance(tools, list):
-            wrong(f"{place}.tools", "a list of tools")
-        for number, one in enumerate(tools):
-            inner = f"{place}.tools[{number}]"
-            kind = one.get("type") if isinstance(one, dict) else None
-            if kind in ("function", "custom"):
-                self._add(one, name, inner)
-            elif isinstance(kind, str) and kind.startswith(_HOSTED):
-                self.left_out.append(f"{inner}:{kind}")
-            else:
-                wrong(f"{inner}.type", "`function` or `custom`")
-
     def _add(self, tool: dict[str, Any], namespace: str | None, place: str) -> None:
         kind: Literal["function", "custom"] = "custom" if tool["type"] == "custom" else "function"
-        name, description = tool.get("name"), tool.get("description")
-        if not isinstance(name, str) or not name:
-            wrong(f"{place}.name", "a text")
+        name, description = _name(tool, place), tool.get("description")
         if not isinstance(description, str | None):
             wrong(f"{place}.description", "a text")
-        known = _qualify_name(namespace, name)
+        known = qualify_name(namespace, name)
         fields: dict[str, Any] = {"name": known, "description": description}
         if kind == "custom":
             where = f"{place}.format"
@@ -194,19 +181,20 @@ class Tools:
             fields |= {"parameters": tool.get("parameters"), "strict": tool.get("strict")}
             where, given = f"{place}.parameters", fields["parameters"]
             self._values = check_free_form(where, given, before=self._values)
-        try:
-            function = msgspec.convert(fields, FunctionDefinition)
-        except msgspec.ValidationError as error:
-            what, at, path = str(error).rpartition(" - at `$")
-            raise wrong_field(
-                f"{what} - at `$.{place}{path}" if at else f"{error} - at `$.{place}`"
-            ) from error
+        function = convert(fields, FunctionDefinition, place)
         if known in self.names:
             raise InvalidRequest.at(place, f": there are two tools of the name `{known[:100]}`.")
         if len(self.functions) >= MAX_TOOLS:
             raise InvalidRequest.at("tools", f"holds more than {MAX_TOOLS} functions. Send fewer.")
         self.names[known], self.places[known] = CalledAs(kind, name, namespace), place
         self.functions.append(Tool(function))
+
+
+def _name(tool: dict[str, Any], place: str) -> str:
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        wrong(f"{place}.name", "a text")
+    return name
 
 
 def _as_function(tool: dict[str, Any], description: str | None, place: str) -> dict[str, Any]:
@@ -240,7 +228,7 @@ def text_of(arguments: str) -> str:
     return texts[0] if len(texts) == 1 else arguments
 
 
-def _qualify_name(namespace: str | None, name: str) -> str:
+def qualify_name(namespace: str | None, name: str) -> str:
     """The name of a function in a namespace; one that would be too long is cut, and told apart by its digest."""
     if namespace is None:
         return name
