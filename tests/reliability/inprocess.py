@@ -11,7 +11,7 @@ import msgspec
 from support.backends.engine import process
 from unilect.config.server import Config
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.process._suspects import Suspects
+from unilect.engines.process._crash_blame import CrashBlame
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.transformers.engine import HfEngine
 from unilect.models import sources
@@ -46,12 +46,12 @@ class Site:
         return process(self.registry.get(None).pool.members[0].backend)
 
     @property
-    def suspects(self) -> Suspects:
+    def suspects(self) -> CrashBlame:
         """What is known of the requests of the default model's engine, when it dies."""
         backend = self.registry.get(None).pool.members[0].backend
         if isinstance(backend, HfEngine):
-            return backend._server.supervisor.suspects
-        return self.engine()._generator.supervisor.suspects
+            return backend._server.supervisor.blame
+        return self.engine()._generator.supervisor.blame
 
     def engine(self, name: str | None = None) -> GgufEngine:
         """The engine of a model."""

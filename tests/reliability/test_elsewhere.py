@@ -36,7 +36,7 @@ async def both(both_site: Site) -> Site:
         child = child_of(member)
         await child.start()
         child._deaths.clear()
-        suspects = member.backend._generator.supervisor.suspects  # type: ignore[attr-defined]
+        suspects = member.backend._generator.supervisor.blame  # type: ignore[attr-defined]
         suspects._deaths, suspects._lingering = [], []
     return both_site
 

@@ -324,7 +324,7 @@ class FrameDecoder:
 
     def _other(self, frame: _Frame, data: bytes, into: list[Event]) -> None:
         if frame.error is not None:
-            raise_told(frame.error)
+            raise_frame_error(frame.error)
         if frame.prompt_progress is not None:
             into.append(frame.prompt_progress.event)
             return
@@ -418,7 +418,7 @@ async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:
             yield batch
 
 
-def raise_told(error: Any) -> None:
+def raise_frame_error(error: Any) -> None:
     """
     Raise the error in a frame, as `error: {...}` or as data.
 

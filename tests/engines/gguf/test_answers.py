@@ -20,7 +20,7 @@ from unilect.core.events import (
     ToolCallDelta,
 )
 from unilect.core.requests import ChatRequest
-from unilect.engines.gguf._answers import _Told
+from unilect.engines.gguf._answers import _ReplayFilter
 from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf.engine import GgufEngine
 
@@ -70,9 +70,9 @@ async def test_its_probabilities(model: Any) -> None:
     assert 1 == sum(isinstance(event, Finish) for event in events)
 
 
-def told(*events: Event) -> _Told:
+def told(*events: Event) -> _ReplayFilter:
     """What has been told by these events."""
-    made = _Told()
+    made = _ReplayFilter()
     made.add(list(events))
     return made
 

@@ -11,7 +11,7 @@ from unilect.core.events import Answer, Fold
 from unilect.core.requests import ChatRequest, CompletionRequest, Message
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.process._suspects import Ticket
+from unilect.engines.process._crash_blame import Ticket
 from unilect.templates import chat as templates
 
 PIRATE = str(FOLDER / "lora-pirate.gguf")
@@ -122,12 +122,12 @@ async def test_a_request_that_waits_in_its_slot() -> None:
         async with aclosing(model.generate(request)) as batches:
             async for _ in batches:
                 [(slot, ticket)] = model._slots.tickets.items()
-                ticket.heard_at = 0.0
+                ticket.acked_at = 0.0
                 model._slots.tickets[1 - slot] = lost
                 await model._generator._ask()
                 break
     finally:
         await model.aclose()
 
-    assert ticket.heard_at > 0
-    assert 0 == lost.heard_at
+    assert ticket.acked_at > 0
+    assert 0 == lost.acked_at

@@ -18,10 +18,10 @@ from unilect.engines.gguf._memory import (
     MOST_CHECKPOINTS,
     Needs,
     budget,
-    complaint,
-    doubt,
+    device_summary,
+    memory_error,
+    memory_warning,
     needs,
-    where,
 )
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process.memory import MIB, processor_words
@@ -183,15 +183,15 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_does_not_fit(need: Needs, free: int | None, total: int | None, expected: str) -> None:
     """What cannot be loaded is told with its name, its sizes, and what to lower; what may be slow is a warning."""
-    said = complaint("m", need, free, total)
+    said = memory_error("m", need, free, total)
 
     assert bool(expected) == bool(said)
     assert re.search(expected, said)
     assert not said or said.startswith("m")
-    assert doubt("m", Needs(8 * GB, GB, 4, 8192), 9 * GB).startswith(
+    assert memory_warning("m", Needs(8 * GB, GB, 4, 8192), 9 * GB).startswith(
         "m: memory is short: weights 8.0"
     )
-    assert not doubt("m", Needs(4 * GB, GB, 4, 8192), 9 * GB)
+    assert not memory_warning("m", Needs(4 * GB, GB, 4, 8192), 9 * GB)
 
 
 def test_the_bundled_model() -> None:
@@ -267,7 +267,7 @@ async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_where_it_runs(gpus: list[str], layers: int | None, expected: str) -> None:
     """The devices and the layers on them are told; a GPU that is not used is named."""
-    assert expected == where(head(**PLAIN), gpus, layers, 3)
+    assert expected == device_summary(head(**PLAIN), gpus, layers, 3)
 
 
 async def test_an_engine_without_memory() -> None:

@@ -19,7 +19,13 @@ from unilect.core.errors import (
 from unilect.core.requests import ChatRequest, Message
 from unilect.engines.process import _suspects, _watchdog
 from unilect.engines.process import child_process as _process
-from unilect.engines.process._suspects import KEPT_WHOLE, REMEMBERED_S, Suspects, Ticket, digest
+from unilect.engines.process._crash_blame import (
+    KEPT_WHOLE,
+    REMEMBERED_S,
+    CrashBlame,
+    Ticket,
+    digest,
+)
 from unilect.engines.process.child_process import MAX_DEATHS
 
 
@@ -79,10 +85,10 @@ async def test_a_child_that_somebody_else_killed() -> None:
     """A lone request at a SIGKILL from outside is begun once more; one that runs when that comes again is to blame."""
     async with tiny() as child:
         waiting = asyncio.create_task(child.ask("wait"))
-        await until(lambda: 1 == len(child.supervisor.suspects._running))
+        await until(lambda: 1 == len(child.supervisor.blame._running))
         child.kill()
         await died(child)
-        await until(lambda: 1 == len(child.supervisor.suspects._running))
+        await until(lambda: 1 == len(child.supervisor.blame._running))
         assert not waiting.done()
         assert 1 == len(child.process._deaths)
         child.kill()
@@ -114,8 +120,8 @@ async def test_an_answer_without_memory() -> None:
         with pytest.raises(MemoryExhausted, match="no memory left"):
             async with child.supervisor.watch("a"):
                 raise MemoryExhausted("")
-        child.supervisor.suspects.record_death(1)
-        assert 0 == child.supervisor.suspects.times_suspected(Ticket("a"))
+        child.supervisor.blame.record_death(1)
+        assert 0 == child.supervisor.blame.count_deaths(Ticket("a"))
 
 
 async def test_several_that_ran() -> None:
@@ -123,7 +129,7 @@ async def test_several_that_ran() -> None:
     async with tiny() as child:
         begun = await child.begin()
         waiting = [asyncio.create_task(child.ask(f"wait {n}")) for n in range(2)]
-        await until(lambda: 3 == len(child.supervisor.suspects._running))
+        await until(lambda: 3 == len(child.supervisor.blame._running))
         killer = asyncio.create_task(child.ask("die"))
         with pytest.raises(EngineDied, match="during the answer"):
             await anext(begun)
@@ -144,14 +150,14 @@ async def test_who_is_answered_is_cleared() -> None:
         begun = await child.begin()
         fine = asyncio.create_task(child.ask("say fine"))
         assert ["fine"] == await fine
-        child.supervisor.suspects.enter(Ticket("say fine"), child.process.starts)
+        child.supervisor.blame.enter(Ticket("say fine"), child.process.starts)
         child.kill()
         with pytest.raises(EngineDied):
             await anext(begun)
-        assert 1 == child.supervisor.suspects.times_suspected(Ticket("say fine"))
+        assert 1 == child.supervisor.blame.count_deaths(Ticket("say fine"))
         assert ["fine"] == await child.ask("say fine")
-        assert 0 == child.supervisor.suspects.times_suspected(Ticket("say fine"))
-        assert 1 == child.supervisor.suspects.times_suspected(Ticket("begin"))
+        assert 0 == child.supervisor.blame.count_deaths(Ticket("say fine"))
+        assert 1 == child.supervisor.blame.count_deaths(Ticket("begin"))
 
 
 async def test_five_requests_that_kill() -> None:
@@ -194,7 +200,7 @@ async def test_a_hang() -> None:
         async def seen() -> bool:
             if not asked.is_set():
                 asked.set()
-                await until(lambda: 2 == len(child.supervisor.suspects._running))
+                await until(lambda: 2 == len(child.supervisor.blame._running))
             return await ask()
 
         watchdog._ask = seen
@@ -236,7 +242,7 @@ async def test_a_lost_socket() -> None:
         assert 2 == child.process.starts
         assert not child.process._deaths
         assert ["hello"] == await child.ask("say hello")
-        assert 0 == child.supervisor.suspects.times_suspected(Ticket("begin"))
+        assert 0 == child.supervisor.blame.count_deaths(Ticket("begin"))
         again = await child.begin()
         await again.aclose()
 
@@ -245,7 +251,7 @@ async def test_a_stopped_child_ends_what_runs() -> None:
     """What runs when a child is stopped is told so, and is not begun again."""
     async with tiny() as child:
         waiting = asyncio.create_task(child.ask("wait"))
-        await until(lambda: child.supervisor.suspects._running)
+        await until(lambda: child.supervisor.blame._running)
         await child.aclose()
         with pytest.raises(BackendUnavailable, match="was stopped"):
             await waiting
@@ -262,14 +268,14 @@ async def test_what_ran_before_a_stop_is_not_blamed() -> None:
             await anext(begun)
         again = await child.begin()
         await again.aclose()
-        assert 0 == child.supervisor.suspects.times_suspected(Ticket("begin"))
+        assert 0 == child.supervisor.blame.count_deaths(Ticket("begin"))
 
 
 async def test_copies_that_wait_their_turn() -> None:
     """Of two requests alike that wait their turn the second is refused when the first has shown what it does."""
     async with tiny() as child:
         await child.process.start()
-        suspects = child.supervisor.suspects
+        suspects = child.supervisor.blame
         for request in ("die", "other"):
             suspects.enter(Ticket(request), 0)
         suspects.record_death(0)
@@ -303,7 +309,7 @@ async def test_few_calls_at_a_time() -> None:
         assert 4 == most
 
 
-# Suspects, on a clock of the test's own
+# CrashBlame, on a clock of the test's own
 
 
 @pytest.fixture
@@ -313,19 +319,19 @@ def clock() -> list[float]:
 
 
 @pytest.fixture
-def suspects(clock: list[float]) -> Suspects:
-    """Suspects at that time."""
-    return Suspects(lambda: clock[0])
+def suspects(clock: list[float]) -> CrashBlame:
+    """CrashBlame at that time."""
+    return CrashBlame(lambda: clock[0])
 
 
-def entered(suspects: Suspects, request: str, life: int = 1) -> Ticket:
+def entered(suspects: CrashBlame, request: str, life: int = 1) -> Ticket:
     """A request that is in a life of the engine."""
     ticket = Ticket(request)
     suspects.enter(ticket, life)
     return ticket
 
 
-def killed_twice(suspects: Suspects, request: str) -> int:
+def killed_twice(suspects: CrashBlame, request: str) -> int:
     """What is said of the second death of an engine in which a request was alone both times."""
     entered(suspects, request, 1)
     assert 0 == suspects.record_death(1)
@@ -333,7 +339,7 @@ def killed_twice(suspects: Suspects, request: str) -> int:
     return suspects.record_death(2)
 
 
-def test_one_death_convicts_nobody(suspects: Suspects) -> None:
+def test_one_death_convicts_nobody(suspects: CrashBlame) -> None:
     """A request that was alone when an engine died runs again, and is cleared by an answer."""
     entered(suspects, "ping", 1)
     assert 0 == suspects.record_death(1)
@@ -344,17 +350,17 @@ def test_one_death_convicts_nobody(suspects: Suspects) -> None:
     suspects.check(Ticket("ping"))
 
 
-def test_want_of_memory_is_nobodys_fault(suspects: Suspects) -> None:
+def test_want_of_memory_is_nobodys_fault(suspects: CrashBlame) -> None:
     """A request that was there each time that memory ran out is neither refused nor suspected."""
     for life in (1, 2, 3):
         entered(suspects, "a", life)
         assert 0 == suspects.record_death(life, of_memory=True)
 
     suspects.check(Ticket("a"))
-    assert 0 == suspects.times_suspected(Ticket("a"))
+    assert 0 == suspects.count_deaths(Ticket("a"))
 
 
-def test_a_culprit_is_forgiven(suspects: Suspects, clock: list[float]) -> None:
+def test_a_culprit_is_forgiven(suspects: CrashBlame, clock: list[float]) -> None:
     """A request that an engine died of is refused for ten minutes, and is taken again after that."""
     assert 2 == killed_twice(suspects, "a")
     with pytest.raises(RequestKilledEngine):
@@ -364,17 +370,17 @@ def test_a_culprit_is_forgiven(suspects: Suspects, clock: list[float]) -> None:
     suspects.check(Ticket("a"))
 
 
-def test_an_answer_that_was_all_there_when_the_engine_died(suspects: Suspects) -> None:
+def test_an_answer_that_was_all_there_when_the_engine_died(suspects: CrashBlame) -> None:
     """A request whose answer is read to its end after the engine has died is no suspect of that death; one that left is."""
     answered, left = entered(suspects, "a"), entered(suspects, "b")
     assert 0 == suspects.record_death(1)
     suspects.leave(answered, True)
     suspects.leave(left, False)
 
-    assert (0, 1) == (suspects.times_suspected(answered), suspects.times_suspected(left))
+    assert (0, 1) == (suspects.count_deaths(answered), suspects.count_deaths(left))
 
 
-def test_the_one_of_two_deaths(suspects: Suspects) -> None:
+def test_the_one_of_two_deaths(suspects: CrashBlame) -> None:
     """The only request that was at two deaths is to blame for both."""
     for name in ("a", "b", "x"):
         entered(suspects, name, 1)
@@ -388,7 +394,7 @@ def test_the_one_of_two_deaths(suspects: Suspects) -> None:
         suspects.check(Ticket("x"))
 
 
-def test_copies_of_one_request(suspects: Suspects) -> None:
+def test_copies_of_one_request(suspects: CrashBlame) -> None:
     """Several that ask for the same are several: none of them is known to be to blame for the first death."""
     tickets = [entered(suspects, "same", 1) for _ in range(2)]
 
@@ -398,18 +404,18 @@ def test_copies_of_one_request(suspects: Suspects) -> None:
     assert 2 == suspects.record_death(2)
 
 
-def test_two_of_two_deaths(suspects: Suspects) -> None:
+def test_two_of_two_deaths(suspects: CrashBlame) -> None:
     """Where several requests were at both deaths nobody is blamed yet, and they run one at a time."""
     for life in (1, 2):
         entered(suspects, "a", life)
         entered(suspects, "b", life)
         assert 0 == suspects.record_death(life)
-    assert [2, 2, 0] == [suspects.times_suspected(Ticket(name)) for name in "abc"]
+    assert [2, 2, 0] == [suspects.count_deaths(Ticket(name)) for name in "abc"]
     entered(suspects, "b", 3)
     assert 3 == suspects.record_death(3)
 
 
-def test_deaths_are_forgotten(suspects: Suspects, clock: list[float]) -> None:
+def test_deaths_are_forgotten(suspects: CrashBlame, clock: list[float]) -> None:
     """Nobody is suspected for a death of long ago."""
     for name in ("a", "b"):
         entered(suspects, name, 1)
@@ -421,7 +427,9 @@ def test_deaths_are_forgotten(suspects: Suspects, clock: list[float]) -> None:
     suspects.check(Ticket("a"))
 
 
-def test_memory_of_culprits_is_bounded(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_culprits_is_bounded(
+    suspects: CrashBlame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of more culprits than are remembered the oldest are forgotten."""
     monkeypatch.setattr(_suspects, "MAX_CULPRITS", 2)
     for name in "abc":
@@ -432,7 +440,7 @@ def test_memory_of_culprits_is_bounded(suspects: Suspects, monkeypatch: pytest.M
             suspects.check(Ticket(name))
 
 
-def test_the_dead_of_another_life(suspects: Suspects) -> None:
+def test_the_dead_of_another_life(suspects: CrashBlame) -> None:
     """What ran in a life that was ended in order is no suspect of the next life's death."""
     left, _ = entered(suspects, "left", 1), entered(suspects, "runs", 1)
     suspects.leave(left, answered=False)
@@ -440,11 +448,11 @@ def test_the_dead_of_another_life(suspects: Suspects) -> None:
 
     assert 0 == suspects.record_death(2)
     for name in ("left", "runs"):
-        assert 0 == suspects.times_suspected(Ticket(name))
-    assert 1 == suspects.times_suspected(Ticket("alone"))
+        assert 0 == suspects.count_deaths(Ticket(name))
+    assert 1 == suspects.count_deaths(Ticket("alone"))
 
 
-def test_digests_that_nobody_needs(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_that_nobody_needs(suspects: CrashBlame, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that leave are digested where an engine dies of them, or where more of them would have to be kept."""
     made: list[str] = []
     monkeypatch.setattr(
@@ -455,10 +463,10 @@ def test_digests_that_nobody_needs(suspects: Suspects, monkeypatch: pytest.Monke
     assert ["0", "1"] == made
     suspects.record_death(1)
     assert KEPT_WHOLE + 2 == len(made)
-    assert 1 == suspects.times_suspected(Ticket(f"{KEPT_WHOLE}"))
+    assert 1 == suspects.count_deaths(Ticket(f"{KEPT_WHOLE}"))
 
 
-def test_one_that_is_never_taken_up(suspects: Suspects, clock: list[float]) -> None:
+def test_one_that_is_never_taken_up(suspects: CrashBlame, clock: list[float]) -> None:
     """A request of which the engine says nothing, though it answers, is stuck and alone to blame for the engine's end; those beside it are not."""
     late, taken, new = (Ticket(name) for name in ("late", "taken", "new"))
     for ticket in (late, taken):
@@ -469,13 +477,13 @@ def test_one_that_is_never_taken_up(suspects: Suspects, clock: list[float]) -> N
 
     assert suspects.stuck(11) is None
     assert suspects.stuck(9) is late
-    late.heard_at = clock[0] - 5  # the engine has it, and is busy with others
+    late.acked_at = clock[0] - 5  # the engine has it, and is busy with others
     assert suspects.stuck(9) is None
     assert suspects.stuck(4) is late
-    suspects.convict(late)
+    suspects.block(late)
     assert 1 == suspects.record_death(1)
     assert suspects.is_culprit(late)
-    assert [0, 0] == [suspects.times_suspected(one) for one in (taken, new)]
+    assert [0, 0] == [suspects.count_deaths(one) for one in (taken, new)]
     assert suspects.stuck(0) is None
 
 

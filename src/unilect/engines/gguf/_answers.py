@@ -193,7 +193,7 @@ async def stream_chat(
     """
     if body.get("seed", _SEEDS) == _SEEDS:  # known, so that the same text can be made again
         body = body | {"seed": secrets.randbelow(_SEEDS)}
-    told = _Told()
+    told = _ReplayFilter()
     try:
         decoder = ChunkDecoder(joined=not request.stream)
         answer = stream(server.stream, "/v1/chat/completions", msgspec.json.encode(body), decoder)
@@ -249,7 +249,7 @@ def _twice(event: Event, scanner: Scanner) -> list[Event]:
     return [*thoughts, event]
 
 
-class _Told:
+class _ReplayFilter:
     """
     The part of an answer that has been sent, so that its second generation can continue from there.
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import xllamacpp
 
-from unilect.engines.gguf._memory import STEP, Needs, budget, complaint, doubt
+from unilect.engines.gguf._memory import STEP, Needs, budget, memory_error, memory_warning
 from unilect.engines.process import child, trial
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 
@@ -128,9 +128,9 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
     if free is not None and total is not None and layers != 0:
         free += sum(int(device["memory_free"]) for device in gpus)
         total += sum(int(device["memory_total"]) for device in gpus)
-    if reason := complaint(name, needs, free, total, reserved):
+    if reason := memory_error(name, needs, free, total, reserved):
         raise ValueError(reason)
-    return doubt(name, needs, None if free is None else free - reserved)
+    return memory_warning(name, needs, None if free is None else free - reserved)
 
 
 def parameters(settings: dict[str, Any], needs: Needs) -> Any:

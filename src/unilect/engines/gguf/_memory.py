@@ -128,7 +128,7 @@ def budget(need: Needs, cache_ram_mib: int | None, free: int | None, engines: in
     return msgspec.structs.replace(need, checkpoints=count, prompts=max(0, prompts) * MIB)
 
 
-def complaint(
+def memory_error(
     name: str, need: Needs, free: int | None, total: int | None, reserved: int = 0
 ) -> str:
     """
@@ -160,7 +160,7 @@ def complaint(
     return ""
 
 
-def doubt(name: str, need: Needs, free: int | None) -> str:
+def memory_warning(name: str, need: Needs, free: int | None) -> str:
     """Return a warning about a model that can be loaded but lacks memory; empty where there is none."""
     free = None if free is None else max(0, free)
     if free is None or need.own + need.weights <= free:
@@ -188,7 +188,7 @@ def describe_most(need: Needs) -> str:
     return f"{describe(need)}; {_gigabytes(need.loaded)} when loaded, at most {_gigabytes(need.loaded + need.grows)} with {' and '.join(parts)}"
 
 
-def where(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -> str:
+def device_summary(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -> str:
     """
     Describe the device that a model runs on, in words.
 

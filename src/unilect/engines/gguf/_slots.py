@@ -9,7 +9,7 @@ spreads them: eight requests on 32 slots then make 0.65 of the tokens. So beside
 worth the gap, which is what would soon be read again; and where llama.cpp keeps in memory what a slot held and brings it back to any slot,
 the lowest free one.
 
-Where callers are kept apart (see `_partition`), a request is given no slot that holds another caller's prompts while there is one of its
+Where callers are kept apart (see `_cache_isolation`), a request is given no slot that holds another caller's prompts while there is one of its
 own or an empty one. Only a slot of whose content it is known that it is the caller's is read from: a request that was given up early
 leaves nobody's.
 
@@ -180,11 +180,11 @@ class Slots:
         self._owners.clear()
         self._restored.clear()
 
-    async def hear(self, server: HttpServer) -> None:
+    async def note_progress(self, server: HttpServer) -> None:
         """Ask which slots are at work: what stands there has been taken up, though nothing is told of it while others' prompts are read."""
         for slot in msgspec.json.decode(await server.get("/slots"), type=list[_Slot]):
             if slot.is_processing and slot.id in self.tickets:
-                self.tickets[slot.id].heard_at = time.monotonic()
+                self.tickets[slot.id].acked_at = time.monotonic()
 
     async def describe(self, server: HttpServer) -> list[dict[str, Any]]:
         """Read the slots of the engine: all fields where the last request was the caller's, of others only whether they are busy."""

@@ -43,14 +43,14 @@ from unilect.engines.gguf._answers import (
     with_inline_reasoning,
     without_alternatives,
 )
+from unilect.engines.gguf._cache_isolation import CacheIsolation
 from unilect.engines.gguf._constraint import add_constraints
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._lora import empty
-from unilect.engines.gguf._memory import Needs, describe_most, where
+from unilect.engines.gguf._memory import Needs, describe_most, device_summary
 from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
-from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, read_beside
@@ -119,12 +119,12 @@ class GgufEngine(Backend):
         self._slots = Slots(config.parallel)
         generator, embedder = self._process(embedding=False), self._process(embedding=True)
         own = (self._key, config.timeout_s, raise_for_child)
-        watch = (self._slots.hear, config.hang_timeout_s)
+        watch = (self._slots.note_progress, config.hang_timeout_s)
         self._generator = ChildServer(generator, *own, self._slots.forget, *watch)
         # not watched: a long text is one step, which may take minutes
         self._embedder = ChildServer(embedder, *own, self._tell_of_embedder)
         self.children = (generator, embedder)
-        self._partition = Partition(name, self._slots, config.share_cache, several_callers)
+        self._isolation = CacheIsolation(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
         self._chat_template = self._template or self._head.template
         self._turns, self._thoughts = Turns(self._chat_template), ThoughtsOfModel()
@@ -158,7 +158,7 @@ class GgufEngine(Backend):
         supervisor.check(request)
         body = await self.compile(request)  # what is wrong with it is told without waiting
         apart = self._adapters.changes(request)
-        await self._partition.admit(self._generator.process)
+        await self._isolation.ensure(self._generator.process)
         prompt = b"" if apart else wire.conversation(request)
         slot = await self._slots.take(prompt, request.id_slot)
         try:
@@ -374,7 +374,7 @@ class GgufEngine(Backend):
         )
 
         def settings(socket_path: str) -> dict[str, Any]:
-            own: dict[str, Any] = {} if embedding else self._partition.at_start(fixed)
+            own: dict[str, Any] = {} if embedding else self._isolation.at_start(fixed)
             tried = [] if self._is_known else fixed["tried_templates"]  # once
             own |= {"tried_templates": tried, "template_fault": self._template_fault}
             return fixed | {"socket_path": socket_path, "api_key": self._key} | own
@@ -399,7 +399,9 @@ class GgufEngine(Backend):
         if said["warning"]:
             log.warning("%s", said["warning"])
         need = msgspec.convert(said["needs"], Needs)
-        self.device = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
+        self.device = device_summary(
+            self._head, said["devices"], self._config.gpu_layers, self._threads
+        )
         sizes = describe_most(need)
         self._generator.supervisor.sizes = self._embedder.supervisor.sizes = sizes
         log.info("%s: on %s; %s", self._name, self.device, sizes)

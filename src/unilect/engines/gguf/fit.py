@@ -6,7 +6,7 @@ from unilect.api.backend import Capabilities
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.engines.gguf._file import read_model
-from unilect.engines.gguf._memory import complaint, needs
+from unilect.engines.gguf._memory import memory_error, needs
 from unilect.engines.process.memory import free_bytes, total_bytes
 from unilect.engines.settings import read_checked
 
@@ -29,5 +29,5 @@ def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> 
         return
     writes = can.chat or can.completions
     need = needs(read_checked(read_model, path), path, config, can.context or 0, not writes)
-    if why := complaint(name, need, free_bytes(), total_bytes()):
+    if why := memory_error(name, need, free_bytes(), total_bytes()):
         raise ConfigError(f"models.{why}", ("models", name, "context"))

@@ -10,7 +10,7 @@ are the reason when it dies without a word.
    its failure. Only `aclose` cancels it.
 3. A child that dies is started again at once, and from the second death in `FORGIVEN_AFTER_S` on after a pause that doubles with every
    one; after `MAX_DEATHS` of them it is given up until that time has passed, or until it is forgiven. Deaths for which one request is
-   known to be to blame do not count (`engines/process/_suspects.py`). A start that fails is repeated after a pause that doubles, too.
+   known to be to blame do not count (`engines/process/_crash_blame.py`). A start that fails is repeated after a pause that doubles, too.
 4. A child whose socket somebody has removed cannot be reached any more, and is started again.
 """
 
@@ -31,7 +31,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from unilect.core.errors import BackendUnavailable
-from unilect.engines.process._last_words import LastWords
+from unilect.engines.process._stderr_tail import StderrTail
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.reservations import RESERVATIONS
 from unilect.runtime.child_environment import child_environment
@@ -102,7 +102,7 @@ class ChildProcess:
         self._reviving: asyncio.Task[None] | None = None
         self._folder: Path | None = None
         self._folder_lock: int | None = None
-        self._last_words = LastWords()
+        self._stderr_tail = StderrTail()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._failures = 0  # of the starts since it was last ready
         self._failure = ""  # the last one
@@ -156,7 +156,7 @@ class ChildProcess:
     @property
     def ended_for_memory(self) -> bool:
         """Return True if the child that served said that it had no memory left."""
-        return self._last_words.of_memory()
+        return self._stderr_tail.of_memory()
 
     @property
     def closed(self) -> bool:
@@ -279,7 +279,7 @@ class ChildProcess:
         await asyncio.sleep(max(0.0, rest_s))
 
     async def _launch(self) -> dict[str, Any]:
-        self._last_words = LastWords()
+        self._stderr_tail = StderrTail()
         try:
             self._make_folder()
             process = await self._spawn()
@@ -352,7 +352,7 @@ class ChildProcess:
         if self._watcher is not None:  # it reads stderr to its end
             await asyncio.shield(self._watcher)
         raise BackendUnavailable(
-            f"The engine ended while it loaded the model {self.name}: {self._last_words.of_load(process.returncode)}"
+            f"The engine ended while it loaded the model {self.name}: {self._stderr_tail.of_load(process.returncode)}"
         )
 
     async def _report_progress(self, process: asyncio.subprocess.Process) -> None:
@@ -363,9 +363,9 @@ class ChildProcess:
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Keep the last lines of stderr; when a child that served ends unasked, clean up after it and have it come back."""
         assert process.stderr is not None
-        words = self._last_words
+        words = self._stderr_tail
         async for line in _lines(process.stderr):
-            log.debug("%s: %s", self.name, words.hear(line))
+            log.debug("%s: %s", self.name, words.append(line))
         await process.wait()
         if self._process is not process or self.state != "ready":
             return

@@ -41,7 +41,7 @@ class ChildServer:
         self.process = process
         self._probe = probe
         ask = self._ask if probe is not None else None
-        self.supervisor = Supervisor(process, ask, hang_timeout_s, takes_up=True)
+        self.supervisor = Supervisor(process, ask, hang_timeout_s, acks_requests=True)
         self._headers = {"Authorization": f"Bearer {key}"}
         self._timeout_s = timeout_s
         self._raise_for = raise_for

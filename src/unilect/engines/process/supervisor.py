@@ -17,7 +17,7 @@ from unilect.core.errors import (
     MemoryExhausted,
     UnilectError,
 )
-from unilect.engines.process._suspects import Suspects, Ticket
+from unilect.engines.process._crash_blame import CrashBlame, Ticket
 from unilect.engines.process._watchdog import Watchdog
 from unilect.engines.process.child_process import ChildProcess
 
@@ -35,12 +35,12 @@ class Supervisor:
         process: The child.
         ask: Asks the child something that waits its turn among the requests; none where the child has no such thing.
         hang_timeout_s: How long the answer may take.
-        takes_up: The child says at once when it takes a request up, or `ask` notes it (`Ticket.heard_at`): one of which neither tells for
+        acks_requests: The child says at once when it takes a request up, or `ask` notes it (`Ticket.acked_at`): one of which neither tells for
             `hang_timeout_s`, though the child answers, has never come to the others, as where its chat template does not end.
 
     Attributes:
         process: As given.
-        suspects: Which requests it has died of.
+        blame: Which requests it has died of.
         sizes: What it takes of memory, in words, for those that it has none left for.
     """
 
@@ -49,14 +49,14 @@ class Supervisor:
         process: ChildProcess,
         ask: Callable[[], Awaitable[object]] | None = None,
         hang_timeout_s: float = 60.0,
-        takes_up: bool = False,
+        acks_requests: bool = False,
     ) -> None:
         self.process = process
-        self.suspects = Suspects()
+        self.blame = CrashBlame()
         self.sizes = ""
         self._ask = ask
         look = self._look if ask is not None else None
-        self._takes_up_s = hang_timeout_s if takes_up else float("inf")
+        self._ack_timeout_s = hang_timeout_s if acks_requests else float("inf")
         self._watchdog = Watchdog(look, self._hung, self._well, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         # the last that died, what `_note_death` said of it, and whether somebody else ended it, or it had no memory left
@@ -79,11 +79,11 @@ class Supervisor:
             UnilectError: As the child says, or as it cannot be started.
         """
         ticket = Ticket(request)
-        async with self.suspects.turn(ticket):
+        async with self.blame.turn(ticket):
             if not self.process.alive:
                 await self.process.start()
-            self.suspects.check(ticket)  # another one like it may have shown what it does
-            self.suspects.enter(ticket, self.process.starts)
+            self.blame.check(ticket)  # another one like it may have shown what it does
+            self.blame.enter(ticket, self.process.starts)
             self._watchdog.enter()
             answered = False
             try:
@@ -96,7 +96,7 @@ class Supervisor:
                 answered = True  # by a refusal
                 raise
             finally:
-                self.suspects.leave(ticket, answered)
+                self.blame.leave(ticket, answered)
                 self._watchdog.leave()
 
     def check(self, request: Any) -> None:
@@ -104,7 +104,7 @@ class Supervisor:
         Raises:
             RequestKilledEngine: The child has died of such a request.
         """
-        self.suspects.check(Ticket(request))
+        self.blame.check(Ticket(request))
 
     async def call(self, request: Any, function: Callable[[], Awaitable[_Item]]) -> _Item:
         """The one value that the child answers with; few such calls run at the same time."""
@@ -138,7 +138,7 @@ class Supervisor:
         hung = self._hung_life == ticket.life
         if self._of_memory and ticket.life == self._ended_life:
             raise self._memory_error() from error
-        if self.suspects.is_culprit(ticket):
+        if self.blame.is_culprit(ticket):
             how = "hung" if hung else "ended"
             died = EngineDied(
                 f"The model's engine {how} while it worked on this request, perhaps on a grammar, a schema or a chat template "
@@ -175,7 +175,7 @@ class Supervisor:
             self._outside = self._hung_life != life and self.process.ended_from_outside
             self._of_memory = self._hung_life != life and self.process.ended_for_memory
             self._ended_life = life
-            self._solved = self.suspects.record_death(life, before, self._of_memory)
+            self._solved = self.blame.record_death(life, before, self._of_memory)
         return self._solved if life == self._ended_life else 0
 
     async def _look(self) -> bool:
@@ -185,9 +185,9 @@ class Supervisor:
         return True
 
     def _well(self, asked_at: float) -> None:
-        self.suspects.well(asked_at)
-        if (stuck := self.suspects.stuck(self._takes_up_s)) is not None:
-            self.suspects.convict(stuck)
+        self.blame.well(asked_at)
+        if (stuck := self.blame.stuck(self._ack_timeout_s)) is not None:
+            self.blame.block(stuck)
             self._hung(asked_at)
 
     def _hung(self, asked_at: float) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from unilect.engines.process._last_words import LastWords
+from unilect.engines.process._stderr_tail import StderrTail
 from unilect.runtime.child_limits import limit_growth
 
 TIME_S = 2  # of the processor
@@ -73,9 +73,9 @@ def run_trial(work: Callable[[], None]) -> None:
             _run(work, words.fileno())
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         words.seek(0)
-        last = LastWords()
+        last = StderrTail()
         for line in words.read(_WORDS_BYTES).splitlines():
-            last.hear(line)
+            last.append(line)
     if status == _DONE:
         return
     if -status in _TOO_LONG:

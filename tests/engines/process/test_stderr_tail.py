@@ -1,8 +1,8 @@
-"""Tests of unilect.engines.process._last_words, on lines as llama.cpp, torch, Python and gdb write them."""
+"""Tests of unilect.engines.process._stderr_tail, on lines as llama.cpp, torch, Python and gdb write them."""
 
 import pytest
 
-from unilect.engines.process._last_words import LastWords
+from unilect.engines.process._stderr_tail import StderrTail
 
 GDB = [
     "[New LWP 4822]",
@@ -16,11 +16,11 @@ GDB = [
 ASSERT = "/w/llama.cpp/src/llama-context.cpp:2289: GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max) failed"
 
 
-def words(*lines: str) -> LastWords:
+def words(*lines: str) -> StderrTail:
     """What is kept of these lines."""
-    kept = LastWords()
+    kept = StderrTail()
     for line in lines:
-        kept.hear(line.encode())
+        kept.append(line.encode())
     return kept
 
 

@@ -21,7 +21,7 @@ from unilect.runtime.context import ANONYMOUS, cache_owner
 log = logging.getLogger("unilect")
 
 
-class Partition:
+class CacheIsolation:
     """
     The separation of an engine's callers.
 
@@ -46,7 +46,7 @@ class Partition:
         self._slots.kept = settings["cache_ram_mib"] != 0 and not self._several
         return {"cache_ram_mib": 0} if self._several else {}
 
-    async def admit(self, child: ChildProcess) -> None:
+    async def ensure(self, child: ChildProcess) -> None:
         """
         Have the child run so that the request in hand may be given a slot of it.
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.gguf._partition on llama.cpp itself, whose metrics tell how many tokens it has read."""
+"""Tests of unilect.engines.gguf._cache_isolation on llama.cpp itself, whose metrics tell how many tokens it has read."""
 
 import asyncio
 import re

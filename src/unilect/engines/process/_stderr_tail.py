@@ -46,13 +46,13 @@ _OF_MEMORY = re.compile(
 )
 
 
-class LastWords:
+class StderrTail:
     """The last lines that a child wrote to stderr."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
 
-    def hear(self, line: bytes) -> str:
+    def append(self, line: bytes) -> str:
         """Keep a line; returns it as it may be logged."""
         text = _CONTROL.sub(" ", line.decode(errors="replace")).strip()
         if text:

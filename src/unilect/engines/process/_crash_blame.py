@@ -7,7 +7,7 @@ Who ran in the engine when it died is a suspect, and so is who had left without 
    death, too, and was not answered between. Of an engine that hangs it is the one that was there alone: to try that again would take
    everybody's time. Several that ask for the same are several.
    A death for want of memory is the engine's own: nobody is a suspect of it.
-2. Suspects take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
+2. CrashBlame take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
    two deaths. Who is answered is cleared.
 3. Requests are told apart by a digest of what they ask; of those that are answered none is made before an engine has died.
 """
@@ -44,18 +44,18 @@ class Ticket:
     Attributes:
         life: The life of the child that it is in, or was in last.
         since: When it came there.
-        heard_at: When it was last known that the engine had it, if nothing was said of it.
+        acked_at: When it was last known that the engine had it, if nothing was said of it.
         left_at: When it left without an answer.
         taken: The engine has said something of it, if only how far it has read.
         on_begin: Called when its answer begins.
     """
 
-    __slots__ = ("_digest", "_request", "heard_at", "left_at", "life", "on_begin", "since", "taken")
+    __slots__ = ("_digest", "_request", "acked_at", "left_at", "life", "on_begin", "since", "taken")
 
     def __init__(self, request: Any) -> None:
         self._request = request
         self.life = 0
-        self.since = self.heard_at = self.left_at = 0.0
+        self.since = self.acked_at = self.left_at = 0.0
         self.taken = False
         self.on_begin: Callable[[], None] | None = None
         self._digest: bytes | None = None
@@ -82,7 +82,7 @@ class _Death(Struct, frozen=True):
     suspects: frozenset[bytes]
 
 
-class Suspects:
+class CrashBlame:
     """
     The requests of one engine.
 
@@ -107,7 +107,7 @@ class Suspects:
             RequestKilledEngine: As `check`.
         """
         self.check(ticket)
-        times = self.times_suspected(ticket)
+        times = self.count_deaths(ticket)
         if not times:
             yield
             return
@@ -133,10 +133,10 @@ class Suspects:
     def stuck(self, after_s: float) -> Ticket | None:
         """A request of which the engine has said nothing for so long, and which it has not had."""
         now = self._clock()
-        late = (one for one in self._running if not one.taken and now - one.heard_at > after_s)
+        late = (one for one in self._running if not one.taken and now - one.acked_at > after_s)
         return next(late, None)
 
-    def convict(self, ticket: Ticket) -> None:
+    def block(self, ticket: Ticket) -> None:
         """The engine hangs on this request, and on no other."""
         self._culprits[ticket.digest] = self._clock() + REMEMBERED_S
 
@@ -144,7 +144,7 @@ class Suspects:
         """Return True while a request is refused because the engine died of it."""
         return bool(self._culprits) and self._rest_s(ticket.digest) > 0
 
-    def times_suspected(self, ticket: Ticket) -> int:
+    def count_deaths(self, ticket: Ticket) -> int:
         """At how many deaths a request was there, of which nobody knows the culprit."""
         self._forget()
         if not self._deaths:
@@ -154,7 +154,7 @@ class Suspects:
     def enter(self, ticket: Ticket, life: int) -> None:
         """A request goes into the engine, in this of its lives."""
         ticket.life, ticket.since = life, self._clock()
-        ticket.heard_at = ticket.since
+        ticket.acked_at = ticket.since
         self._running.add(ticket)
 
     def leave(self, ticket: Ticket, answered: bool) -> None:
