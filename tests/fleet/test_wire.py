@@ -83,7 +83,7 @@ async def body_of(data: bytes) -> bytes:
 
 async def driver_request(request: wire.DriverRequest) -> wire.DriverRequest:
     """A request as the process that holds the connection gets it."""
-    return msgspec.msgpack.decode(await body_of(frames.packed(request)), type=wire.DriverRequest)
+    return msgspec.msgpack.decode(await body_of(frames.pack(request)), type=wire.DriverRequest)
 
 
 async def through(operation: str, given: Any) -> frames.Call:

@@ -130,8 +130,8 @@ def test_every_event_has_a_place() -> None:
 async def test_calls_and_values() -> None:
     """A call arrives with its operation, its body and its adapter, and a value as it was."""
     call = frames.Call("embed", frames.raw({"input": "x"}), "pirate")
-    again = frames.call_of(await body_of(frames.packed(call)))
-    value = frames.reply_of(await body_of(frames.packed(frames.Reply(value=frames.raw([1, 2])))))
+    again = frames.call_of(await body_of(frames.pack(call)))
+    value = frames.reply_of(await body_of(frames.pack(frames.Reply(value=frames.raw([1, 2])))))
 
     assert ("embed", "pirate") == (again.operation, again.adapter)
     assert {"input": "x"} == msgspec.msgpack.decode(again.body)
@@ -204,14 +204,14 @@ async def test_serving_calls(tmp_path: Path) -> None:
     async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
         asked = frames.call_of(body).operation
         if asked == "wait":
-            writer.write(frames.packed(frames.Reply()))
+            writer.write(frames.pack(frames.Reply()))
             try:
                 await asyncio.Event().wait()
             finally:
                 cancelled.set()
         if asked == "fail":
             raise LookupError("nothing there")
-        writer.write(frames.packed(frames.Reply(value=frames.raw(asked), last=True)))
+        writer.write(frames.pack(frames.Reply(value=frames.raw(asked), last=True)))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await frames.serve(reader, writer, answer, lambda error: QueueFull(str(error)))
@@ -219,7 +219,7 @@ async def test_serving_calls(tmp_path: Path) -> None:
     async def told(operation: str) -> frames.Reply:
         reader, writer = await asyncio.open_unix_connection(path)
         try:
-            writer.write(frames.packed(frames.Call(operation, frames.raw(None))))
+            writer.write(frames.pack(frames.Call(operation, frames.raw(None))))
             return frames.reply_of(await frames.read(reader))
         finally:
             writer.close()

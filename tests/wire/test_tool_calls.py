@@ -14,9 +14,9 @@ def told(*pieces: Piece) -> list[tuple[str, str, str]]:
     texts: dict[int, list[str]] = {}
     found = {}
     for piece in pieces:
-        if (taken := calls.take(*piece)) is not None:
+        if (taken := calls.assign_delta(*piece)) is not None:
             call, text = taken
-            call.told = True
+            call.is_sent = True
             found[call.number] = call
             texts.setdefault(call.number, []).append(text)
     assert list(range(len(found))) == sorted(found)
@@ -59,8 +59,8 @@ def test_a_call_without_a_name() -> None:
     """A call whose name never comes is not told before the end, and not lost."""
     calls = Calls()
 
-    assert calls.take(0, "c", "", "{") is None
-    assert calls.take(0, "", "", "}") is None
+    assert calls.assign_delta(0, "c", "", "{") is None
+    assert calls.assign_delta(0, "", "", "}") is None
     (call,) = calls.nameless()
     assert ("c", "", ["{", "}"]) == (call.id, call.name, call.pieces)
 
@@ -69,8 +69,8 @@ def test_arguments_that_only_look_whole() -> None:
     """Arguments that are no object, broken or deep never end a call."""
     for text in ("1", "{", "{}}", '{"a":' * 5000, "null"):
         calls = Calls()
-        calls.take(0, "c", "f", text)
-        again = calls.take(0, "x", "f", "{")
+        calls.assign_delta(0, "c", "f", text)
+        again = calls.assign_delta(0, "x", "f", "{")
         assert again is not None
         assert 0 == again[0].number
 

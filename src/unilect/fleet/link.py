@@ -101,7 +101,7 @@ class Link:
         except OSError as error:
             raise EngineDied(_LOST) from error
         try:
-            writer.write(frames.packed(request))
+            writer.write(frames.pack(request))
             waits, last = iter(waits_s), False
             wait_s = waits_s[-1]
             while not last:

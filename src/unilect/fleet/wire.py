@@ -105,7 +105,7 @@ def kind_of(text: TextRequest | Prompt) -> str:
 
 def value(of: Any) -> bytes:
     """Encode the frame of a value, which is the last."""
-    return frames.packed(frames.Reply(value=frames.raw(of), last=True))
+    return frames.pack(frames.Reply(value=frames.raw(of), last=True))
 
 
 def node_of(frame: bytes) -> str:

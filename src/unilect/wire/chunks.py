@@ -56,12 +56,12 @@ _KNOWN: dict[type[Struct], frozenset[str]] = {
     for level in (Chunk, Choice, Delta)
 }
 #: Finish reasons that servers say and OpenAI does not know; any other means "stop".
-_SAID: dict[FinishReason, str] = {
+_REASON_WORDS: dict[FinishReason, str] = {
     "length": "length max_tokens model_length max_length",
     "tool_calls": "tool_calls tool_call tool_use function_call",  # `functions` became `tools`; the dialect tells it back
     "content_filter": "content_filter safety sensitive",
 }
-_REASONS = {word: reason for reason, words in _SAID.items() for word in words.split()}
+_REASONS = {word: reason for reason, words in _REASON_WORDS.items() for word in words.split()}
 #: What a server says of an answer that it did not finish.
 _BROKEN = names(
     "error abort aborted cancelled canceled failed network_error insufficient_system_resource"
@@ -85,7 +85,7 @@ class ChunkDecoder:
     def __init__(self, joined: bool = False, choices: int = 1) -> None:
         self.joined = joined
         self.done = self.finished = False
-        self._asked = choices
+        self._requested = choices
         self._repeated = RepeatedFrames()
         self._begun: set[int] = set()
         self._spoke: set[int] = set()  # choices with words in a chunk before
@@ -96,7 +96,7 @@ class ChunkDecoder:
         self._words: dict[int, str] = {}
         self._usage: Usage | None = None
         self._calls: dict[int, Calls] = {}
-        self._told = self._goes_on = self._whole = False
+        self._has_fingerprint = self._goes_on = self._whole = False
 
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
@@ -112,7 +112,7 @@ class ChunkDecoder:
         if len(frames) >= _MANY_FRAMES:
             frames = self._alike_texts(frames, into)
         self._decode(frames, into)
-        self._look_for_the_end(ended, into, before)
+        self._note_end(ended, into, before)
 
     def decode_whole(self, body: bytes, into: list[Event]) -> bool:
         """Append the events of a whole answer without anything unusual; false where it is no such answer, and nothing was appended."""
@@ -137,7 +137,7 @@ class ChunkDecoder:
                 if self._repeated.serves:
                     self._repeated.learn(frame)
 
-    def _look_for_the_end(self, ended: list[int], events: list[Event], at: int) -> None:
+    def _note_end(self, ended: list[int], events: list[Event], at: int) -> None:
         """
         Know whether the answer is whole, and a server whose finish reasons say nothing: it goes on with choices that had `ended`, in the events
         from `at`.
@@ -145,7 +145,7 @@ class ChunkDecoder:
         for event in events[at:] if ended else ():
             if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and event.index in ended:  # fmt: skip
                 self._goes_on = True
-        all_asked = len(self._finishes) >= self._asked
+        all_asked = len(self._finishes) >= self._requested
         self._whole = self.done or (all_asked and self._finishes.keys() >= self._begun)
         self.finished = self.done or (self._whole and not (self._goes_on or self._unsure))
 
@@ -158,7 +158,7 @@ class ChunkDecoder:
         if len(chunks) == len(frames):  # else one held several, or a part of one
             return chunks
         for frame in frames:
-            self._chunk(*self._one(frame), into)
+            self._chunk(*self._decode_one(frame), into)
         return []
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
@@ -182,7 +182,7 @@ class ChunkDecoder:
         delta = choice.delta
         if delta is None or not delta.content or 0 not in self._begun:
             return None
-        if chunk.system_fingerprint is not None and not self._told:
+        if chunk.system_fingerprint is not None and not self._has_fingerprint:
             return None
         is_plain = choice == Choice(0, Delta(delta.role, delta.content))
         return delta.content if is_plain else None
@@ -191,8 +191,8 @@ class ChunkDecoder:
         if chunk.prompt_progress is not None:
             into.append(chunk.prompt_progress.event)
             return  # its choices are empty, and nothing has begun
-        if chunk.system_fingerprint is not None and not self._told:
-            self._told = True
+        if chunk.system_fingerprint is not None and not self._has_fingerprint:
+            self._has_fingerprint = True
             fields = {"system_fingerprint": chunk.system_fingerprint}
             if chunk.service_tier is not None:
                 fields["service_tier"] = chunk.service_tier
@@ -274,7 +274,9 @@ class ChunkDecoder:
         for entry in entries:
             function = entry.function or FunctionDelta()
             arguments = function.arguments or ""
-            found = calls.take(entry.index, entry.id or "", function.name or "", arguments, apart)
+            found = calls.assign_delta(
+                entry.index, entry.id or "", function.name or "", arguments, apart
+            )
             apart = entry.index is None
             own = Extra(call=entry.extra) if entry.extra else None
             if own is not None and extra is not None:
@@ -282,7 +284,7 @@ class ChunkDecoder:
             if found is None:
                 if own is not None:
                     into.append(Opaque(own, index))
-            elif found[0].told:
+            elif found[0].is_sent:
                 into.append(ToolCallDelta(found[0].number, found[1], index=index, extra=own))
             else:
                 into.append(_first_piece(*found, index, own))
@@ -308,7 +310,7 @@ class ChunkDecoder:
             return None
         return extra
 
-    def _one(self, data: bytes) -> tuple[Chunk, list[Extra | None]]:
+    def _decode_one(self, data: bytes) -> tuple[Chunk, list[Extra | None]]:
         """Decode one frame by the slow path."""
         try:
             return _fast_one(data), []
@@ -343,7 +345,7 @@ class ChunkDecoder:
 
 def _first_piece(call: Call, arguments: str, index: int, extra: Extra | None) -> ToolCallDelta:
     """The first piece of a call that a client gets."""
-    call.told = True
+    call.is_sent = True
     id = call.id or f"call_{call.number}"
     return ToolCallDelta(call.number, arguments, id, call.name, index, extra)
 

@@ -108,7 +108,7 @@ call_of = msgspec.msgpack.Decoder(Call).decode
 _replies = msgspec.msgpack.Decoder(Reply).decode
 
 
-def packed(message: Any) -> bytes:
+def pack(message: Any) -> bytes:
     """A frame."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_HEAD_BYTES, "big") + body
@@ -130,7 +130,7 @@ def raw(value: Any) -> Raw:
 def of_events(batch: list[Event], last: bool = False) -> bytes:
     """A frame of events."""
     named = [(type(event).__name__, raw(_plain(event))) for event in batch]
-    return packed(Reply(events=named, last=last))
+    return pack(Reply(events=named, last=last))
 
 
 def _plain(event: Event) -> Event:
@@ -156,7 +156,7 @@ def of_error(error: UnilectError) -> bytes:
     )
     if isinstance(error, errors.ContextLengthExceeded):
         reply.prompt_tokens, reply.context = error.prompt_tokens, error.context
-    return packed(Reply(error=reply, last=True))
+    return pack(Reply(error=reply, last=True))
 
 
 def reply_of(body: bytes) -> Reply:

@@ -22,7 +22,7 @@ class Call(Struct):
         id: The server's id, or "".
         name: The function's name, or "" until it arrives.
         pieces: The arguments so far.
-        told: Its first piece was sent to the client.
+        is_sent: Its first piece was sent to the client.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Call(Struct):
     id: str = ""
     name: str = ""
     pieces: list[str] = []
-    told: bool = False
+    is_sent: bool = False
 
     def is_whole(self) -> bool:
         """True when the arguments so far are a complete JSON object."""
@@ -56,7 +56,7 @@ class Calls:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def take(
+    def assign_delta(
         self, index: int | None, id: str, name: str, arguments: str, apart: bool = False
     ) -> tuple[Call, str] | None:
         """
@@ -77,17 +77,19 @@ class Calls:
         call.name = call.name or name
         if arguments:
             call.pieces.append(arguments)
-        if call.told:
+        if call.is_sent:
             return call, arguments
         return (call, "".join(call.pieces)) if call.name else None
 
     def nameless(self) -> list[Call]:
         """The calls that were never sent, because they have no name."""
-        return [call for call in self._calls if not call.told]
+        return [call for call in self._calls if not call.is_sent]
 
     def empty(self) -> list[Call]:
         """The calls that were told without arguments: an object without fields, which clients can read."""
-        return [call for call in self._calls if call.told and not any(map(str.strip, call.pieces))]
+        return [
+            call for call in self._calls if call.is_sent and not any(map(str.strip, call.pieces))
+        ]
 
     def _latest(self, index: int | None, id: str) -> Call | None:
         """The last call with this index; without an index the one with this id, else the last of all."""

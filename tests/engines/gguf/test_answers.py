@@ -84,12 +84,12 @@ def test_what_is_told_again() -> None:
     again: list[Event] = [ReasoningDelta("Hm."), TextDelta("Hel"), TextDelta("lo world"), Finish("stop")]  # fmt: skip
 
     expected = [ReasoningDelta("."), TextDelta("ld"), Finish("stop")]
-    assert expected == told(thought, text).rest(again, lost)
+    assert expected == told(thought, text).filter(again, lost)
     with pytest.raises(StrayAnswer):
-        told(text).rest([TextDelta("Good")], lost)
+        told(text).filter([TextDelta("Good")], lost)
     token = TokenLogprob("a", -1.0)
     first = told(TextDelta("", logprobs=[token]))
-    assert [TextDelta("ab", logprobs=[token])] == first.rest([TextDelta("ab", logprobs=[token] * 2)], lost)  # fmt: skip
+    assert [TextDelta("ab", logprobs=[token])] == first.filter([TextDelta("ab", logprobs=[token] * 2)], lost)  # fmt: skip
     assert told(ToolCallDelta(0, "", "c", "f")).calls
 
 

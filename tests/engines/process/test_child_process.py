@@ -42,7 +42,7 @@ async def test_a_line_without_an_end_stops_nobody() -> None:
         watcher = child._watcher
         assert watcher is not None
         await watcher
-        assert "the last word" == child._last_words._lines[-1]
+        assert "the last word" == child._stderr_tail._lines[-1]
     finally:
         await child.aclose()
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.process.supervisor and _suspects: what the death of a child means for what ran in it, on a real child."""
+"""Tests of unilect.engines.process.supervisor and _crash_blame: what the death of a child means for what ran in it, on a real child."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from unilect.core.errors import (
     RequestKilledEngine,
 )
 from unilect.core.requests import ChatRequest, Message
-from unilect.engines.process import _suspects, _watchdog
+from unilect.engines.process import _crash_blame, _watchdog
 from unilect.engines.process import child_process as _process
 from unilect.engines.process._crash_blame import (
     KEPT_WHOLE,
@@ -431,7 +431,7 @@ def test_memory_of_culprits_is_bounded(
     suspects: CrashBlame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of more culprits than are remembered the oldest are forgotten."""
-    monkeypatch.setattr(_suspects, "MAX_CULPRITS", 2)
+    monkeypatch.setattr(_crash_blame, "MAX_CULPRITS", 2)
     for name in "abc":
         assert 2 == killed_twice(suspects, name)
     suspects.check(Ticket("a"))
@@ -456,7 +456,7 @@ def test_digests_that_nobody_needs(suspects: CrashBlame, monkeypatch: pytest.Mon
     """Requests that leave are digested where an engine dies of them, or where more of them would have to be kept."""
     made: list[str] = []
     monkeypatch.setattr(
-        _suspects, "digest", lambda request: made.append(request) or digest(request)
+        _crash_blame, "digest", lambda request: made.append(request) or digest(request)
     )
     for number in range(KEPT_WHOLE + 2):
         suspects.leave(entered(suspects, f"{number}"), answered=False)
@@ -475,16 +475,16 @@ def test_one_that_is_never_taken_up(suspects: CrashBlame, clock: list[float]) ->
     clock[0] += 10
     suspects.enter(new, 1)
 
-    assert suspects.stuck(11) is None
-    assert suspects.stuck(9) is late
+    assert suspects.find_stuck(11) is None
+    assert suspects.find_stuck(9) is late
     late.acked_at = clock[0] - 5  # the engine has it, and is busy with others
-    assert suspects.stuck(9) is None
-    assert suspects.stuck(4) is late
+    assert suspects.find_stuck(9) is None
+    assert suspects.find_stuck(4) is late
     suspects.block(late)
     assert 1 == suspects.record_death(1)
     assert suspects.is_culprit(late)
     assert [0, 0] == [suspects.count_deaths(one) for one in (taken, new)]
-    assert suspects.stuck(0) is None
+    assert suspects.find_stuck(0) is None
 
 
 def test_what_is_asked_counts() -> None:

@@ -45,7 +45,7 @@ class Served:
         """All replies to a call with the adapter."""
         reader, writer = await asyncio.open_unix_connection(self._path)
         try:
-            writer.write(frames.packed(frames.Call(operation, frames.raw(body), "pirate")))
+            writer.write(frames.pack(frames.Call(operation, frames.raw(body), "pirate")))
             replies = [frames.reply_of(await frames.read(reader))]
             while not replies[-1].last:
                 replies.append(frames.reply_of(await frames.read(reader)))

@@ -213,8 +213,8 @@ async def stream_chat(
     again = _regenerate(server, request, body, template)
     async with aclosing(again) as batches:
         async for batch in batches:
-            if rest := told.rest(batch, lost):
-                yield rest
+            if new := told.filter(batch, lost):
+                yield new
 
 
 def with_inline_reasoning(
@@ -271,7 +271,7 @@ class _ReplayFilter:
                 self._probabilities += len(event.logprobs or ())
             self.calls = self.calls or isinstance(event, ToolCallDelta)
 
-    def rest(self, batch: list[Event], lost: StrayAnswer) -> list[Event]:
+    def filter(self, batch: list[Event], lost: StrayAnswer) -> list[Event]:
         """
         Return the events of a batch of the second generation that are new.
 

@@ -45,7 +45,7 @@ class Adapters:
             read_checked(check_adapter, Path(path))
 
     @property
-    def told(self) -> tuple[Adapter, ...]:
+    def public(self) -> tuple[Adapter, ...]:
         """Them, for clients: files without their folders."""
         return tuple(Adapter(Path(path).name, scale) for path, scale in self.files)
 

@@ -135,7 +135,7 @@ class GgufEngine(Backend):
         self.device = ""
         self._style = call_style(self._chat_template)
         self._known = self.capabilities = static_capabilities(
-            self._head, config, self._chat_template, self._context, self._adapters.told
+            self._head, config, self._chat_template, self._context, self._adapters.public
         )
 
     async def start(self) -> None:

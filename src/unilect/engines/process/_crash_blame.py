@@ -130,7 +130,7 @@ class CrashBlame:
                 retry_after_s=rest_s,
             )
 
-    def stuck(self, after_s: float) -> Ticket | None:
+    def find_stuck(self, after_s: float) -> Ticket | None:
         """A request of which the engine has said nothing for so long, and which it has not had."""
         now = self._clock()
         late = (one for one in self._running if not one.taken and now - one.acked_at > after_s)
@@ -171,7 +171,7 @@ class CrashBlame:
         elif self._deaths:
             self._clear(ticket.digest)
 
-    def well(self, asked_at: float) -> None:
+    def note_answer(self, asked_at: float) -> None:
         """The engine has answered a question of this time: it has done with all that had left by then."""
         self._lingering = [ticket for ticket in self._lingering if ticket.left_at > asked_at]
 

@@ -55,9 +55,9 @@ class Supervisor:
         self.blame = CrashBlame()
         self.sizes = ""
         self._ask = ask
-        look = self._look if ask is not None else None
+        probe = self._probe if ask is not None else None
         self._ack_timeout_s = hang_timeout_s if acks_requests else float("inf")
-        self._watchdog = Watchdog(look, self._hung, self._well, hang_timeout_s)
+        self._watchdog = Watchdog(probe, self._kill, self._note_answer, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         # the last that died, what `_note_death` said of it, and whether somebody else ended it, or it had no memory left
         self._ended_life = self._solved = 0
@@ -178,19 +178,19 @@ class Supervisor:
             self._solved = self.blame.record_death(life, before, self._of_memory)
         return self._solved if life == self._ended_life else 0
 
-    async def _look(self) -> bool:
+    async def _probe(self) -> bool:
         if self._ask is None or not self.process.alive:
             return False
         await self._ask()
         return True
 
-    def _well(self, asked_at: float) -> None:
-        self.blame.well(asked_at)
-        if (stuck := self.blame.stuck(self._ack_timeout_s)) is not None:
+    def _note_answer(self, asked_at: float) -> None:
+        self.blame.note_answer(asked_at)
+        if (stuck := self.blame.find_stuck(self._ack_timeout_s)) is not None:
             self.blame.block(stuck)
-            self._hung(asked_at)
+            self._kill(asked_at)
 
-    def _hung(self, asked_at: float) -> None:
+    def _kill(self, asked_at: float) -> None:
         if self.process.pid is not None:
             self._hung_life, self._hung_at = self.process.starts, asked_at
             self.process.kill_hung()

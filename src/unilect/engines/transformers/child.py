@@ -158,7 +158,7 @@ class Child:
             await of_texts(call, writer)
         else:
             value = await self._value(call)
-            writer.write(frames.packed(frames.Reply(value=frames.raw(value), last=True)))
+            writer.write(frames.pack(frames.Reply(value=frames.raw(value), last=True)))
 
     def _check_adapter(self, name: str | None) -> None:
         if name is not None and not self._model.adapters.has(name):
@@ -337,12 +337,12 @@ class Child:
             yield places, made
 
     async def _send(self, part: frames.Vectors, writer: asyncio.StreamWriter) -> None:
-        writer.write(frames.packed(frames.Reply(value=frames.raw(part))))
+        writer.write(frames.pack(frames.Reply(value=frames.raw(part))))
         await writer.drain()
 
     def _end(self, writer: asyncio.StreamWriter) -> None:
         """Say that all has been said."""
-        writer.write(frames.packed(frames.Reply(last=True)))
+        writer.write(frames.pack(frames.Reply(last=True)))
 
     def _embed_chunk(self, work: Iterator[Any], adapter: str | None) -> Any:
         """One more step, in the batch's thread."""

@@ -194,7 +194,7 @@ class HfServer:
                 "The engine process is unreachable. Try again.", retry_after_s=1
             ) from error
         try:
-            writer.write(frames.packed(call))
+            writer.write(frames.pack(call))
             last = False
             while not last:
                 reply = frames.reply_of(

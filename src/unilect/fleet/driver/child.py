@@ -34,7 +34,7 @@ _BACKLOG = 2048
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
 _SERVE_STARTS = 20
-_TAKEN = frames.packed(frames.Reply())
+_TAKEN = frames.pack(frames.Reply())
 _GONE = "The model's replica died during the answer. Send the request again."
 _REMOVED = (
     "The model is not on the cluster any more: it was removed (`unilect fleet remove`), or could not be placed again. Ask the operator to "
