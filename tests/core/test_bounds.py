@@ -17,7 +17,7 @@ from unilect.core.bounds import (
     check_body,
     check_free_form,
     check_levels,
-    nested,
+    is_deeper,
 )
 from unilect.core.errors import InvalidRequest
 
@@ -199,12 +199,12 @@ def _deep(levels: int, kind: type) -> Any:
 )
 def test_nested(kind: type, deep: int, levels: int, expected: bool) -> None:
     """A value is nested when it has at least so many levels of lists or objects."""
-    assert expected is nested(_deep(deep, kind), levels)
+    assert expected is is_deeper(_deep(deep, kind), levels)
 
 
 def test_nested_is_found_beside_flat_ones() -> None:
     """A deep part beside many flat ones is found."""
-    assert nested({"a": [1, 2, {"b": []}], "c": _deep(40, list)}, 32)
+    assert is_deeper({"a": [1, 2, {"b": []}], "c": _deep(40, list)}, 32)
 
 
 @pytest.mark.parametrize(

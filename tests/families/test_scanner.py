@@ -292,7 +292,7 @@ def test_a_call_that_is_cut(text: str) -> None:
             pieces = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
             told = fold([*pieces, parser.end(is_cut=True)]).choices[0]
             assert (["add"], None) == ([call.name for call in told.tool_calls], told.text)
-            assert told.tool_calls[0].given() is None
+            assert told.tool_calls[0].parse_arguments() is None
 
 
 @pytest.mark.parametrize(

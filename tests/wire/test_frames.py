@@ -179,7 +179,7 @@ async def test_errors(error: UnilectError, expected: type[UnilectError]) -> None
 
 async def test_too_long_a_prompt_keeps_its_numbers() -> None:
     """An error of too long a prompt arrives with the prompt's tokens and the context."""
-    error = ContextLengthExceeded("Long.").counted(9, 8)
+    error = ContextLengthExceeded("Long.").with_counts(9, 8)
 
     with pytest.raises(ContextLengthExceeded) as caught:
         frames.reply_of(await body_of(frames.of_error(error)))

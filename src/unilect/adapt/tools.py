@@ -228,7 +228,7 @@ class PromptedTools:
     async def _wrong_calls(self, request: ChatRequest, choice: Choice) -> str | None:
         allowed = callable_tools(request)
         is_cut = choice.finish_reason not in _ENDED
-        if not choice.tool_calls or (is_cut and choice.tool_calls[-1].given() is None):
+        if not choice.tool_calls or (is_cut and choice.tool_calls[-1].parse_arguments() is None):
             end = " before its end; raise `max_tokens`" if is_cut else ""
             return f"`tool_choice`: no tool is called{end}"
         for call in choice.tool_calls:

@@ -22,7 +22,7 @@ from unilect.core.errors import (
     ModelNotFound,
     PermissionDenied,
     UnilectError,
-    listed,
+    join_names,
 )
 from unilect.core.requests import Call, ChatRequest
 from unilect.models.model import Model
@@ -145,7 +145,7 @@ class Calls:
         found, context = self.registry.get(name), current_request()
         if not context.may_use(found.name):
             asked = "the default model" if name is None else f"`{name[:100]}`"
-            allowed = listed(sorted(context.models or ()))
+            allowed = join_names(sorted(context.models or ()))
             told = f"model: this API key may not use {asked}; it may use {allowed}."
             raise PermissionDenied(told, param="model")
         return found

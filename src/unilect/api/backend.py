@@ -212,7 +212,7 @@ class Backend:
 
     def generate(self, request: TextRequest) -> Batches:
         """Answer a request; see `Generates`."""
-        raise _unsupported("write text. Ask another model")
+        raise _refuse("write text. Ask another model")
 
     async def check(self) -> None:
         """
@@ -249,7 +249,7 @@ class Backend:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request."""
-        raise _unsupported("embed texts. Ask another model")
+        raise _refuse("embed texts. Ask another model")
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """
@@ -258,27 +258,27 @@ class Backend:
         Raises:
             UnsupportedParameter: `max_tokens_per_doc`, `raw_scores` or `truncate` is set, and the backend has no such thing.
         """
-        raise _unsupported("rank documents. Ask a reranker")
+        raise _refuse("rank documents. Ask a reranker")
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; with those that the model reads before a prompt, where `special` is true."""
-        raise _unsupported("tell tokens. Ask another model")
+        raise _refuse("tell tokens. Ask another model")
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids."""
-        raise _unsupported("tell tokens. Ask another model")
+        raise _refuse("tell tokens. Ask another model")
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read for this request."""
-        raise _unsupported("tell tokens. Ask another model")
+        raise _refuse("tell tokens. Ask another model")
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
         """As `tokenize`, of a text in which the names of special tokens are text like any other."""
-        raise _unsupported("support `parse_special`. Remove it, or ask another model")
+        raise _refuse("support `parse_special`. Remove it, or ask another model")
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
         """Return the bytes of each token id; they may be a part of a character."""
-        raise _unsupported("support `with_pieces`. Remove it, or ask another model")
+        raise _refuse("support `with_pieces`. Remove it, or ask another model")
 
     async def render(self, request: ChatRequest) -> str:
         """
@@ -287,16 +287,16 @@ class Backend:
         Raises:
             InvalidRequest: The chat template refuses the conversation.
         """
-        raise _unsupported("tell prompts. Ask another model")
+        raise _refuse("tell prompts. Ask another model")
 
     async def slots(self) -> list[dict[str, Any]]:
         """The places in which it answers side by side, as llama.cpp tells them, in order; nothing but `id`, `n_ctx` and `is_processing` of what another caller has asked."""
-        raise _unsupported(_NO_SLOTS)
+        raise _refuse(_NO_SLOTS)
 
     def idle_slots(self) -> list[dict[str, Any]]:
         """The same while it does not run."""
         if type(self).slots is Backend.slots:
-            raise _unsupported(_NO_SLOTS)
+            raise _refuse(_NO_SLOTS)
         can = self.capabilities
         idle = {"n_ctx": can.context or 0, "speculative": False, "is_processing": False}
         return [{"id": id, **idle} for id in range(can.slots or 0)]
@@ -313,13 +313,13 @@ class Backend:
             NotStored: The caller has no such file.
             UnsupportedOperation: Nothing is saved here.
         """
-        raise _unsupported("change slots. Ask a GGUF model")
+        raise _refuse("change slots. Ask a GGUF model")
 
 
 _NO_SLOTS = "show slots. Ask a GGUF model, or GET /metrics, which counts requests that run and wait"
 
 
-def _unsupported(what: str) -> UnsupportedOperation:
+def _refuse(what: str) -> UnsupportedOperation:
     """The error for an operation that a backend does not have, with what to do instead."""
     return UnsupportedOperation(f"The model's backend does not {what}.")
 

@@ -39,7 +39,7 @@ from unilect.core.errors import (
     ContextLengthExceeded,
     InvalidRequest,
     UnilectError,
-    listed,
+    join_names,
 )
 from unilect.core.events import Answer, Fold
 from unilect.http.client import HttpServer
@@ -243,7 +243,7 @@ class Chat:
 
     def _model(self, rest: str) -> None:
         if rest and not self._has(rest):
-            names = listed(self._names())
+            names = join_names(self._names())
             raise InvalidRequest(f"Unknown model {rest[:100]}. Models: {names}.")
         self._conversation.model = rest or self._conversation.model
         self._screen.note(f"The model is {self._conversation.model}.")

@@ -25,7 +25,7 @@ from unilect.config.limits import check_limit_names, parse_limits
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.config.store import location
-from unilect.core.errors import ConfigError, StoreUnavailable, listed
+from unilect.core.errors import ConfigError, StoreUnavailable, join_names
 from unilect.models import sources
 from unilect.runtime.logs import escape
 from unilect.store.keys import KeyStore, describe, state
@@ -252,7 +252,7 @@ def _warn_of_unknown(names: Iterable[str], settings: Config) -> None:
     unknown = ", ".join(f"`{name}`" for name in names if name not in models)
     if unknown and models:
         _note(
-            f"warning: --models: no model of this configuration is called {unknown}; it has {listed(models)}. The key is created all "
+            f"warning: --models: no model of this configuration is called {unknown}; it has {join_names(models)}. The key is created all "
             "the same, since the model may come."
         )
 

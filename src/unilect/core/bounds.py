@@ -190,13 +190,13 @@ def check_levels(name: str, written: bytes, value: Any) -> None:
     Raises:
         InvalidRequest: It is nested too deep.
     """
-    if written.count(b"[") + written.count(b"{") > MAX_LEVELS and nested(value, MAX_LEVELS):
+    if written.count(b"[") + written.count(b"{") > MAX_LEVELS and is_deeper(value, MAX_LEVELS):
         raise InvalidRequest(
             f"`{name}` is nested more than {MAX_LEVELS} levels deep; flatten it.", param=name
         )
 
 
-def nested(value: Any, levels: int) -> bool:
+def is_deeper(value: Any, levels: int) -> bool:
     """True when a decoded JSON value has more levels than this, counted without recursion and no further than needed."""
     level = [value]
     for _ in range(levels):

@@ -198,7 +198,7 @@ class ContextLengthExceeded(InvalidRequest):
     prompt_tokens: int | None = None
     context: int | None = None
 
-    def counted(self, prompt_tokens: object, context: object) -> Self:
+    def with_counts(self, prompt_tokens: object, context: object) -> Self:
         """This error with its numbers, where they are known."""
         if isinstance(prompt_tokens, int) and isinstance(context, int):
             self.prompt_tokens, self.context = prompt_tokens, context
@@ -475,7 +475,7 @@ class ConfigError(Exception):
         return [self]
 
 
-def listed(names: Iterable[str], most: int = 20) -> str:
+def join_names(names: Iterable[str], most: int = 20) -> str:
     """Names with commas between them; of many the first ones, and how many more there are."""
     found = list(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""

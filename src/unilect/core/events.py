@@ -147,7 +147,7 @@ MOST_TOKENS = 10**12  # that a server is believed to have counted
 Count = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
 
-def believed(tokens: int) -> int:
+def clamp_tokens(tokens: int) -> int:
     """A count of tokens as another server tells it: below zero it would give budgets back, and huge ones fit into no column."""
     return min(max(tokens, 0), MOST_TOKENS)
 
@@ -200,7 +200,7 @@ class ToolCall(Struct):
     arguments: str
     extra: dict[str, Any] = {}
 
-    def given(self) -> dict[str, Any] | None:
+    def parse_arguments(self) -> dict[str, Any] | None:
         """The arguments as an object; None where they are no JSON object."""
         try:
             return _decode_object(self.arguments or "{}")

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 
-def begun(text: str, word: str) -> int:
+def count_overlap(text: str, word: str) -> int:
     """The length of the longest end of a text that begins a word."""
     if word[:1] not in text[1 - len(word) :]:  # as nearly always
         return 0
@@ -13,7 +13,7 @@ def begun(text: str, word: str) -> int:
     )
 
 
-def held(text: str, words: tuple[str, ...]) -> int:
+def count_overlaps(text: str, words: tuple[str, ...]) -> int:
     """The length of the longest end of a text that begins one of some words, and is none of them as a whole."""
     beginnings, longest = _beginnings(words)
     sizes = range(min(longest, len(text)), 0, -1)
@@ -25,7 +25,7 @@ def split_at(text: str, words: tuple[str, ...]) -> tuple[str, str, str]:
     found = _any_of(words).search(text)
     if found is not None:
         return text[: found.start()], found[0], text[found.end() :]
-    kept = len(text) - held(text, words)
+    kept = len(text) - count_overlaps(text, words)
     return text[:kept], "", text[kept:]
 
 

@@ -6,7 +6,7 @@ It imports nothing that imports, since the child that generates does.
 
 from collections.abc import Callable, Sequence
 
-from unilect.core.marks import begun
+from unilect.core.marks import count_overlap
 
 REPLACEMENT = "\ufffd"
 #: What an older tokenizer rewrites to full width once it sees the character after it.
@@ -82,7 +82,7 @@ class StopWords:
             at, self.found = min(places)
             self.held = ""
             return text[:at]
-        held = max((begun(text, word) for word in self._words), default=0)
+        held = max((count_overlap(text, word) for word in self._words), default=0)
         self.held = text[len(text) - held :]
         return text[: len(text) - held]
 

@@ -85,7 +85,7 @@ def beyond(context: int, count: int, param: str) -> ContextLengthExceeded:
     return ContextLengthExceeded(
         f"This model's maximum context length is {context} tokens, and `{param}` has {count}. Shorten it.",
         param=param,
-    ).counted(count, context)
+    ).with_counts(count, context)
 
 
 def _check(size: int, context: int, param: str, subject: str) -> None:
@@ -94,7 +94,7 @@ def _check(size: int, context: int, param: str, subject: str) -> None:
             f"This model's maximum context length is {context} tokens, and {subject} {size} bytes, more than the "
             f"{most_bytes(context)} that are read at all: the prompt is too long. Shorten `{param}`.",
             param=param,
-        ).counted(size // BYTES_PER_TOKEN, context)
+        ).with_counts(size // BYTES_PER_TOKEN, context)
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from msgspec import Struct
 
 from unilect.core.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
-from unilect.core.marks import held, split_at
+from unilect.core.marks import count_overlaps, split_at
 from unilect.families._beginnings import begins_call
 from unilect.families._calls import calls_of, is_whole, new_call_id
 from unilect.families._cut import read_cut_calls
@@ -188,7 +188,7 @@ class MarkScanner(Scanner):
         """The events of what a limit has cut: a mark that has begun is told of no more than a call that has no name yet."""
         match self._state:
             case "thought":
-                text = text[: len(text) - held(text, self._family.thoughts[1:])]
+                text = text[: len(text) - count_overlaps(text, self._family.thoughts[1:])]
                 return [ReasoningDelta(text)] if text and (not self._blank or text.strip()) else []
             case "call" | "whole" as state:
                 begin = self._begin if state == "call" else ""
@@ -200,7 +200,7 @@ class MarkScanner(Scanner):
                 text = self._breaks + begin + text
             case state:
                 heads = self._family.thoughts if state == "start" and self._thinking else ()
-                kept = held(text, (*self._marks, *heads))
+                kept = count_overlaps(text, (*self._marks, *heads))
                 if self._fresh or not text[len(text) - kept :].isalpha():
                     text = "" if self._fresh else text[: len(text) - kept].rstrip("\n")
         return [TextDelta(text)] if text else []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unilect.core.events import Event, ReasoningDelta, TextDelta
-from unilect.core.marks import held
+from unilect.core.marks import count_overlaps
 from unilect.core.requests import FunctionDefinition
 from unilect.families._calls import calls_of, new_call_id
 from unilect.families._cut import read_cut_calls
@@ -79,7 +79,7 @@ class ChannelScanner(Scanner):
             else:  # a mark behind the end of a message
                 self.thinks = self._outside = False
         rest = text[read:]
-        kept = len(rest) - held(rest, _MARKS)
+        kept = len(rest) - count_overlaps(rest, _MARKS)
         events += self._tell(rest[:kept])
         self.held = rest[kept:]
         return events

@@ -280,7 +280,7 @@ def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
     return ContextLengthExceeded(
         f"This model's maximum context length is {context} tokens, and the prompt has {prompt_tokens}: the prompt is too long. "
         "Shorten the prompt, or serve the model with a larger context."
-    ).counted(prompt_tokens, context)
+    ).with_counts(prompt_tokens, context)
 
 
 def _with_counts(error: ContextLengthExceeded, message: Any) -> ContextLengthExceeded:
@@ -290,7 +290,7 @@ def _with_counts(error: ContextLengthExceeded, message: Any) -> ContextLengthExc
     context, prompt = _CONTEXT.search(message[:2000]), _PROMPT.search(message[:2000])
     if context is None or prompt is None:
         return error
-    return error.counted(int(prompt[1] or prompt[2]), int(context[1]))
+    return error.with_counts(int(prompt[1] or prompt[2]), int(context[1]))
 
 
 def unknown_token(param: str) -> InvalidRequest:

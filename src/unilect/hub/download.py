@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from unilect.core.errors import ConfigError, listed
+from unilect.core.errors import ConfigError, join_names
 from unilect.hub.repository_files import ggufs
 
 log = logging.getLogger("unilect")
@@ -144,7 +144,7 @@ def _choose(repo: str, quantization: str) -> str:
         return found[0]
     which = "more than one GGUF file" if found else f"no GGUF file named {quantization[:50]}"
     raise ConfigError(
-        f"{repo}: the repository holds {which}: {listed(found or files)}. Name one, as {form}."
+        f"{repo}: the repository holds {which}: {join_names(found or files)}. Name one, as {form}."
     )
 
 
@@ -188,7 +188,7 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
     files = of_folder(sizes)
     if "config.json" not in files:
         others = ggufs(sizes)
-        which = "; it holds GGUF files: " + listed(others) if others else " (no config.json)"
+        which = "; it holds GGUF files: " + join_names(others) if others else " (no config.json)"
         way = f"Name one as gguf:{location}/{others[0]}" if others else "Name another repository"
         raise ConfigError(
             f"{location}: is on the hub, and holds no model of transformers{which}. {way}."
@@ -287,7 +287,7 @@ def _contents(repo: str, missing: str) -> str:
         return (
             f"{repo} holds no GGUF file; serve it as hf:{repo} if it holds a model of transformers."
         )
-    return f"{repo} holds {listed(found)}: name one of them."
+    return f"{repo} holds {join_names(found)}: name one of them."
 
 
 def _why(error: Exception) -> str:

@@ -183,7 +183,7 @@ def _room(prompt: int, context: int | None) -> int:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context} tokens, and the prompt has {prompt}. "
             "Shorten the prompt, or set another `context` in the options of the echo."
-        ).counted(prompt, context)
+        ).with_counts(prompt, context)
     return context - prompt
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.core.bounds import nested
+from unilect.core.bounds import is_deeper
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import ChatRequest, Message, RefusalPart, TextPart, Tool
 
@@ -64,7 +64,7 @@ def _object(written: str, decode: Callable[[str], Any]) -> dict[str, Any] | None
         value = decode(written)
     except (ValueError, RecursionError):
         return None
-    if nested(value, _MAX_ARGUMENTS_DEPTH) or _has_huge_number(value):
+    if is_deeper(value, _MAX_ARGUMENTS_DEPTH) or _has_huge_number(value):
         return None
     return value if isinstance(value, dict) else None
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.core.errors import BackendError
-from unilect.core.events import believed
+from unilect.core.events import clamp_tokens
 from unilect.core.requests import Embeddings, Prompt
 from unilect.wire.errors import invalid
 
@@ -49,7 +49,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
         vectors = [vector(item.embedding) for item in items]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise invalid("an answer without embeddings") from error
-    return Embeddings(vectors, believed(answer.usage.prompt_tokens))
+    return Embeddings(vectors, clamp_tokens(answer.usage.prompt_tokens))
 
 
 def vector(given: list[float] | str) -> list[float]:

@@ -195,7 +195,7 @@ def _error_of(failed: ErrorReply) -> UnilectError:
         failed.message, param=failed.param, retry_after_s=failed.retry_after_s, logged=failed.logged
     )
     if isinstance(error, errors.ContextLengthExceeded):
-        error.counted(failed.prompt_tokens, failed.context)
+        error.with_counts(failed.prompt_tokens, failed.context)
     return error
 
 

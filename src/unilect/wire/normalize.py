@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.core.events import believed
+from unilect.core.events import clamp_tokens
 from unilect.wire.errors import invalid
 
 #: The unknown fields of a tool call and of the usage, and the stop word that ended a choice, for the decoder.
@@ -204,4 +204,4 @@ def _usage(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(value: Any) -> Any:
-    return believed(value) if type(value) is int else value
+    return clamp_tokens(value) if type(value) is int else value

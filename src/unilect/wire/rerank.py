@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from unilect.api.parameters.rules import refusal
 from unilect.core.errors import BackendError
-from unilect.core.events import believed
+from unilect.core.events import clamp_tokens
 from unilect.core.ranking import Ranking, RerankRequest, cut_name, sigmoid
 from unilect.wire.errors import invalid
 
@@ -105,7 +105,7 @@ def decode_ranking(body: bytes, count: int) -> Ranking:
         )
     usage, ignored = answer.usage or _Usage(), frozenset(answer.unilect.ignored)
     cut = [place for place in range(count) if cut_name(place) in ignored] if ignored else []
-    return Ranking(scores, believed(usage.prompt_tokens or usage.total_tokens), cut)
+    return Ranking(scores, clamp_tokens(usage.prompt_tokens or usage.total_tokens), cut)
 
 
 def are_logits(ranking: Ranking) -> bool:

@@ -5,7 +5,7 @@ from unilect.cli.connect.clients import CLIENTS, Lines, Text, find_client
 from unilect.cli.connect.files import Change, plan, write_file
 from unilect.cli.connect.server import DEFAULT_URL, VARIABLE, ask
 from unilect.config.server import process_environment
-from unilect.core.errors import ConfigError, listed
+from unilect.core.errors import ConfigError, join_names
 
 
 def overview() -> str:
@@ -78,4 +78,4 @@ def _apply(change: Change) -> str:
     if not change.needed:
         return f"{change.path}: has these lines already; nothing to write."
     write_file(change)
-    return f"{change.path}: written ({listed(change.names) or 'permissions'})."
+    return f"{change.path}: written ({join_names(change.names) or 'permissions'})."

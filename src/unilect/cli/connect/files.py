@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from unilect.cli.connect import _dotenv, _json, _toml, _yaml
 from unilect.cli.connect._settings import OtherShape, Setting, merge
 from unilect.config.plain_file import read_plain
-from unilect.core.errors import ConfigError, listed, unreadable
+from unilect.core.errors import ConfigError, join_names, unreadable
 
 Form: TypeAlias = Literal["json", "toml", "yaml", "dotenv"]
 SECRET_MODE = 0o600
@@ -93,7 +93,7 @@ def plan(file: File, replace: bool = False) -> Change:
     try:
         merged = merge(form.parse(text), file.settings, replace)
         if merged.kept:
-            others = listed(setting.name for setting in merged.kept)
+            others = join_names(setting.name for setting in merged.kept)
             raise ConfigError(
                 f"{shown}: already has other values for {others}. Add --replace to replace them, or add the lines above by hand."
             )

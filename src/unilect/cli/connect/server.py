@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from unilect.cli import _running_server as running
 from unilect.config.values import nearest
-from unilect.core.errors import ConfigError, UnilectError, listed
+from unilect.core.errors import ConfigError, UnilectError, join_names
 from unilect.http.base_url import root_of
 from unilect.http.client import HttpServer
 from unilect.runtime.redact import redact
@@ -132,5 +132,5 @@ async def _check(server: HttpServer, name: str, names: list[str]) -> None:
         near = nearest(name, names)
         meant = f" Is `{near}` meant?" if near else ""
         raise ConfigError(
-            f"--model {name}: the server has no such model.{meant} Its models: {listed(names) or 'none'}."
+            f"--model {name}: the server has no such model.{meant} Its models: {join_names(names) or 'none'}."
         ) from error

@@ -137,7 +137,7 @@ class MessageEncoder:
         finish, calls = choice.finish_reason or "stop", choice.tool_calls
         if finish == "length" or choice.stop in self._stop_words:
             # what a limit or the client's stop word has cut is no call; the stop reason says that something is missing
-            calls = [call for call in calls if call.given() is not None]
+            calls = [call for call in calls if call.parse_arguments() is not None]
         self._is_cut = len(calls) < len(choice.tool_calls)
         content += map(_call, calls)
         self._usage = answer.usage
@@ -327,7 +327,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
     Raises:
         BackendError: Its arguments are no JSON object.
     """
-    if (given := call.given()) is None:
+    if (given := call.parse_arguments()) is None:
         raise BackendError(
             f"The model called the tool {call.name[:100]!r} with arguments that are no JSON object. Send the request again."
         )

@@ -190,7 +190,7 @@ class RowEncoder:
         """The calls of an answer; what a limit or the client's stop word has cut is none."""
         calls = choice.tool_calls
         if choice.finish_reason == "length" or choice.stop in self._stop_words:
-            calls = [call for call in calls if call.given() is not None]
+            calls = [call for call in calls if call.parse_arguments() is not None]
         return _calls(calls)
 
     def _check_ignored(self) -> None:
@@ -243,7 +243,7 @@ def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 
 
 def _object(call: ToolCall) -> dict[str, Any]:
-    if (given := call.given()) is None:
+    if (given := call.parse_arguments()) is None:
         raise BackendError(
             f"The model called `{call.name[:100]}` with arguments that are no JSON object. Send the request again."
         )

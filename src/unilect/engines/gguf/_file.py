@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from unilect.api.backend import Description
 from unilect.api.parameters.support import names
-from unilect.core.errors import BackendUnavailable, listed, unreadable
+from unilect.core.errors import BackendUnavailable, join_names, unreadable
 from unilect.engines.gguf._infill import MARK_TEXTS, FillIn, fill_in_of
 
 MAX_TENSORS = 100_000
@@ -248,7 +248,9 @@ def unknown_architecture(path: Path, head: GgufHead) -> Iterator[None]:
 
 def _files_in(folder: Path) -> str:
     files = sorted(str(file) for file in folder.glob("*.gguf"))
-    return f" Name one of its files: {listed(files, 5)}." if files else " It holds no GGUF file."
+    return (
+        f" Name one of its files: {join_names(files, 5)}." if files else " It holds no GGUF file."
+    )
 
 
 class _Damaged(Exception):

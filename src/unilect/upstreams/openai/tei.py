@@ -166,4 +166,4 @@ def _as_length(error: InvalidRequest) -> InvalidRequest:
     context, tokens = int(found[1]), int(found[2])
     return ContextLengthExceeded(
         f"The model reads at most {context} tokens at a time, and a text has {tokens}. Shorten it, or send `truncate: true`."
-    ).counted(tokens, context)
+    ).with_counts(tokens, context)

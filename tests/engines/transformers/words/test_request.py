@@ -410,7 +410,9 @@ def test_a_call_that_is_cut(text: str, finish: str, called: bool) -> None:
     choice, _ = Model().answer(chat(tools=[WEATHER], stop=["END"]), said, finish)
 
     assert (int(called), not called) == (len(choice.tool_calls), bool(choice.text))
-    assert all((call.given() is None) == (finish == "length") for call in choice.tool_calls)
+    assert all(
+        (call.parse_arguments() is None) == (finish == "length") for call in choice.tool_calls
+    )
 
 
 HARMONY = "<|start|>{{ messages[0].content }}<|end|>{{ tools }}<|start|>assistant{# <|channel|> #}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unilect.core.marks import begun
+from unilect.core.marks import count_overlap
 from unilect.engines.transformers.job import Constraint
 from unilect.engines.transformers.words.text import Detokenizer
 
@@ -46,7 +46,9 @@ class ThoughtBudget:
         """Allow nothing but the mark where the budget is spent; see `Constraint`."""
         if self._is_spent:
             if not self._end:  # a mark that the model has begun itself is not written anew
-                self._end = self._encode(self._end_mark[begun(self._text, self._end_mark) :])
+                self._end = self._encode(
+                    self._end_mark[count_overlap(self._text, self._end_mark) :]
+                )
             logits.fill_(-math.inf)
             logits[self._end[0]] = 0.0
         elif self._inner is not None:

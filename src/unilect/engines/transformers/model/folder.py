@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.api.parameters.support import names
-from unilect.core.errors import ConfigError, listed
+from unilect.core.errors import ConfigError, join_names
 from unilect.engines.transformers.model.rope import reach
 from unilect.hub.repository_files import ggufs
 
@@ -190,14 +190,14 @@ def _what_it_holds(path: Path) -> str:
     if len(models) == 1:
         return f"this folder is not a transformers model; it contains {models[0]}. Name that file: {path / models[0]}."
     if models:
-        return f"this folder holds GGUF files: {listed(models)}. Name one of them, such as {path / models[0]}."
+        return f"this folder holds GGUF files: {join_names(models)}. Name one of them, such as {path / models[0]}."
     if "adapter_config.json" in files:
         return (
             "this folder is a LoRA adapter, not a model. Name its base model as the source, and this folder as "
             "`lora`."
         )
     inner = sorted(str(file.parent) for file in path.glob("*/config.json"))
-    rest = f" Its folders hold models: {listed(inner, 5)}." if inner else ""
+    rest = f" Its folders hold models: {join_names(inner, 5)}." if inner else ""
     return (
         "this folder is not a transformers model (no config.json). Name a folder with config.json, *.safetensors and a "
         f"tokenizer, or a GGUF file.{rest}"
