@@ -72,9 +72,10 @@ def test_the_first_token() -> None:
 )
 def test_the_finish_reason(batches: list[list[Event]], expected: str) -> None:
     """The finish reason is that of the last choice that has ended, whether it comes alone or with the usage."""
-    with Metrics().start("m", "chat") as meter:
-        for batch in batches:
-            meter.see(batch)
+    meter = Metrics().start("m", "chat")
+    for batch in batches:
+        meter.see(batch)
+    meter.finish(200)
     assert expected == meter.finish_reason
 
 

@@ -6,7 +6,7 @@ others together.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -25,7 +25,7 @@ class KeyCounts(Collector):
     def __init__(self, most: int = MOST_KEYS) -> None:
         self._most = most
         self._keys: dict[str, _Key] = {}
-        self._refused = Counter[tuple[str, str]]()
+        self._refused = Counter[tuple[str, ...]]()
 
     def applies(self, context: Context) -> bool:
         """Every request is counted."""
@@ -49,30 +49,36 @@ class KeyCounts(Collector):
         return name
 
     def collect(self) -> Iterator[Metric]:
-        """All counters as they are now."""
-        requests = CounterMetricFamily(
+        """Make all counters as they are now."""
+        keys = self._keys.items()
+        yield counters(
             "unilect_key_requests",
             "Requests for a model, by API key and HTTP status; with metrics_per_key only.",
-            labels=("key", "status"),
+            ("key", "status"),
+            {(name, str(status)): n for name, key in keys for status, n in key.statuses.items()},
         )
-        tokens = CounterMetricFamily(
+        yield counters(
             "unilect_key_tokens",
             "Tokens, by API key and kind (prompt, cached, completion); with metrics_per_key only.",
-            labels=("key", "kind"),
+            ("key", "kind"),
+            {(name, kind): count for name, key in keys for kind, count in key.tokens.items()},
         )
-        for name, key in self._keys.items():
-            for status, count in key.statuses.items():
-                requests.add_metric([name, str(status)], count)
-            for kind, count in key.tokens.items():
-                tokens.add_metric([name, kind], count)
-        refused = CounterMetricFamily(
+        yield counters(
             "unilect_key_refused_requests",
             "Requests refused before a backend was asked, by API key and the code of the error; with metrics_per_key only.",
-            labels=("key", "reason"),
+            ("key", "reason"),
+            self._refused,
         )
-        for labels, count in self._refused.items():
-            refused.add_metric(labels, count)
-        yield from (requests, tokens, refused)
+
+
+def counters(
+    name: str, help: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], float]
+) -> Metric:
+    """Make the metric of counts by the values of its labels."""
+    family = CounterMetricFamily(name, help, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
 
 
 class _Key:

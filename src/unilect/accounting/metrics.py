@@ -14,16 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from unilect.accounting.key_counts import KeyCounts
+from unilect.accounting.key_counts import KeyCounts, counters
 from unilect.core.errors import InternalError, UnilectError
 from unilect.core.events import Event, Finish, Progress, Tally, Usage, tells
 
@@ -100,57 +95,46 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now, for `registry`."""
         all = self._series.values()
-        requests = CounterMetricFamily(
+        yield counters(
             "unilect_requests",
             "Requests answered, by HTTP status; 499: the client disconnected.",
-            labels=("model", "endpoint", "status"),
+            ("model", "endpoint", "status"),
+            {(*one.labels, str(status)): n for one in all for status, n in one.statuses.items()},
         )
-        for series in all:
-            for status, count in series.statuses.items():
-                requests.add_metric([*series.labels, str(status)], count)
-        yield requests
-        refused = CounterMetricFamily(
+        yield counters(
             "unilect_refused_requests",
             "Requests refused before a backend was asked, by the code of the error (docs/errors.md).",
-            labels=("reason",),
+            ("reason",),
+            {(reason,): count for reason, count in self.refused.items()},
         )
-        for reason, count in self.refused.items():
-            refused.add_metric([reason], count)
-        yield refused
-        yield self._tokens()
+        tokens = Counter[tuple[str, ...]]()
+        for series in all:
+            for kind in ("prompt", "cached", "completion"):
+                tokens[series.labels[0], kind] += getattr(series, kind)
+        yield counters(
+            "unilect_tokens",
+            "Tokens, by kind: prompt, cached, completion.",
+            ("model", "kind"),
+            tokens,
+        )
         for name, help in _HISTOGRAMS.items():
             yield _histograms(name, help, [(one.labels, getattr(one, name)) for one in all])
         for name, help in _GAUGES.items():
-            yield _gauges(name, help, [(one.labels[0], getattr(one, name)) for one in all])
+            values = Counter[str]()
+            for one in all:
+                values[one.labels[0]] += getattr(one, name)
+            yield _gauges(f"unilect_requests_{name}", help, values)
         yield from self._queues()
 
     def _queues(self) -> Iterator[Metric]:
-        told = self.queues()
-        names = ("unilect_queue_length", "unilect_queue_wait_seconds")
-        helps = (
-            "Requests that wait for a place at a backend.",
-            "Seconds until all that wait have a place, as the last answers tell.",
+        queues = self.queues()
+        lengths = {model: float(length) for model, (length, _) in queues.items()}
+        waits_s = {model: wait_s for model, (_, wait_s) in queues.items() if wait_s is not None}
+        yield _gauges(
+            "unilect_queue_length", "Requests that wait for a place at a backend.", lengths
         )
-        for at, (name, help) in enumerate(zip(names, helps, strict=True)):
-            family = GaugeMetricFamily(name, help, labels=("model",))
-            for model, figures in told.items():
-                if (value := figures[at]) is not None:
-                    family.add_metric([model], value)
-            yield family
-
-    def _tokens(self) -> Metric:
-        counts = Counter[tuple[str, str]]()
-        for series in self._series.values():
-            for kind in ("prompt", "cached", "completion"):
-                counts[series.labels[0], kind] += getattr(series, kind)
-        family = CounterMetricFamily(
-            "unilect_tokens",
-            "Tokens, by kind: prompt, cached, completion.",
-            labels=("model", "kind"),
-        )
-        for labels, count in counts.items():
-            family.add_metric(labels, count)
-        return family
+        help = "Seconds until all that wait have a place, as the last answers tell."
+        yield _gauges("unilect_queue_wait_seconds", help, waits_s)
 
 
 class _Histogram:
@@ -200,12 +184,9 @@ def _histograms(name: str, help: str, rows: list[tuple[tuple[str, str], _Histogr
     return family
 
 
-def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
-    """One gauge for each model, whatever the endpoints."""
-    family = GaugeMetricFamily(f"unilect_requests_{name}", help, labels=("model",))
-    values = Counter[str]()
-    for model, value in rows:
-        values[model] += value
+def _gauges(name: str, help: str, values: Mapping[str, float]) -> Metric:
+    """Make one gauge for each model."""
+    family = GaugeMetricFamily(name, help, labels=("model",))
     for model, value in values.items():
         family.add_metric([model], value)
     return family
@@ -262,17 +243,11 @@ class Meter(Tally):
         series.running += 1
         series.time_to_first_token.observe(self._first - self._start)
 
-    def __enter__(self) -> "Meter":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self.finish(200 if error is None else self.status(error))
-
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self.finish(200 if error is None else self.status(error))
+        self.finish(self.status(error))
 
     @staticmethod
     def status(error: BaseException | None) -> int:

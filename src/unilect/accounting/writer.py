@@ -36,14 +36,12 @@ class Item(Struct, eq=False):
         written: Called once it is in the ledger.
         required: Who waits for it is told where it cannot be written, and its row has the status `CORRECTED` from then on; else he need not know.
         end: Is done once it is written, or is not in time; None where nobody waits.
-        until: When who waits for it is told that it takes too long.
     """
 
     row: LedgerRow
     written: Callable[[], None]
     required: bool = True
     end: asyncio.Future[None] | None = None
-    until: float = 0.0
 
     def correct(self) -> None:
         """Its client is told that it could not be kept."""
@@ -90,7 +88,6 @@ class Writer:
         self._gather = gather or wait_while_busy
         self._waiting: deque[Item] = deque()
         self._writing: list[Item] = []
-        self._look: asyncio.TimerHandle | None = None  # at those that wait for too long
         self._worker: asyncio.Task[None] | None = None
         self._wrong = ""
         self._idle = asyncio.Event()
@@ -149,9 +146,8 @@ class Writer:
             raise self._unavailable()
         loop = asyncio.get_running_loop()
         end = item.end = loop.create_future()
-        item.until = loop.time() + LIMIT_S
-        if self._look is None:  # one timer for all: one for each row costs more than all of this
-            self._look = loop.call_later(LIMIT_S, self._end_late, loop)
+        timer = loop.call_later(LIMIT_S, self._end_late, item)
+        end.add_done_callback(lambda _: timer.cancel())
         return end
 
     async def settle(self, timeout_s: float = LIMIT_S) -> None:
@@ -167,18 +163,10 @@ class Writer:
         """Find out whether rows can be written; `settle` waits for it."""
         self._start()
 
-    def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell those whose row has not been written in time, and look again when the next one's time is up."""
-        self._look = None
-        waiting = [item for item in (*self._writing, *self._waiting) if item.end is not None]
-        late = [item for item in waiting if item.until <= loop.time()]
-        if late:
-            self._fail(f"a row was not written within {LIMIT_S:g} s")
-        for item in late:
-            self._tell(item, self._unavailable())
-        rest = [item.until for item in waiting if item.end is not None]
-        if rest:
-            self._look = loop.call_at(min(rest), self._end_late, loop)
+    def _end_late(self, item: Item) -> None:
+        """Tell who waits for a row that it has not been written in time."""
+        self._fail(f"a row was not written within {LIMIT_S:g} s")
+        self._tell(item, self._unavailable())
 
     def _start(self) -> None:
         if self._worker is None or self._worker.done():
@@ -221,10 +209,8 @@ class Writer:
             self._succeed()
             for item, row in zip(some, rows, strict=True):
                 if item.row is row:
-                    if (end := item.end) is not None:
-                        item.end = None
-                        if not end.done():
-                            end.set_result(None)
+                    if item.end is not None and not item.end.done():
+                        item.end.set_result(None)
                     item.written()
                 else:  # its client was told something else meanwhile
                     self._waiting.append(item)

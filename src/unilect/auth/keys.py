@@ -106,7 +106,7 @@ class Keys:
             return caller
         if known is None:
             raise wrong("this server does not know it.")
-        return _of_store(known.lasting(hashed) or await known.key(secret, hashed))
+        return _of_store(await known.key(secret, hashed))
 
     def _secret(self, headers: Mapping[str, str], as_password: bool) -> str | None:
         if as_password and (password := _password(headers)) is not None:

@@ -64,14 +64,12 @@ class KnownKeys:
     ) -> None:
         self.stored, self._clock = stored, clock
         self._requests: Requests = {} if requests is None else requests
-        self.changed: Callable[[Iterable[str]], None] = _nobody
+        self.changed: Callable[[Iterable[str]], None] = lambda keys: None
         self.configured = configured
         self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
         self._doubtful: set[str] = set()  # ids of keys that have changed since
         self._known: dict[bytes, Secret] = {}
-        self._unknown: dict[
-            bytes, None
-        ] = {}  # however many come, they displace none that are known
+        self._unknown = dict[bytes, None]()  # however many come, they displace none that are known
         self._tasks = Tasks()
         self._watching: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
@@ -148,23 +146,6 @@ class KnownKeys:
             if not self.configured:
                 log.warning("every request needs an API key from now on: %s", why)
 
-    def lasting(self, hashed: bytes) -> Key | None:
-        """
-        The key of a secret with this digest; None where it has to be asked for by `key`: it is not known, or it ends.
-
-        Raises:
-            StoreUnavailable: As `key`.
-        """
-        self._check_fresh()
-        found = self._known.get(hashed)
-        if found is None:
-            return None
-        key = found.key
-        if not (key.expires_at is found.expires_at is key.revoked_at is None):
-            return None
-        self._keys[key.id] = key
-        return key
-
     async def key(self, secret: str, hashed: bytes | None = None) -> Key:
         """
         The key that a secret belongs to.
@@ -180,19 +161,14 @@ class KnownKeys:
         if hashed is None:
             hashed = digest(secret)
         found = self._known.get(hashed)
+        if found is None and hashed not in self._unknown:
+            found = await self._find(secret, hashed)
         if found is None:
-            if hashed not in self._unknown:
-                found = await self._find(secret, hashed)
-            if found is None:
-                raise wrong("this server does not know it.")
-        key = found.key
-        if not (key.expires_at is found.expires_at is key.revoked_at is None):  # it may have ended
-            now = self._clock()
-            until = min(key.expires_at or now + 1, found.expires_at or now + 1)
-            if (why := _why_not(key, until, now)) is not None:
-                raise why
-        self._keys[key.id] = key
-        return key
+            raise wrong("this server does not know it.")
+        if (why := _why_not(found.key, found.expires_at, self._clock())) is not None:
+            raise why
+        self._keys[found.key.id] = found.key
+        return found.key
 
     def _check_fresh(self) -> None:
         if self._looked_at is None or time.monotonic() - self._looked_at > STALE_S:
@@ -259,7 +235,7 @@ class KnownKeys:
         ended = {
             id: why
             for id, key in self._keys.items()
-            if (why := _why_not(key, key.expires_at or now + 1, now)) is not None
+            if (why := _why_not(key, None, now)) is not None
         }
         for context in list(self._requests.values()) if ended else ():
             if context.caller in ended:
@@ -322,18 +298,14 @@ def _keep(kept: dict[bytes, _Kept], name: bytes, value: _Kept, most: int) -> Non
     kept[name] = value
 
 
-def _why_not(key: Key, until: float, now: float) -> AuthenticationError | None:
-    """Make the error of a key that ends at the time `until`; None where it can be used now."""
+def _why_not(key: Key, secret_expires_at: float | None, now: float) -> AuthenticationError | None:
+    """Make the error of a key, or of its secret, that has ended; None where it can be used now."""
     if key.revoked_at is not None:
         return wrong("it has been revoked.")
-    if until <= now or not key.is_usable(now):
-        day = datetime.fromtimestamp(until, UTC)
-        return wrong(f"it has expired at {day:%Y-%m-%d %H:%M} UTC.")
-    return None
-
-
-def _nobody(keys: Iterable[str]) -> None:
-    """Nobody has to know which keys have changed."""
+    ends = [at for at in (key.expires_at, secret_expires_at) if at is not None and at <= now]
+    if not ends:
+        return None
+    return wrong(f"it has expired at {datetime.fromtimestamp(min(ends), UTC):%Y-%m-%d %H:%M} UTC.")
 
 
 def _unreadable(reason: str | None = None) -> StoreUnavailable:

@@ -13,9 +13,9 @@ Source: https://www.sqlite.org/wal.html
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -46,31 +46,24 @@ class _Pool:
         self._idle: list[Connection] = []
         self._closed = False
 
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """Lend a connection: that which was used last, as each has a cache of its own."""
+    def run(self, function: Callable[[Connection], _Result]) -> _Result:
+        """Call a function in a transaction, on the connection that was used last, as each has a cache of its own."""
         try:
-            one = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            one = self._connect()
+            connection = self._connect()
         try:
-            yield one
+            connection.begin()
+            result = function(connection)
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
         finally:
-            self._idle.append(one)
+            self._idle.append(connection)
             if self._closed:
                 self.close()
-
-    def run(self, function: Callable[[Connection], _Result]) -> _Result:
-        """Call a function in a transaction."""
-        with self.connection() as connection:
-            connection.begin()
-            try:
-                result = function(connection)
-                connection.commit()
-            except BaseException:
-                connection.rollback()
-                raise
-            return result
+        return result
 
     def close(self) -> None:
         """Close all; one that is in use when its user gives it back."""
@@ -142,25 +135,17 @@ class Database:
         """True if the last use succeeded, and the last one that wrote."""
         return not self._wrong
 
-    def write(
-        self,
-        function: Callable[[Connection], _Result],
-        statement: Callable[[Connection], _Result | None] | None = None,
-    ) -> "asyncio.Future[_Result]":
+    def write(self, function: Callable[[Connection], _Result]) -> "asyncio.Future[_Result]":
         """
         Call a function in a thread, with a connection in a transaction, and return its result.
 
         The transaction is committed, and on SQLite on the disk, when this is done; it is undone where the function raises. It may be
         called again where a server undoes it. A caller that is cancelled does not undo what has begun.
 
-        Args:
-            statement: Called first on SQLite, without a transaction: it may run one statement, which is a transaction by itself and costs
-                less than one that is begun and committed. Where it returns None, the function is called.
-
         Raises:
             StoreUnavailable: The database cannot be opened, read or written now; the next call tries again. The log tells why, once.
         """
-        return self._submit(self._writers, self._write, function, statement)
+        return self._submit(self._writers, self._write, function)
 
     def read(
         self, function: Callable[[Connection], _Result], *, long: bool = False
@@ -247,21 +232,11 @@ class Database:
             self._wrong = wrong
             log.warning("%s", wrong) if wrong else log.warning("store: %s works again", self.name)
 
-    def _write(
-        self,
-        function: Callable[[Connection], _Result],
-        statement: Callable[[Connection], _Result | None] | None = None,
-    ) -> _Result:
+    def _write(self, function: Callable[[Connection], _Result]) -> _Result:
         def once() -> _Result:
             self._make_folder()
             with self._alone():
-                pool = self._open()
-                if statement is not None and self._is_sqlite:
-                    with pool.connection() as connection:
-                        found = statement(connection)
-                    if found is not None:
-                        return found
-                return pool.run(function)
+                return self._open().run(function)
 
         return self._try(once)
 

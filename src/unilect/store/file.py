@@ -39,7 +39,7 @@ class SqliteFile:
         Raises:
             StoreUnavailable: It cannot be made.
         """
-        with self._translated():
+        with self._os_errors():
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._identity = self._look()
 
@@ -50,7 +50,7 @@ class SqliteFile:
         Raises:
             StoreUnavailable: It cannot be made, or written to.
         """
-        with self._translated():
+        with self._os_errors():
             for folder in (*reversed(self.path.parent.parents), self.path.parent):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
@@ -87,7 +87,7 @@ class SqliteFile:
         Raises:
             StoreUnavailable: One uses it for too long, or the folder cannot be written.
         """
-        with self._translated():
+        with self._os_errors():
             lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._wait_for(lock)
@@ -112,7 +112,7 @@ class SqliteFile:
         return found.st_dev, found.st_ino
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _os_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

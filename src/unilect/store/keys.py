@@ -111,14 +111,9 @@ class KeyStore:
             ConfigError: There is none that can be used.
         """
         now = self.clock()
-
-        def end(connection: Connection) -> Key:
-            number = keys.begin(connection)
-            key = _named(keys.all(connection), name, now)
-            keys.revoke(connection, key.id, now, number)
-            return keys.get(connection, key.id)
-
-        return await self._database.write(end)
+        return await self._change(
+            name, lambda connection, key, number: keys.revoke(connection, key.id, now, number)
+        )
 
     async def delete(self, name: str) -> tuple[Key, int]:
         """
@@ -160,16 +155,13 @@ class KeyStore:
         Raises:
             ConfigError: There is none that can be used.
         """
-        now = self.clock()
+        end = self.clock() + overlap_s
 
-        def replace(connection: Connection) -> Key:
-            number = keys.begin(connection)
-            key = _named(keys.all(connection), name, now)
-            keys.end_secrets(connection, key.id, now + overlap_s, number)
+        def replace(connection: Connection, key: Key, number: int) -> None:
+            keys.end_secrets(connection, key.id, end, number)
             keys.add_secret(connection, key.id, secret_id, digest)
-            return key
 
-        return await self._database.write(replace)
+        return await self._change(name, replace)
 
     async def limit(self, name: str, limits: Mapping[str, float | None]) -> Key:
         """
@@ -182,21 +174,25 @@ class KeyStore:
         Raises:
             ConfigError: There is none that can be used.
         """
+
+        def change(connection: Connection, key: Key, number: int) -> None:
+            merged = {**key.limits, **limits}
+            kept = {limit: most for limit, most in merged.items() if most is not None}
+            keys.limit(connection, key.id, kept, number)
+
+        return await self._change(name, change)
+
+    async def _change(self, name: str, change: Callable[[Connection, Key, int], None]) -> Key:
+        """Change a key that can be used, by its name or its id, with the number of the change; returns it as it is then."""
         now = self.clock()
 
-        def change(connection: Connection) -> Key:
+        def run(connection: Connection) -> Key:
             number = keys.begin(connection)
-            key = _named(keys.all(connection), name, now)
-            changed = {**key.limits, **limits}
-            keys.limit(
-                connection,
-                key.id,
-                {n: most for n, most in changed.items() if most is not None},
-                number,
-            )
+            key = _choose_usable(keys.all(connection), name, now)
+            change(connection, key, number)
             return keys.get(connection, key.id)
 
-        return await self._database.write(change)
+        return await self._database.write(run)
 
     async def find(self, secret_id: str) -> Secret | None:
         """Read the secret with this public part."""
@@ -206,12 +202,11 @@ class KeyStore:
         """Read the key of an id or a name; of several the one that can be used, or else the newest."""
         now = self.clock()
 
-        def look(connection: Connection) -> Key | None:
-            found = _of(keys.named(connection, name), name)
-            usable = [key for key in found if key.is_usable(now)]
-            return next(reversed(usable or found), None)
-
-        return await self._database.read(look)
+        found = _of(
+            await self._database.read(lambda connection: keys.by_name(connection, name)), name
+        )
+        usable = [key for key in found if key.is_usable(now)]
+        return next(reversed(usable or found), None)
 
     async def get(self, id: str) -> Key:
         """Read the key of an id that was there; where it is not any more, it is as if revoked."""
@@ -284,7 +279,7 @@ def _time(at: float | None) -> str | None:
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
-def _named(keys: Sequence[Key], name: str, now: float) -> Key:
+def _choose_usable(keys: Sequence[Key], name: str, now: float) -> Key:
     """
     Choose the key of an id, or of a name.
 
@@ -295,10 +290,10 @@ def _named(keys: Sequence[Key], name: str, now: float) -> Key:
     usable = [key for key in of_name if key.is_usable(now)]
     if usable:
         return usable[-1]
-    if of_name:
-        why = "revoked" if of_name[-1].revoked_at is not None else "expired"
-        raise ConfigError(f"{name}: this key has {'been revoked' if why == 'revoked' else why} already.")  # fmt: skip
-    raise _unknown(keys, name, now)
+    if not of_name:
+        raise _unknown(keys, name, now)
+    why = "expired" if of_name[-1].revoked_at is None else "been revoked"
+    raise ConfigError(f"{name}: this key has {why} already.")
 
 
 def _unknown(keys: Sequence[Key], name: str, now: float) -> ConfigError:

@@ -48,9 +48,7 @@ class Ledger:
 
         A row whose id is there already stays as it is; its status alone becomes `CORRECTED`, where the new one has that.
         """
-        is_one_statement = len(rows) <= ledger.AT_ONCE
-        add = partial(ledger.add, rows=rows)
-        await self._database.write(add, add if is_one_statement else None)
+        await self._database.write(partial(ledger.add, rows=rows))
         if self._sweeper is None:
             self._sweeper = self._tasks.start("the sweep of the ledger", self._sweep_on())
 
@@ -60,7 +58,9 @@ class Ledger:
 
     async def read_usage(self, since: float, key: str | None = None) -> list[KeyUsage]:
         """Sum up what every key, or one, has used of every model in requests that came since a time, in seconds since 1970."""
-        return await self._database.read(lambda connection: ledger.used(connection, since, key))
+        return await self._database.read(
+            lambda connection: ledger.usage_since(connection, since, key)
+        )
 
     async def sums(
         self, by: Sequence[str] = PARTS, since: float = 0.0, key: str | None = None

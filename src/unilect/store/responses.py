@@ -9,21 +9,19 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import chain
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from unilect.core.errors import InvalidRequest, StoreUnavailable
 from unilect.runtime.tasks import Tasks
 from unilect.store.batches import Outcome, ResponseBatchWriter
 from unilect.store.database import Database
-from unilect.store.ids import home_of
-from unilect.store.records import RUNNING, Item, StoredResponse
+from unilect.store.records import Item, StoredResponse
 from unilect.store.sql import conversations, responses, sweep
 from unilect.store.sql.connection import Connection
 from unilect.store.sql.scope import Scope
 
 _Result = TypeVar("_Result")
-_Args = ParamSpec("_Args")
+_Args = TypeVarTuple("_Args")
 _DAY_S = 86_400.0
 #: Ancestors are kept for this part of `max_age_s` longer than needed, and no longer than so many seconds.
 _AHEAD, _MOST_AHEAD_S = 0.01, 3600.0
@@ -102,20 +100,8 @@ class ResponseStore:
             taken = iter(responses.save(connection, scope, good))
             return [next(taken) if isinstance(found, int) else found for found in judged]
 
-        def insert(connection: Connection) -> list[Outcome] | None:
-            """Save them by one statement, where no more than that has to be written."""
-            if len(some) > responses.AT_ONCE or not all(map(_is_alone, some)):
-                return None
-            sizes = [size for one in some if isinstance(size := self._size_of(one), int)]
-            if len(sizes) < len(some):
-                return None
-            taken = [responses.size_with_rows(*pair) for pair in zip(some, sizes, strict=True)]
-            rows = [responses.row_of(*pair, scope.now) for pair in zip(some, taken, strict=True)]
-            # where some are there they are replaced, by more than one statement
-            return [*taken] if responses.insert(connection, rows) == len(rows) else None
-
         self._start_sweeping()
-        return self._database.write(save, insert)
+        return self._database.write(save)
 
     def _size_of(self, stored: StoredResponse) -> int | InvalidRequest:
         """Return the bytes of a response's texts, or why it cannot be stored."""
@@ -203,9 +189,7 @@ class ResponseStore:
 
     async def is_stale(self, stored: StoredResponse, older_than_s: float) -> bool:
         """Return True if the server that works on a response was not touched for so long."""
-        touched_at = await self._read(responses.touched_at, stored.instance)
-        last = stored.created_at if touched_at is None else touched_at
-        return last < self.clock() - older_than_s
+        return await self._read(responses.is_older, stored, self.clock() - older_than_s)
 
     async def create_conversation(
         self, owner: str, metadata: bytes, items: Sequence[Item] = (), id: str = ""
@@ -323,33 +307,24 @@ class ResponseStore:
         await self._tasks.aclose()
 
     def _write(
-        self,
-        function: Callable[Concatenate[Connection, Scope, _Args], _Result],
-        *args: _Args.args,
-        **named: _Args.kwargs,
+        self, function: Callable[[Connection, Scope, *_Args], _Result], *args: *_Args
     ) -> "asyncio.Future[_Result]":
         """Call a function in a transaction, and return its result."""
         self._start_sweeping()
-        return self._database.write(self._bind(function, *args, **named))
+        return self._database.write(self._bind(function, *args))
 
     def _read(
-        self,
-        function: Callable[Concatenate[Connection, Scope, _Args], _Result],
-        *args: _Args.args,
-        **named: _Args.kwargs,
+        self, function: Callable[[Connection, Scope, *_Args], _Result], *args: *_Args
     ) -> "asyncio.Future[_Result]":
         """Call a function that writes nothing in a transaction, and return its result."""
         self._start_sweeping()
-        return self._database.read(self._bind(function, *args, **named))
+        return self._database.read(self._bind(function, *args))
 
     def _bind(
-        self,
-        function: Callable[Concatenate[Connection, Scope, _Args], _Result],
-        *args: _Args.args,
-        **named: _Args.kwargs,
+        self, function: Callable[[Connection, Scope, *_Args], _Result], *args: *_Args
     ) -> Callable[[Connection], _Result]:
         scope = self._scope()
-        return lambda connection: function(connection, scope, *args, **named)
+        return lambda connection: function(connection, scope, *args)
 
     def _scope(self) -> Scope:
         now = self.clock()
@@ -401,15 +376,6 @@ class ResponseStore:
                 f"store: this has {size} bytes, and the store holds {self._max_bytes} in all. Send `store: false`.",
                 param="store",
             )
-
-
-def _is_alone(one: StoredResponse) -> bool:
-    """Return True if a response is all that has to be written for it."""
-    if one.parent is not None or one.conversation is not None:
-        return False
-    if one.instance and one.status in RUNNING:
-        return False
-    return all([home_of(item.id) == one.id for item in chain(one.input, one.output)])
 
 
 def _check_count(count: int, param: str) -> None:

@@ -122,7 +122,7 @@ class Upkeep:
                 f"store: {redact(self._url)} is copied with PostgreSQL's own programs: `pg_dump --format=custom --file {target} URL`, "
                 "and `pg_restore` puts it back."
             )
-        with _opened(self._file) as source:
+        with _open(self._file) as source:
             try:
                 os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             except FileExistsError as error:
@@ -144,7 +144,7 @@ class Upkeep:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite.SqliteConnection]:
+def _open(path: Path) -> Iterator[sqlite.SqliteConnection]:
     """
     Open a file, to be read.
 
@@ -167,7 +167,7 @@ def _opened(path: Path) -> Iterator[sqlite.SqliteConnection]:
 
 
 def _inspect_file(path: Path) -> StoreReport:
-    with _opened(path) as file:
+    with _open(path) as file:
         rows = file.rows(f"PRAGMA integrity_check({_MOST_PROBLEMS})")
         problems = [str(row[0]) for row in rows if row[0] != "ok"]
         problems += [

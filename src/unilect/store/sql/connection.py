@@ -35,12 +35,8 @@ class Connection(ABC):
         """Close it. Idempotent."""
 
     @abstractmethod
-    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement, and read all rows that it returns."""
-
-    @abstractmethod
-    def run(self, statement: str, *values: object) -> int:
-        """Run a statement; returns how many rows it has changed."""
+    def execute(self, statement: str, values: tuple[Any, ...]) -> Any:
+        """Run a statement; returns the driver's cursor."""
 
     @abstractmethod
     def run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> int:
@@ -57,6 +53,16 @@ class Connection(ABC):
     @abstractmethod
     def shrink(self, pages: int) -> bool:
         """Give so many free pages of a file back to the disk, in a transaction of its own; returns True if there are more."""
+
+    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run a statement, and read all rows that it returns."""
+        found: list[tuple[Any, ...]] = self.execute(statement, values).fetchall()
+        return found
+
+    def run(self, statement: str, *values: object) -> int:
+        """Run a statement; returns how many rows it has changed."""
+        changed: int = self.execute(statement, values).rowcount
+        return changed
 
     def row(self, statement: str, *values: object) -> tuple[Any, ...] | None:
         """Run a statement, and read its first row."""

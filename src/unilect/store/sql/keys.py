@@ -7,12 +7,13 @@ are made when they are first needed, say with which change running servers were 
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from unilect.store.records import Key, KeyChanges, Secret
 from unilect.store.sql.connection import Connection
 
 _CHANGED, _REQUIRED, _DELETED = 1, 2, 3  # the rows of `key_changes`
-_COLUMNS = "k.id, k.name, k.owner, k.models, k.limits, k.created_at, k.expires_at, k.revoked_at"
+_COLUMNS = ", ".join(f"k.{name}" for name in Key.__struct_fields__)
 _SELECT = f"SELECT {_COLUMNS} FROM keys k"
 _IN_ORDER = "ORDER BY k.created_at, k.id"
 _INSERT = "INSERT INTO keys (id, name, owner, models, limits, created_at, expires_at, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -81,7 +82,7 @@ def all(connection: Connection) -> list[Key]:
     return [_key(*row) for row in connection.rows(f"{_SELECT} {_IN_ORDER}")]
 
 
-def named(connection: Connection, name: str) -> list[Key]:
+def by_name(connection: Connection, name: str) -> list[Key]:
     """Read every key of a name or an id, the oldest first."""
     rows = connection.rows(f"{_SELECT} WHERE k.name = ? OR k.id = ? {_IN_ORDER}", name, name)
     return [_key(*row) for row in rows]
@@ -116,26 +117,10 @@ def changes(connection: Connection, since: int) -> KeyChanges | None:
     )
 
 
-def _key(
-    id: str,
-    name: str,
-    owner: str,
-    models: str | None,
-    limits: str,
-    created_at: float,
-    expires_at: float | None,
-    revoked_at: float | None,
-) -> Key:
-    return Key(
-        id=id,
-        name=name,
-        owner=owner,
-        models=None if models is None else tuple(json.loads(models)),
-        limits=json.loads(limits),
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-    )
+def _key(*row: Any) -> Key:
+    values = dict(zip(Key.__struct_fields__, row, strict=True))
+    models = None if values["models"] is None else tuple(json.loads(values["models"]))
+    return Key(**values | {"models": models, "limits": json.loads(values["limits"])})
 
 
 def _json(value: object) -> str:

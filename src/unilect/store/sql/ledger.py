@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import chain
 from operator import itemgetter
 
 from msgspec import structs
@@ -12,10 +11,12 @@ from unilect.store.sql.connection import Connection
 
 #: The columns: the fields of a `LedgerRow`, and between them the day.
 _COLUMNS = "id, at, day, key, owner, model, backend, dialect, endpoint, prompt, cached, completion, first_token_ms, duration_ms, status, finish, cost"
+_INSERT = f"""
+INSERT INTO ledger ({_COLUMNS}) VALUES ({", ".join("?" * (_COLUMNS.count(",") + 1))})
+ON CONFLICT (id) DO UPDATE SET status = excluded.status WHERE excluded.status = {CORRECTED}
+"""
 _OF_SUM = itemgetter(2, 3, 4, 5)  # what tells the sum of a row's values from others
 _TEXTS = ("key", "owner", "model", "backend", "dialect", "endpoint", "finish")
-#: Rows that one statement of SQLite inserts: several threads run, and what a statement waits for takes longer than what it does.
-AT_ONCE = 32
 _MOST_DELETED = 1000  # rows that one transaction deletes
 _DAY_S = 86_400
 #: Counts of a backend are its own words; beyond these a sum would not fit into the column.
@@ -26,17 +27,10 @@ _DELETE_OLD = f"DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE at <
 _SUMS = "sum(requests) AS requests, sum(prompt) AS prompt, sum(completion) AS completion, sum(cost) AS cost"
 
 
-def add(connection: Connection, rows: Sequence[LedgerRow]) -> bool:
-    """Insert rows; returns True. Of one whose id is there nothing changes, unless the new one has the status `CORRECTED`."""
-    values = [_values(row) for row in rows]
-    if connection.is_server:  # where one statement takes no id twice
-        values.sort(key=_OF_SUM)  # of two who add to the same sums one waits, and not both
-        connection.run_many(_insertion(1), values)
-        return True
-    for at in range(0, len(values), AT_ONCE):
-        some = values[at : at + AT_ONCE]
-        connection.run(_insertion(len(some)), *chain.from_iterable(some))
-    return True
+def add(connection: Connection, rows: Sequence[LedgerRow]) -> None:
+    """Insert rows. Of one whose id is there nothing changes, unless the new one has the status `CORRECTED`."""
+    # in this order, of two who add to the same sums one waits, and not both
+    connection.run_many(_INSERT, sorted(map(_values, rows), key=_OF_SUM))
 
 
 def probe(connection: Connection) -> None:
@@ -45,7 +39,7 @@ def probe(connection: Connection) -> None:
     connection.run("DELETE FROM ledger WHERE id = ?", _PROBE.id)
 
 
-def used(connection: Connection, since: float, key: str | None) -> list[KeyUsage]:
+def usage_since(connection: Connection, since: float, key: str | None) -> list[KeyUsage]:
     """Sum up what every key, or one, has used of every model since a time."""
     rows = connection.rows(_summing(("key", "owner", "model"), key is not None), *_bounds(since, key))  # fmt: skip
     return [
@@ -100,31 +94,20 @@ def _bounds(since: float, key: str | None) -> tuple[object, ...]:
     return (*of_key, first, *of_key, since, first * _DAY_S)
 
 
-@cache
-def _insertion(count: int) -> str:
-    row = f"({', '.join('?' * (_COLUMNS.count(',') + 1))})"
-    return (
-        f"INSERT INTO ledger ({_COLUMNS}) VALUES {', '.join([row] * count)} "
-        f"ON CONFLICT (id) DO UPDATE SET status = excluded.status WHERE excluded.status = {CORRECTED}"
-    )
-
-
 def _values(row: LedgerRow) -> tuple[object, ...]:
     """Make the values of a row, in the order of `_COLUMNS`, as every database takes them."""
     numbers = (row.prompt, row.cached, row.completion, row.cost)
     if min(numbers) < 0 or max(numbers) > _MOST_TOKENS:
-        row = _bounded(row)
+        most = dict.fromkeys(("prompt", "cached", "completion"), _MOST_TOKENS) | {
+            "cost": _MOST_COST
+        }
+        bounded = {name: min(max(getattr(row, name), 0), its_most) for name, its_most in most.items()}  # fmt: skip
+        row = structs.replace(row, **bounded)
     if not _are_plain(row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint, row.finish):  # fmt: skip
         texts = {name: _plain(getattr(row, name)) for name in _TEXTS}
         row = structs.replace(row, **texts)
     values = structs.astuple(row)
     return (*values[:2], int(row.at // _DAY_S), *values[2:])
-
-
-def _bounded(row: LedgerRow) -> LedgerRow:
-    most = dict.fromkeys(("prompt", "cached", "completion"), _MOST_TOKENS) | {"cost": _MOST_COST}
-    numbers = {name: min(max(getattr(row, name), 0), its_most) for name, its_most in most.items()}
-    return structs.replace(row, **numbers)
 
 
 @lru_cache(256)

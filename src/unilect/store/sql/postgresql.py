@@ -89,18 +89,14 @@ class PostgresqlConnection(Connection):
             self._driver.close()
             self._driver = None
 
-    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement, and read all rows that it returns."""
-        return self._open.execute(_translated(statement), values).fetchall()
-
-    def run(self, statement: str, *values: object) -> int:
-        """Run a statement; returns how many rows it has changed."""
-        return self._open.execute(_translated(statement), values).rowcount
+    def execute(self, statement: str, values: tuple[Any, ...]) -> psycopg.Cursor:
+        """See `Connection`."""
+        return self._open.execute(_translate(statement), values)
 
     def run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> int:
         """Run a statement for each row of values."""
         with self._open.cursor() as cursor:
-            cursor.executemany(_translated(statement), rows)
+            cursor.executemany(_translate(statement), rows)
             return cursor.rowcount
 
     def tables(self) -> set[str]:
@@ -127,7 +123,7 @@ connect = PostgresqlConnection
 
 
 @lru_cache
-def _translated(statement: str) -> bytes:
+def _translate(statement: str) -> bytes:
     return statement.replace("?", "%s").replace("BLOB", "BYTEA").encode()
 
 

@@ -1,7 +1,6 @@
 """Statements about stored responses. Each names the owner; what is too old is not there."""
 
 from collections.abc import Collection, Sequence
-from functools import cache
 from itertools import chain as chained
 from typing import Any
 
@@ -14,11 +13,9 @@ from unilect.store.sql import conversations
 from unilect.store.sql.connection import Connection
 from unilect.store.sql.scope import ROW_BYTES, Scope, size_of
 
-#: Responses that one statement inserts: it is a transaction by itself where nothing else has to be written.
-AT_ONCE = 32
 _TIMES_READ = 4  # what is read for some items, to what may be read at once
-_EMPTY = ("parent", "conversation")  # stored as NULL where they are
 _COLUMNS = "owner, id, parent, conversation, status, instance, created_at, used_at, size, events_size, kept_at, talk, body, events"
+_INSERT = f"INSERT INTO responses ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))}) ON CONFLICT DO NOTHING"
 _LIVING = "FROM responses WHERE owner = ? AND id = ? AND used_at > ?"
 _GET = f"SELECT status, body, talk, parent, conversation, created_at, events, instance {_LIVING}"
 _TOUCH = "INSERT INTO instances (id, touched_at) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET touched_at = excluded.touched_at"
@@ -68,59 +65,25 @@ def save(
     Returns:
         The bytes that each takes.
     """
-    sizes = [size_with_rows(*pair) for pair in some]
-    rows = {}  # of one saved twice the later
-    for (one, _), size in zip(some, sizes, strict=True):
+    rows, sizes = dict[tuple[str, str], tuple[object, ...]](), list[int]()
+    last = dict[tuple[str, str], StoredResponse]()  # of one saved twice the later
+    for one, payload in some:
         kept_at = 0.0 if one.parent is None else _keep(connection, scope, one.owner, one.parent)
-        rows[one.owner, one.id] = row_of(one, size, scope.now, kept_at)
-    if _insert_all(connection, [*rows.values()]) < len(
-        rows
-    ):  # some are there; nearly always none is
+        sizes.append(payload + ROW_BYTES * (1 + len(one.input) + len(one.output)))
+        texts = (_encode_items((one.input, one.output)), one.body, one.events)
+        numbers = (one.created_at, scope.now, sizes[-1], len(one.events or b""), kept_at)
+        ids = (one.owner, one.id, one.parent, one.conversation)
+        rows[one.owner, one.id] = (*ids, one.status, one.instance, *numbers, *texts)
+        last[one.owner, one.id] = one
+    values = [*rows.values()]
+    if connection.run_many(_INSERT, values) < len(rows):  # some are there; nearly always none is
         connection.run_many("DELETE FROM responses WHERE owner = ? AND id = ?", [*rows])
-        _insert_all(connection, [*rows.values()])
-    last = {(one.owner, one.id): one for one, _ in some}
+        connection.run_many(_INSERT, values)
     for one in last.values():
         _add_items(connection, one.owner, one.id, one.input + one.output)
     return [
         size + _join(connection, scope, one) for (one, _), size in zip(some, sizes, strict=True)
     ]
-
-
-def insert(connection: Connection, rows: Sequence[Sequence[object]]) -> int:
-    """
-    Insert those of some rows that are not there, by one statement; returns how many were inserted.
-
-    Where several threads run, what a statement waits for takes longer than what it does.
-
-    Args:
-        rows: As `row_of` makes them; at most `AT_ONCE`.
-    """
-    return connection.run(_insertion(len(rows)), *chained.from_iterable(rows))
-
-
-def size_with_rows(one: StoredResponse, payload: int) -> int:
-    """Add to the bytes of a response's texts those of its rows."""
-    return payload + ROW_BYTES * (1 + len(one.input) + len(one.output))
-
-
-def row_of(one: StoredResponse, size: int, now: float, kept_at: float = 0.0) -> tuple[object, ...]:
-    """Make the values that are inserted for a response."""
-    return (
-        one.owner,
-        one.id,
-        one.parent or "",
-        one.conversation or "",
-        one.status,
-        one.instance,
-        one.created_at,
-        now,
-        size,
-        len(one.events or b""),
-        kept_at,
-        bytearray(_encode_items((one.input, one.output))),
-        bytearray(one.body),
-        one.events,
-    )
 
 
 def get(connection: Connection, scope: Scope, owner: str, id: str) -> StoredResponse | None:
@@ -245,23 +208,10 @@ def touch(connection: Connection, scope: Scope, instance: str) -> None:
     connection.run(_TOUCH, instance, scope.now)
 
 
-def touched_at(connection: Connection, scope: Scope, instance: str) -> float | None:
-    """Read when a server was touched last; None where it is not known."""
-    at: float | None
-    at = connection.scalar("SELECT touched_at FROM instances WHERE id = ?", instance)
-    return at
-
-
-@cache
-def _insertion(count: int) -> str:
-    # Python's `sqlite3` looks for an adapter of each None and each `bytes`, which takes longer than to bind a text or a `bytearray`
-    names = _COLUMNS.split(", ")
-    row = ", ".join(["nullif(?, '')" if name in _EMPTY else "?" for name in names])
-    return f"INSERT INTO responses ({_COLUMNS}) VALUES {', '.join([f'({row})'] * count)} ON CONFLICT DO NOTHING"
-
-
-def _insert_all(connection: Connection, rows: Sequence[Sequence[object]]) -> int:
-    return sum([insert(connection, rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE)])
+def is_older(connection: Connection, scope: Scope, stored: StoredResponse, before: float) -> bool:
+    """Return True if the server that works on a response was touched last before a time; one that is not known, when the response was made."""
+    at = connection.scalar("SELECT touched_at FROM instances WHERE id = ?", stored.instance)
+    return (stored.created_at if at is None else at) < before
 
 
 def _add_items(connection: Connection, owner: str, id: str, items: Sequence[Item]) -> None:

@@ -79,17 +79,9 @@ class SqliteConnection(Connection):
         """Close it."""
         self._driver.close()
 
-    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement, and read all rows that it returns."""
-        return self._execute(statement, values).fetchall()
-
-    def run(self, statement: str, *values: object) -> int:
-        """Run a statement; returns how many rows it has changed."""
-        return self._execute(statement, values).rowcount
-
     def run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> int:
         """Run a statement for each row of values."""
-        return self._driver.executemany(_translated(statement), rows).rowcount
+        return self._driver.executemany(_translate(statement), rows).rowcount
 
     def tables(self) -> set[str]:
         """Read the names of the tables."""
@@ -103,10 +95,11 @@ class SqliteConnection(Connection):
         self._driver.executescript(f"PRAGMA incremental_vacuum({pages})")
         return bool(self.scalar("PRAGMA freelist_count"))
 
-    def _execute(self, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+    def execute(self, statement: str, values: tuple[Any, ...]) -> sqlite3.Cursor:
+        """See `Connection`."""
         if ONE_OF in statement:  # a list is bound as JSON
             values = tuple(json.dumps(one) if isinstance(one, list) else one for one in values)
-        return self._driver.execute(_translated(statement), values)
+        return self._driver.execute(_translate(statement), values)
 
     def copy_to(self, path: Path) -> None:
         """Copy the database into a file, which is complete without others beside it."""
@@ -120,7 +113,7 @@ connect = SqliteConnection
 
 
 @lru_cache
-def _translated(statement: str) -> str:
+def _translate(statement: str) -> str:
     return statement.replace(ONE_OF, " IN (SELECT value FROM json_each(?))").replace(FOR_UPDATE, "")
 
 
