@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from unilect.accounting.account import Account, Accounts
+from unilect.accounting.account import Accounts, RequestAccounting
 from unilect.accounting.metrics import Meter, Metrics
 from unilect.core.errors import RateLimited, UnilectError
 from unilect.core.events import TextDelta, Usage
@@ -41,13 +41,13 @@ class Written:
             raise RateLimited(f"{self.name} refuses.")
 
 
-def account_of(*fails: str) -> tuple[Account, list[str], Metrics]:
+def account_of(*fails: str) -> tuple[RequestAccounting, list[str], Metrics]:
     """An account with a book for each word, which fails where the word says, and what they write."""
     lines: list[str] = []
     books = tuple(Written(str(n), lines, word) for n, word in enumerate(fails))
     metrics = Metrics()
     account = Accounts(metrics, books).open(Context(caller="a"), "m", ChatRequest(messages=[]))
-    assert isinstance(account, Account)
+    assert isinstance(account, RequestAccounting)
     return account, lines, metrics
 
 

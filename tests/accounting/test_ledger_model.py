@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.common.ledger_books import Books, ready
 from unilect.accounting import writer
-from unilect.accounting.account import Account
+from unilect.accounting.account import RequestAccounting
 from unilect.core.errors import LedgerUnavailable, StoreUnavailable
 from unilect.core.events import Finish, TextDelta, Usage
 from unilect.store.journal import LOST
@@ -34,7 +34,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.known: dict[str, tuple[set[tuple[int, str]], int]] = {}
-        self.running: dict[str, tuple[Account, int]] = {}
+        self.running: dict[str, tuple[RequestAccounting, int]] = {}
         self.server = self._new()
 
     def _new(self) -> Books:

@@ -4,13 +4,13 @@ import pytest
 
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
-from unilect.answers.measure import Measures
+from unilect.answers.measure import TokenEstimator
 from unilect.answers.service import Service
 from unilect.config.limits import LimitsConfig
 from unilect.config.server import Config
 from unilect.core.errors import RateLimited, UnilectError
 from unilect.core.requests import ChatRequest, Message
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.context import CURRENT_REQUEST, Context
@@ -22,7 +22,7 @@ CHAT = ChatRequest(messages=[Message("user", "Hi")])
 def limited(**limits: int) -> Service:
     """A service of `m` with limits of each caller, one of whom has sent the request in hand."""
     registry = Registry([Model("m", Echo())])
-    book = LimitBook(Config(limits=LimitsConfig(**limits)), Measures(registry))
+    book = Limiter(Config(limits=LimitsConfig(**limits)), TokenEstimator(registry))
     CURRENT_REQUEST.set(Context(caller="one"))
     return Service(registry, Accounts(Metrics(), (book,)))
 

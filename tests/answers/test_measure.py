@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.backends.engine import engine
 from support.common.properties import given
 from unilect.adapt import tools as _tools
-from unilect.answers.measure import Measures
+from unilect.answers.measure import TokenEstimator
 from unilect.api.backend import Capabilities
 from unilect.api.parameters.support import declare_support, names
 from unilect.config.model import ModelConfig
@@ -27,7 +27,7 @@ from unilect.core.requests import (
     Tool,
 )
 from unilect.families import FAMILIES
-from unilect.limits.claims import Size
+from unilect.limits.claims import TokenEstimate
 from unilect.models import sources
 from unilect.models.model import Model
 from unilect.models.registry import Registry
@@ -38,10 +38,10 @@ from unilect.testing.echo import Echo, Options
 SEEN = ChatRequest(messages=[Message("user", [ImagePart(ImageUrl("data:image/png;base64,AA"))])])
 
 
-def measures(backend: Any = None, **model: Any) -> Measures:
+def measures(backend: Any = None, **model: Any) -> TokenEstimator:
     """What measures requests for one model, `m`."""
     made = Model("m", backend or Echo(Options(context=4096)), **model)
-    return Measures(Registry([made]))
+    return TokenEstimator(Registry([made]))
 
 
 def chat(text: str = "Hi", **given: Any) -> ChatRequest:
@@ -55,9 +55,9 @@ async def test_counted() -> None:
     asked = chat("x" * 100, max_tokens=50, n=3)
     bound = measured.size("m", asked)
     assert 100 < bound.prompt < 400
-    assert not bound.exact
+    assert not bound.is_counted
     size = await measured.count("m", asked, bound)
-    assert (100, True, 3, 50) == (size.prompt, size.exact, size.choices, size.limit)
+    assert (100, True, 3, 50) == (size.prompt, size.is_counted, size.choices, size.limit)
     assert 100 + 3 * 50 == size.tokens(None)
 
     asked = CompletionRequest(prompt=["abc", "de"], max_tokens=10, best_of=4, n=2)
@@ -100,10 +100,10 @@ def test_rooms() -> None:
     assert 4096 == measures().size("m", chat(max_tokens=100_000)).limit
     long = Model("other", [PooledBackend(Echo(Options(context=9000)))], fallback="m")
     short = Model("m", [PooledBackend(Echo(Options(context=100)))], fallback="other")
-    size = Measures(Registry([short, long])).size("m", chat())
+    size = TokenEstimator(Registry([short, long])).size("m", chat())
     assert (9000, True) == (size.room, size.knows_room)
     CURRENT_REQUEST.set(Context(models=frozenset({"m"})))
-    assert 100 == Measures(Registry([short, long])).size("m", chat()).room
+    assert 100 == TokenEstimator(Registry([short, long])).size("m", chat()).room
     unknown = measures(Echo()).size("m", chat())
     assert (16_384, False) == (unknown.room, unknown.knows_room)
     assert unknown.prompt + 16_384 == unknown.tokens(None)
@@ -129,7 +129,7 @@ async def test_what_a_model_makes_of_a_completion() -> None:
         }
     )
     registry = sources.registry(config)
-    measured, asked = Measures(registry), CompletionRequest(prompt="Hi")
+    measured, asked = TokenEstimator(registry), CompletionRequest(prompt="Hi")
     four, wrapped = measured.size("four", asked), measured.size("chat", asked)
     assert (4, 50) == (four.choices, four.limit)
     sent = registry.get("chat").settings.apply(asked).prompts[0]
@@ -172,14 +172,14 @@ async def test_a_bound_is_one() -> None:
             ):
                 bound = measured.size("m", asked)
                 size = await measured.count("m", asked, bound)
-                assert size.exact, type(asked)
+                assert size.is_counted, type(asked)
                 assert size.prompt <= bound.prompt, (text, size, bound)
 
 
 @given(st.integers(0, 9000), st.integers(0, 9), st.none() | st.integers(0, 9000), st.integers(1, 9000), st.booleans())  # fmt: skip
 def test_more_is_more(prompt: int, choices: int, limit: int | None, room: int, knows: bool) -> None:
     """Less room for an answer never needs more, and what an answer may use is part of the whole."""
-    size = Size(prompt=prompt, choices=choices, limit=limit, room=room, knows_room=knows)
+    size = TokenEstimate(prompt=prompt, choices=choices, limit=limit, room=room, knows_room=knows)
     for allowed in (0, room // 2, room):
         assert size.tokens(allowed // 2) <= size.tokens(allowed)
     assert size.tokens(None) >= prompt

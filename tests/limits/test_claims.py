@@ -9,9 +9,9 @@ from support.common.properties import given
 from unilect.config.model import Price
 from unilect.core.events import MOST_TOKENS, Usage
 from unilect.limits.claims import (
-    Asked,
+    Demand,
     Limit,
-    Size,
+    TokenEstimate,
     allowance,
     cost,
     count_used,
@@ -29,10 +29,12 @@ def limit(name: str, most: int) -> Limit:
     return Limit(name, "API key", "key:a", most)
 
 
-def asked(limit: int | None, prompt: int = 100, choices: int = 1, allowed: int | None = None) -> Asked:  # fmt: skip
+def asked(limit: int | None, prompt: int = 100, choices: int = 1, allowed: int | None = None) -> Demand:  # fmt: skip
     """A request whose prompt was counted, for a model with a context of 4,096."""
-    size = Size(prompt=prompt, choices=choices, limit=limit, room=4096, knows_room=True, exact=True)
-    return Asked(size=size, price=PRICE, allowed=allowed, loose=False, now=0.0)
+    size = TokenEstimate(
+        prompt=prompt, choices=choices, limit=limit, room=4096, knows_room=True, is_counted=True
+    )
+    return Demand(size=size, price=PRICE, allowed=allowed, loose=False, now=0.0)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,8 @@ COUNT = st.integers(0, 10**6)
 @given(COUNT, COUNT, COUNT, st.integers(1, 4), COUNT)
 def test_what_was_used_was_held(prompt: int, cached: int, answer: int, choices: int, most: int) -> None:  # fmt: skip
     """An answer within its bounds never uses more tokens or money than was held for it."""
-    size = Size(prompt=prompt, choices=choices, limit=most, room=0, knows_room=False)
-    held = Asked(size=size, price=PRICE, allowed=None, loose=False, now=0.0)
+    size = TokenEstimate(prompt=prompt, choices=choices, limit=most, room=0, knows_room=False)
+    held = Demand(size=size, price=PRICE, allowed=None, loose=False, now=0.0)
     usage = Usage(prompt, min(answer, choices * most), min(cached, prompt))
     limits = limits_of({"tokens_per_day": 10, "money_per_day": 0.5, "parallel": 3}, "API key", "k")
     assert 500_000 == limits[1].most

@@ -18,7 +18,7 @@ from support.common.entries import closed, entry_of
 from support.servers.redis_server import RedisServer, redis_server
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
-from unilect.answers.measure import Measures
+from unilect.answers.measure import TokenEstimator
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig, Price
@@ -28,7 +28,7 @@ from unilect.core.errors import LimitsUnavailable, QuotaExceeded, RateLimited, S
 from unilect.core.events import Usage
 from unilect.core.requests import ChatRequest, Message
 from unilect.limits import redis as _redis
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.models import sources
 from unilect.models.model import Model
 from unilect.models.registry import Registry
@@ -322,10 +322,10 @@ class FakeLedger:
         ]
 
 
-def book(ledger: FakeLedger, clock: Clock, **limits: int) -> LimitBook:
+def book(ledger: FakeLedger, clock: Clock, **limits: int) -> Limiter:
     """A book of limits of every key, on a ledger, for models that are not known."""
     config = Config(models={"m": echo()}, limits=LimitsConfig(**limits))
-    return LimitBook(config, Measures(sources.registry(config)), ledger, clock)
+    return Limiter(config, TokenEstimator(sources.registry(config)), ledger, clock)
 
 
 def chat(tokens: int) -> ChatRequest:
@@ -372,7 +372,7 @@ async def test_owners_from_the_ledger() -> None:
         models={"m": msgspec.structs.replace(priced, limits=Table(tokens_per_month=780))},
         owners={"team": Table(money_per_day=0.8)},
     )
-    limits = LimitBook(config, Measures(sources.registry(config)), Sums())
+    limits = Limiter(config, TokenEstimator(sources.registry(config)), Sums())
     team = Context(caller="a", model="m", owner="team", price=priced.price)
     with pytest.raises(QuotaExceeded, match=r"money_per_day of this owner is 0.8: 0.7 are used"):
         await entry_of(limits, team, chat(101))
@@ -390,7 +390,7 @@ async def test_models_that_were_found() -> None:
     table = msgspec.structs.replace(echo(), model="*", price=Price(completion=10_000.0), limits=Table(parallel=1))  # fmt: skip
     config = Config(models={"router": table}, limits=LimitsConfig(money_per_day=1.0))
     found = Registry([Model(name, Echo(Options(context=4096)), price=table.price, limits=table.limits) for name in "ab"])  # fmt: skip
-    limits = LimitBook(config, Measures(found), FakeLedger(), Clock())
+    limits = Limiter(config, TokenEstimator(found), FakeLedger(), Clock())
     with pytest.raises(QuotaExceeded, match="money_per_day of this API key is 1: 0 are used"):
         await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(101))
     entry = await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(60))
@@ -413,7 +413,7 @@ async def test_models_that_are_found_late() -> None:
     config = Config(models={"router": table}, limits=LimitsConfig(tokens_per_day=2000))
     models = [Model(name, Echo(Options(context=4096)), limits=table.limits) for name in "am"]
     registry = Registry(models[:1])
-    limits = LimitBook(config, Measures(registry), FakeLedger(one=950), Clock())
+    limits = Limiter(config, TokenEstimator(registry), FakeLedger(one=950), Clock())
     assert await entry_of(limits, Context(caller="two", model="a"), chat(80)) is not None
     registry.add(models[1])
     with pytest.raises(QuotaExceeded, match="of this model is 1000: 950 are used"):
@@ -466,8 +466,8 @@ class Jumping:
         config = Config(models={"m": echo()}, limits=LimitsConfig(url=url, **{budget: 1000}))
         self.system, self.even, self.rows = system, even, rows
         self.clock = SteadyClock(system, even)
-        measures = Measures(sources.registry(config))
-        self.book = LimitBook(config, measures, rows, self.clock)
+        measures = TokenEstimator(sources.registry(config))
+        self.book = Limiter(config, measures, rows, self.clock)
         self.clock.followers.append(self.book.correct_periods)
 
     def passes(self, seconds: float) -> None:
@@ -621,7 +621,7 @@ async def test_a_budget_that_is_new_on_redis(redis: RedisServer) -> None:
     ledger = FakeLedger()
     before = LimitsConfig(url=redis.url, requests_per_minute=60)
     config = Config(models={"m": echo()}, limits=before)
-    limits = LimitBook(config, Measures(sources.registry(config)), ledger, Clock(time.time()))
+    limits = Limiter(config, TokenEstimator(sources.registry(config)), ledger, Clock(time.time()))
     await limits.start()
     ledger.sums = {"one": 100}
     limits.configure(Config(limits=LimitsConfig(url=redis.url, tokens_per_day=150)))
@@ -633,7 +633,7 @@ async def test_a_budget_that_is_new_on_redis(redis: RedisServer) -> None:
 async def test_a_key_that_changes_has_no_plan() -> None:
     """What follows from the limits of a key is forgotten when the key changes, as where it is revoked; other keys keep theirs."""
     config = Config(models={"m": echo()})
-    limits = LimitBook(config, Measures(sources.registry(config)), None, Clock())
+    limits = Limiter(config, TokenEstimator(sources.registry(config)), None, Clock())
     for name in "ab":
         limits.has_budget(Context(caller=name, limits={"parallel": 1.0}))
     limits.note_change(["a"])
@@ -647,7 +647,7 @@ async def test_a_key_with_other_limits() -> None:
         models={"m": echo(), "small": msgspec.structs.replace(echo(), limits=Table(tokens_per_day=90))},
         owners={"team": Table(tokens_per_day=95)},
     )  # fmt: skip
-    limits = LimitBook(config, Measures(sources.registry(config)), None, Clock())
+    limits = Limiter(config, TokenEstimator(sources.registry(config)), None, Clock())
 
     async def told(most: int, owner: str = "", model: str = "m", caller: str = "one") -> str:
         """The limit that the headers tell of, or that refuses a request for 100 tokens."""
@@ -672,7 +672,7 @@ async def test_a_key_with_other_limits() -> None:
 class Opening:
     """A ledger that asks for budgets first, and is opened when a test says so."""
 
-    def __init__(self, limits: LimitBook) -> None:
+    def __init__(self, limits: Limiter) -> None:
         self._limits = limits
         self.asked, self.is_open = asyncio.Event(), asyncio.Event()
 
@@ -693,7 +693,7 @@ async def test_limits_that_change_while_the_ledger_opens(by: str) -> None:
     def config(most: int) -> Config:
         return Config(models={"m": echo()}, limits=LimitsConfig(tokens_per_day=most))
 
-    limits = LimitBook(config(1000), Measures(sources.registry(config(1000))), None, Clock())
+    limits = Limiter(config(1000), TokenEstimator(sources.registry(config(1000))), None, Clock())
     ledger = Opening(limits)
     context = Context(caller="one", limits={"tokens_per_day": 900.0} if by == "the key" else {})
     account = Accounts(Metrics(), (ledger, limits)).open(context, "m", chat(80))
@@ -716,12 +716,12 @@ async def test_limits_that_change_while_the_ledger_opens(by: str) -> None:
 
 def test_what_is_a_budget() -> None:
     """A request counts against a budget where one of its key, its owner or its model is of tokens or money of a day or a month."""
-    limits = LimitBook(
+    limits = Limiter(
         Config(
             owners={"team": Table(money_per_month=1)},
             models={"m": msgspec.structs.replace(echo(), limits=Table(tokens_per_minute=5))},
         ),
-        Measures(sources.registry(Config())),
+        TokenEstimator(sources.registry(Config())),
     )
     assert limits.has_budget(Context(owner="team"))
     assert limits.has_budget(Context(limits={"tokens_per_day": 5}))

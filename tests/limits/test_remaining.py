@@ -2,13 +2,13 @@
 
 from support.common.clock import Clock
 from support.common.entries import entry_of
-from unilect.answers.measure import Measures
+from unilect.answers.measure import TokenEstimator
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.core.requests import ChatRequest, Message
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.limits.remaining import Remaining, remaining
 from unilect.models import sources
 from unilect.runtime.context import Context
@@ -23,7 +23,7 @@ async def test_a_limit_that_was_lowered() -> None:
         owners={"team": Table(parallel=3)},
         models={"m": ModelConfig(source="echo:", options={"context": 4096})},
     )
-    limits = LimitBook(config, Measures(sources.registry(config)), None, Clock(NOW))
+    limits = Limiter(config, TokenEstimator(sources.registry(config)), None, Clock(NOW))
     context = Context(caller="one", model="m", owner="team")
     chat = ChatRequest(messages=[Message("user", "x" * 20)], max_tokens=80)
     held = [await entry_of(limits, context, chat) for _ in range(2)]

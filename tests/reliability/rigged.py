@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 
 from support.servers.reloading import Reloadable
-from unilect.accounting.ledger import LedgerBook
-from unilect.limits.limiter import LimitBook
+from unilect.accounting.ledger import LedgerRecorder
+from unilect.limits.limiter import Limiter
 from unilect.models.model import Model
 from unilect.runtime.context import Context
 
@@ -38,12 +38,12 @@ class Rig(Reloadable):
         return self.listener._requests
 
     @property
-    def limits(self) -> LimitBook:
+    def limits(self) -> Limiter:
         """The limits."""
         return self.listener._limits
 
     @property
-    def ledger(self) -> LedgerBook:
+    def ledger(self) -> LedgerRecorder:
         """The ledger."""
         assert self.listener._ledger is not None
         return self.listener._ledger

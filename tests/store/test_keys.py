@@ -23,7 +23,7 @@ def keys(database: Database, clock: Clock) -> KeyStore:
 
 async def changes(keys: KeyStore, since: int) -> KeyChanges:
     """What has changed since a number, where something has."""
-    found = await keys.changed(since)
+    found = await keys.changes_since(since)
     assert found is not None
     return found
 
@@ -89,7 +89,7 @@ async def test_a_name_that_is_an_id(keys: KeyStore, clock: Clock) -> None:
     """An id means its key, also where another one is called so, and also once it has been revoked."""
     ann = await keys.create("ann", "AAAA", b"1")
     bob = await keys.create("key_AAAA", "BBBB", b"2")
-    assert [ann, bob] == [await keys.named(one) for one in ("key_AAAA", "key_BBBB")]
+    assert [ann, bob] == [await keys.get_by_name(one) for one in ("key_AAAA", "key_BBBB")]
     assert {"parallel": 2.0} == (await keys.limit("ann", {"parallel": 2.0})).limits
     assert ann.id == (await keys.rotate("key_AAAA", "CCCC", b"3", overlap_s=0)).id
     assert ann.id == (await keys.revoke("key_AAAA")).id
@@ -169,13 +169,13 @@ async def test_two_change_limits(url: str) -> None:
 
 async def test_changes(keys: KeyStore) -> None:
     """A server sees which keys have changed since it looked, and nothing where none has."""
-    assert await keys.changed(0) is None
+    assert await keys.changes_since(0) is None
     await keys.create("ann", "AAAA", b"1")
     await keys.create("bob", "BBBB", b"2")
     first = await changes(keys, 0)
     assert ["key_AAAA", "key_BBBB"] == sorted(first.ids)
     assert (False, 0, True) == (first.deleted, first.required, first.has_keys)
-    assert await keys.changed(first.number) is None
+    assert await keys.changes_since(first.number) is None
 
     await keys.rotate("ann", "CCCC", b"3", overlap_s=0)
     later = await changes(keys, first.number)
@@ -193,7 +193,7 @@ async def test_delete(keys: KeyStore) -> None:
     before = (await changes(keys, 0)).number
     ann, left = await keys.delete("ann")
     assert ("key_AAAA", 1) == (ann.id, left)
-    assert [None, None] == [await keys.find("AAAA"), await keys.named("key_AAAA")]
+    assert [None, None] == [await keys.find("AAAA"), await keys.get_by_name("key_AAAA")]
     seen = await changes(keys, before)
     assert ([], True, True) == (seen.ids, seen.deleted, seen.has_keys)
     with pytest.raises(ConfigError, match="ann: there is no key of this name"):

@@ -16,10 +16,10 @@ from aiohttp import ClientResponse, web
 from openai import AsyncOpenAI
 
 from unilect import dialects
-from unilect.accounting.ledger import Recorded
+from unilect.accounting.ledger import LedgerEntry
 from unilect.answers.inflight import Answers, Bounds
 from unilect.api.backend import Batches
-from unilect.auth import known_keys
+from unilect.auth import key_cache
 from unilect.auth.secret import digest, id_of, new_secret
 from unilect.config.limits import LimitsConfig
 from unilect.config.server import Config
@@ -390,14 +390,14 @@ async def test_a_ledger_that_cannot_be_written(site: Site, monkeypatch: pytest.M
     joined = asyncio.create_task(site.post())
     await until(lambda: site.rejoin.counts["joined"] == 2)
     site.backend.say("Yes", None)
-    monkeypatch.setattr(Recorded, "close", _unavailable_after(Recorded.close))
+    monkeypatch.setattr(LedgerEntry, "close", _unavailable_after(LedgerEntry.close))
     assert 200 == (await joined).status
 
 
 def _unavailable_after(close: Any) -> Any:
     """The end of a row, which says of those without tokens that they cannot be written."""
 
-    async def closed(self: Recorded, usage: Usage, status: int) -> None:
+    async def closed(self: LedgerEntry, usage: Usage, status: int) -> None:
         if (closing := close(self, usage, status)) is not None:
             await closing
         if not usage.prompt_tokens:
@@ -540,7 +540,7 @@ async def test_ended_while_its_client_leaves(
 
 async def test_a_key_that_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held for a key ends with it."""
-    monkeypatch.setattr(known_keys, "LOOK_S", 0.01)
+    monkeypatch.setattr(key_cache, "LOOK_S", 0.01)
     secret = new_secret()
     async with serving(tmp_path, api_keys=[BOB]) as site:
         database = Database(f"sqlite:///{site.file}")

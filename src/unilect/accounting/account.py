@@ -19,7 +19,7 @@ from unilect.core.requests import Request
 from unilect.runtime.context import Context
 
 
-class Entry(Protocol):
+class RequestRecord(Protocol):
     """The record of one request in one book, such as its row of the ledger, or what is reserved of its key's budget."""
 
     def note_usage(self, usage: Usage) -> None:
@@ -39,13 +39,13 @@ class Entry(Protocol):
         """
 
 
-class Book(Protocol):
+class RequestRecorder(Protocol):
     """A recorder of requests that may also refuse them: the limits, the ledger."""
 
     def applies(self, context: Context) -> bool:
         """Return True if the book may keep something of a request. It must cost next to nothing."""
 
-    async def open(self, context: Context, request: Request) -> Entry | None:
+    async def open(self, context: Context, request: Request) -> RequestRecord | None:
         """
         Begin the record of a request; `context` tells of whom it is, and for which model.
 
@@ -57,16 +57,16 @@ class Book(Protocol):
         """
 
 
-class Account(Struct, eq=False):
+class RequestAccounting(Struct, eq=False):
     """
     A meter, and the entries of a request in each book; these are asked in their order, and closed in the opposite one.
     """
 
     _meter: Meter
-    _books: tuple[Book, ...]
+    _books: tuple[RequestRecorder, ...]
     _context: Context
     _request: Request
-    _entries: list[Entry] = []
+    _entries: list[RequestRecord] = []
 
     @property
     def usage(self) -> Usage:
@@ -143,17 +143,17 @@ class Accounts:
         books: What keeps something of each request.
     """
 
-    def __init__(self, metrics: Metrics, books: tuple[Book, ...] = ()) -> None:
+    def __init__(self, metrics: Metrics, books: tuple[RequestRecorder, ...] = ()) -> None:
         self.metrics = metrics
-        self.books: tuple[Book, ...] = books
+        self.books: tuple[RequestRecorder, ...] = books
         if metrics.keys is not None:
             self.books = (metrics.keys, *books)
 
-    def open(self, context: Context, model: str, request: Request) -> Meter | Account:
+    def open(self, context: Context, model: str, request: Request) -> Meter | RequestAccounting:
         """The account of a request for a model, to be entered."""
         meter = self.metrics.start(model, context.endpoint)
         context.set_model(model, meter)
         for book in self.books:
             if book.applies(context):
-                return Account(meter, self.books, context, request)
+                return RequestAccounting(meter, self.books, context, request)
         return meter

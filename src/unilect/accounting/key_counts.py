@@ -20,7 +20,7 @@ OTHER = "other"
 
 
 class KeyCounts(Collector):
-    """The counters of all keys, as a book of accounts: it counts each request once, at its end."""
+    """The counters of all keys, as a `RequestRecorder`: it counts each request once, at its end."""
 
     def __init__(self, most: int = MOST_KEYS) -> None:
         self._most = most

@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 
 from unilect.accounting.metrics import CLIENT_LEFT
 from unilect.accounting.writer import Writer
-from unilect.auth.known_keys import KnownKeys
+from unilect.auth.key_cache import KeyCache
 from unilect.config.limits import BUDGETS
 from unilect.config.model import Price
 from unilect.core.errors import LedgerUnavailable, StoreUnavailable
@@ -47,7 +47,7 @@ Rule: TypeAlias = Literal["required", "best_effort", "off"]
 
 
 class State(Enum):
-    """Of a `LedgerBook`."""
+    """Of a `LedgerRecorder`."""
 
     UNUSED = "nothing is recorded, and nothing was opened"
     OPEN = "requests are recorded"
@@ -59,7 +59,7 @@ def has_budget(context: Context) -> bool:
     return not BUDGETS.isdisjoint(context.limits)
 
 
-class LedgerBook:
+class LedgerRecorder:
     """
     Records requests.
 
@@ -82,7 +82,7 @@ class LedgerBook:
         ledger: Ledger,
         journals: Callable[[], Path | None] = lambda: None,
         rule: Rule | None = None,
-        known: KnownKeys | None = None,
+        known: KeyCache | None = None,
         price: Callable[[str], Price | None] = lambda model: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -126,9 +126,9 @@ class LedgerBook:
         """Return True if a request is recorded."""
         return self._rule_for(context) != "off"
 
-    async def open(self, context: Context, request: Request) -> "Recorded | None":
+    async def open(self, context: Context, request: Request) -> "LedgerEntry | None":
         """
-        Record a request; see `Book`.
+        Record a request; see `RequestRecorder`.
 
         Returns:
             None where none are recorded, and of a call that makes no answer.
@@ -164,7 +164,7 @@ class LedgerBook:
         )
         streams = bool(getattr(request, "stream", False))
         slot = self._slot(about, required)
-        return Recorded(self, context, about, slot, required, streams, context.meter)
+        return LedgerEntry(self, context, about, slot, required, streams, context.meter)
 
     async def recover(self) -> None:
         """
@@ -285,10 +285,10 @@ class LedgerBook:
                 self._recover(self._dead())
 
 
-class Recorded(Struct, eq=False):
-    """One request, as an `Entry`."""
+class LedgerEntry(Struct, eq=False):
+    """One request, as an `RequestRecord`."""
 
-    _book: LedgerBook
+    _book: LedgerRecorder
     _context: Context
     _about: RequestInfo
     _slot: Slot | None

@@ -82,7 +82,7 @@ def tracing_of(config: OtelConfig, environment: Mapping[str, str]) -> "Tracing |
 
 class Tracing:
     """
-    Traces the requests of a server: `begin` and `end` by the guard, and between them, as a book of accounts, what model was asked.
+    Traces the requests of a server: `begin` and `end` by the guard, and between them, as a `RequestRecorder`, what model was asked.
 
     Args:
         provider: Makes the spans, and sends them.

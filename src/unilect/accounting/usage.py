@@ -37,14 +37,16 @@ class Line(Struct, frozen=True):
     cost: float
 
 
-class Asked(Struct, frozen=True):
+class UsageQuery(Struct, frozen=True):
     """A query for usage: sums for each value of `by`, since a time in seconds since 1970."""
 
     by: tuple[str, ...]
     since: float
 
 
-def parse_query(by: str, back: str, now: float, where: tuple[str, str] = ("by", "since")) -> Asked:
+def parse_query(
+    by: str, back: str, now: float, where: tuple[str, str] = ("by", "since")
+) -> UsageQuery:
     """
     Read what is asked for.
 
@@ -62,7 +64,7 @@ def parse_query(by: str, back: str, now: float, where: tuple[str, str] = ("by", 
         raise ConfigError(
             f"{where[0]}: {by[:50]!r} is not known; expected some of {', '.join(PARTS)}, with commas between them."
         )
-    return Asked(parts, since(back, where[1], now))
+    return UsageQuery(parts, since(back, where[1], now))
 
 
 def lines(sums: Sequence[UsageSum]) -> list[Line]:

@@ -8,7 +8,7 @@ loads no model by it.
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
-from unilect.accounting.account import Account, Accounts
+from unilect.accounting.account import Accounts, RequestAccounting
 from unilect.accounting.metrics import Meter
 from unilect.adapt import tools
 from unilect.adapt.images import Images, other_images
@@ -198,7 +198,7 @@ class Calls:
 
     async def _ask(
         self,
-        account: Meter | Account,
+        account: Meter | RequestAccounting,
         model: Model,
         ask: Callable[[Model, Backend], Awaitable[_Value]],
     ) -> _Value:

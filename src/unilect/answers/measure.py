@@ -25,7 +25,7 @@ from unilect.core.requests import (
     Request,
     TextPart,
 )
-from unilect.limits.claims import Size
+from unilect.limits.claims import TokenEstimate
 from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.context import current_request
@@ -40,7 +40,7 @@ _MOST_COUNTED = 64  # inputs of an embedding request
 _ANSWERED = ChatRequest, CompletionRequest  # `A | B` would be made anew for each request
 
 
-class Measures:
+class TokenEstimator:
     """
     The sizes of requests.
 
@@ -51,12 +51,19 @@ class Measures:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def size(self, model: str, request: Request) -> Size:
+    def size(self, model: str, request: Request) -> TokenEstimate:
         """The most tokens that a request may use, by the length of its texts."""
         chain = self._chain(model)
         if not isinstance(request, _ANSWERED):
-            tokens, exact = _of_inputs(request)
-            return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
+            tokens, is_counted = _of_inputs(request)
+            return TokenEstimate(
+                prompt=tokens,
+                choices=0,
+                limit=None,
+                room=0,
+                knows_room=False,
+                is_counted=is_counted,
+            )
         room, knows_room = _room(chain)
         request = chain[0].settings.apply(request) if chain else request
         attempts = _attempts(chain, request)
@@ -64,19 +71,19 @@ class Measures:
         if limit is not None and knows_room:
             limit = min(limit, room)
         if isinstance(request, ChatRequest):
-            prompts, (prompt, exact) = 1, _of_chat(request, room)
+            prompts, (prompt, is_counted) = 1, _of_chat(request, room)
         else:
-            prompts, (prompt, exact) = len(request.prompts), _of_completion(request)
-        return Size(
+            prompts, (prompt, is_counted) = len(request.prompts), _of_completion(request)
+        return TokenEstimate(
             prompt=prompt * attempts,
             choices=prompts * max(request.n or 1, request.best_of or 1) * attempts,
             limit=limit,
             room=room,
             knows_room=knows_room,
-            exact=exact,
+            is_counted=is_counted,
         )
 
-    async def count(self, model: str, request: Request, size: Size) -> Size:
+    async def count(self, model: str, request: Request, size: TokenEstimate) -> TokenEstimate:
         """The same with the prompt as the model counts it; as given where it does not, or not in time."""
         try:
             async with asyncio.timeout(_COUNT_TIMEOUT_S):
@@ -86,7 +93,7 @@ class Measures:
         if tokens is None:
             return size
         attempts = _attempts(self._chain(model), request)
-        return structs.replace(size, prompt=tokens * attempts, exact=True)
+        return structs.replace(size, prompt=tokens * attempts, is_counted=True)
 
     def limits(self, model: str) -> Limits | None:
         """The limits of all requests to a model together; None where it has none, or is gone."""
@@ -169,7 +176,7 @@ async def _sum(backend: Backend, prompts: list[Prompt]) -> int:
 
 
 def _of_chat(request: ChatRequest, room: int) -> tuple[int, bool]:
-    """A bound of a chat's prompt; it is never exact."""
+    """A bound of a chat's prompt; it is never counted."""
     if _has_more_than_text(request):
         return room, True  # nothing counts images
     template = (request.tools, request.functions, request.response_format, request.chat_template_kwargs)  # fmt: skip

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from unilect.auth.known_keys import KnownKeys, wrong
+from unilect.auth.key_cache import KeyCache, wrong
 from unilect.auth.secret import digest
 from unilect.config.digests import identity, key_digest
 from unilect.core.errors import MissingKey, PermissionDenied
@@ -51,7 +51,7 @@ class Keys:
         self,
         keys: Iterable[str] = (),
         any_scheme: bool = False,
-        known: KnownKeys | None = None,
+        known: KeyCache | None = None,
     ) -> None:
         self._any_scheme = any_scheme
         self._callers = dict[bytes, Caller]()

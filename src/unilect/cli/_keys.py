@@ -170,7 +170,7 @@ def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
     place = _Place(config)
     if not yes and not sys.stdin.isatty():
         raise ConfigError("--yes: is needed where stdin is no terminal, since nobody can be asked. Nothing was deleted.")  # fmt: skip
-    if not yes and (meant := place.ask(lambda keys: keys.named(name))) is not None:
+    if not yes and (meant := place.ask(lambda keys: keys.get_by_name(name))) is not None:
         about = (
             f"Delete {_name_of(meant)}, {state(meant, time.time())}, from the store {place.store}?"
         )

@@ -41,7 +41,7 @@ def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) 
         _print_table(lines)
 
 
-async def _sums(config: StoreConfig, asked: usage.Asked) -> list[UsageSum]:
+async def _sums(config: StoreConfig, asked: usage.UsageQuery) -> list[UsageSum]:
     """
     Read the sums of a store's ledger.
 

@@ -57,7 +57,7 @@ class Limit:
         self.is_budget = self.unit in ("tokens", "money") and not self.leaks
 
 
-class Size(Struct, frozen=True, kw_only=True, gc=False):
+class TokenEstimate(Struct, frozen=True, kw_only=True, gc=False):
     """
     The number of tokens that a request may use.
 
@@ -67,7 +67,7 @@ class Size(Struct, frozen=True, kw_only=True, gc=False):
         limit: The most tokens of each answer that the request asks for; None for as many as fit.
         room: The most tokens of a prompt and its answer together.
         knows_room: `room` comes from the model; else it is a guess, and answers must be kept to it.
-        exact: `prompt` was counted.
+        is_counted: `prompt` was counted.
     """
 
     prompt: int
@@ -75,7 +75,7 @@ class Size(Struct, frozen=True, kw_only=True, gc=False):
     limit: int | None
     room: int
     knows_room: bool
-    exact: bool = False
+    is_counted: bool = False
 
     def tokens(self, allowed: int | None) -> int:
         """The most tokens of prompts and answers, where each answer has at most `allowed`, or what the request says."""
@@ -94,13 +94,13 @@ class Size(Struct, frozen=True, kw_only=True, gc=False):
         return self.choices * (self.room if limit is None else limit)
 
 
-class Measures(Protocol):
+class TokenEstimator(Protocol):
     """Access to the models, for the sizes of requests."""
 
-    def size(self, model: str, request: Request) -> Size:
+    def size(self, model: str, request: Request) -> TokenEstimate:
         """A bound, from the length of its texts."""
 
-    async def count(self, model: str, request: Request, size: Size) -> Size:
+    async def count(self, model: str, request: Request, size: TokenEstimate) -> TokenEstimate:
         """The same with its prompt counted by the model; as given where that cannot be counted."""
 
     def limits(self, model: str) -> Limits | None:
@@ -154,7 +154,7 @@ def counter(limit: Limit, now: float) -> tuple[str, float | None]:
     return (name, None) if found is None else (f"{name}/{found[0]}", found[1])
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class Demand(Struct, frozen=True, kw_only=True):
     """
     A request as its limits see it.
 
@@ -166,7 +166,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """
 
     now: float
-    size: Size | None = None
+    size: TokenEstimate | None = None
     price: Rates | None = None
     allowed: int | None = None
     loose: bool = False
@@ -214,25 +214,25 @@ class Asked(Struct, frozen=True, kw_only=True):
         return limit.leaks and self.needs(limit) > limit.most
 
 
-def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
+def allowance(demand: Demand, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
     """
     The most tokens of each answer that the limits leave now, to a request that does not say how many it wants.
 
     Returns:
         None where it is not worth an answer, or nothing has to be changed.
     """
-    size = asked.size
+    size = demand.size
     if size is None or size.limit is not None or not size.choices:
         return None
-    now = least = size.room if asked.allowed is None else asked.allowed
+    now = least = size.room if demand.allowed is None else demand.allowed
     worth = _LEAST_TOKENS
     for limit, state in zip(limits, states, strict=True):
         left = limit.most - state.used - state.held
         if limit.unit == "tokens":
             tokens = (limit.most if limit.leaks else left) - size.prompt
-        elif limit.unit == "money" and asked.price is not None and asked.price.completion > 0:
-            prompt = math.ceil(size.prompt * max(asked.price.prompt, asked.price.cached))  # fmt: skip
-            tokens = int((left - prompt) / (asked.price.completion))
+        elif limit.unit == "money" and demand.price is not None and demand.price.completion > 0:
+            prompt = math.ceil(size.prompt * max(demand.price.prompt, demand.price.cached))  # fmt: skip
+            tokens = int((left - prompt) / (demand.price.completion))
         else:
             continue
         if tokens // size.choices < least:
@@ -241,15 +241,15 @@ def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) ->
     return least if worth <= least < now else None
 
 
-def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
+def hopeless(demand: Demand, limit: Limit, state: State) -> bool:
     """Return True if so much of a budget is used that it has no room for such a request, however few tokens its prompt has."""
-    size = asked.size
+    size = demand.size
     if size is None or not limit.is_budget:
         return False
     answer = size.choices * (_LEAST_TOKENS if size.limit is None else size.limit)
     if limit.unit == "tokens":
         return state.used + 1 + answer > limit.most
-    return asked.price is not None and state.used + answer * asked.price.completion > limit.most
+    return demand.price is not None and state.used + answer * demand.price.completion > limit.most
 
 
 def count_used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:

@@ -56,7 +56,7 @@ class State(NamedTuple):
     wait_us: int = 0
 
 
-class Taken(NamedTuple):
+class ReserveResult(NamedTuple):
     """
     The answer to a request's claims.
 
@@ -82,7 +82,7 @@ class Counters(Protocol):
     async def open(self) -> None:
         """Make ready; what fails is tried again later. Idempotent."""
 
-    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
+    async def take(self, request: str, claims: Sequence[Claim]) -> ReserveResult:
         """Hold what a request claims, each of another counter, if all is free. `request` is the id that it is settled by."""
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
@@ -205,7 +205,7 @@ class MemoryCounters:
     async def open(self) -> None:
         """See `Counters`."""
 
-    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
+    async def take(self, request: str, claims: Sequence[Claim]) -> ReserveResult:
         """See `Counters`."""
         if len(self._all) >= self._crowded:
             self._forget()
@@ -217,7 +217,7 @@ class MemoryCounters:
             for one, claim in found:
                 one.add(claim, claim.need, 0, now_us)
             states = [one.state(claim, now_us) for one, claim in found]
-        return Taken(ok, states)
+        return ReserveResult(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""

@@ -23,18 +23,18 @@ from unilect.core.errors import AnswerTooLong, LimitsUnavailable, UnilectError
 from unilect.core.events import Usage
 from unilect.core.requests import Call, Request
 from unilect.limits import claims
-from unilect.limits.claims import Asked, Limit, Measures
+from unilect.limits.claims import Demand, Limit, TokenEstimator
 from unilect.limits.counters import (  # fmt: skip
     Claim,
     Counters,
     MemoryCounters,
+    ReserveResult,
     State,
-    Taken,
     fits,
 )
 from unilect.limits.ratelimit import headers, select_limits
-from unilect.limits.recounts import EVERY, Recounts
 from unilect.limits.refusals import refuse, refuse_large
+from unilect.limits.usage_resync import EVERY, UsageResync
 from unilect.runtime.context import Context, Rates, Requests
 from unilect.store.records import KeyUsage
 
@@ -78,9 +78,9 @@ class _Plan:
         self.shown = select_limits(limits)
 
 
-class LimitBook:
+class Limiter:
     """
-    The book of limits; see `Book`.
+    The limits of requests; see `RequestRecorder`.
 
     Args:
         config: The limits of every key and of owners, and where is counted.
@@ -97,7 +97,7 @@ class LimitBook:
     def __init__(
         self,
         config: Config,
-        measures: Measures,
+        measures: TokenEstimator,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.time,
         counters: Counters | None = None,
@@ -109,7 +109,7 @@ class LimitBook:
         self._in_memory = counters is None and url is None
         self._counters = counters or self._make_counters(url)
         self._requests: Requests = {} if requests is None else requests
-        self._recounts = Recounts(self.seed, self.has_budget, self._requests)
+        self._resync = UsageResync(self.seed, self.has_budget, self._requests)
         self.recover: Callable[[], Awaitable[None]] | None = None
         self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
         self.configure(config)
@@ -152,9 +152,9 @@ class LimitBook:
         """Return True if a request counts against a budget, and so must be in a ledger."""
         return self.applies(context) and self._plan(context).has_budget
 
-    async def open(self, context: Context, request: Request) -> "_Entry | None":
+    async def open(self, context: Context, request: Request) -> "Reservation | None":
         """
-        Hold what a request may use; see `Book`.
+        Hold what a request may use; see `RequestRecorder`.
 
         Raises:
             QuotaExceeded: A budget is used up.
@@ -177,46 +177,46 @@ class LimitBook:
             async with self._seeding:
                 if self._unread:
                     await self.seed()
-        await self._recounts.before(caller)
+        await self._resync.before(caller)
 
     async def _check(self, context: Context, plan: _Plan) -> None:
         """Refuse what would be refused whatever it asked for, and hold nothing; errors as `open`."""
         found = await self.look(context)
         if not all(fits(claim, state) for _, claim, state in found):
-            refuse(Asked(now=self.clock()), plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
+            refuse(Demand(now=self.clock()), plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
 
-    async def _reserve(self, context: Context, request: Request, plan: _Plan) -> "_Entry":
+    async def _reserve(self, context: Context, request: Request, plan: _Plan) -> "Reservation":
         """Hold what a request may use by a claim of each counter; errors as `open`."""
         # first: the clock may tell that the ledger has to be read
         now = self.clock() if context.at is None else context.at
-        if plan.has_budget and (self._unread or context.caller in self._recounts):
+        if plan.has_budget and (self._unread or context.caller in self._resync):
             await self._sync_usage(context.caller)
-        limits, asked = plan.limits, self._build_demand(context, request, plan, now)
-        claimed = asked.claims(limits)
-        if asked.loose and any(map(asked.never_fits, plan.minutes)):
+        limits, demand = plan.limits, self._build_demand(context, request, plan, now)
+        claimed = demand.claims(limits)
+        if demand.loose and any(map(demand.never_fits, plan.minutes)):
             states = await self._counters.look(claimed)
-            if any(claims.hopeless(asked, *one) for one in zip(limits, states, strict=True)):
-                asked = structs.replace(asked, loose=False)  # a count may load its model, in vain
-                refuse(asked, limits, asked.claims(limits), states)
-            asked = await self._count_prompt(context.model, request, asked, plan)
-            claimed = asked.claims(limits)
+            if any(claims.hopeless(demand, *one) for one in zip(limits, states, strict=True)):
+                demand = structs.replace(demand, loose=False)  # a count may load its model, in vain
+                refuse(demand, limits, demand.claims(limits), states)
+            demand = await self._count_prompt(context.model, request, demand, plan)
+            claimed = demand.claims(limits)
         request_id = f"{self._id}-{next(self._numbers)}"
         for _ in range(_TRIES):
-            if any(map(asked.never_fits, plan.minutes)):
-                refuse_large(asked, limits)
+            if any(map(demand.never_fits, plan.minutes)):
+                refuse_large(demand, limits)
             taken = await self._counters.take(request_id, claimed)
             if taken.ok:
                 self._tell(context, plan, claimed, taken)
-                context.allowed = asked.allowed
-                return _Entry(
-                    asked.most_told, self._counters, request_id, limits, claimed, asked.price
+                context.allowed = demand.allowed
+                return Reservation(
+                    demand.most_told, self._counters, request_id, limits, claimed, demand.price
                 )
-            less = await self._again(context, request, asked, plan, claimed, taken)
+            less = await self._again(context, request, demand, plan, claimed, taken)
             if less is None:
                 break
-            asked, claimed = less, less.claims(limits)
+            demand, claimed = less, less.claims(limits)
         self._tell(context, plan, claimed, taken)
-        refuse(asked, limits, claimed, taken.states)
+        refuse(demand, limits, claimed, taken.states)
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
@@ -228,7 +228,7 @@ class LimitBook:
         limits = self._limits(context)
         if any(limit.is_budget for limit in limits):
             await self._sync_usage(context.caller)
-        claimed = Asked(now=self.clock()).claims(limits)
+        claimed = Demand(now=self.clock()).claims(limits)
         states = await self._counters.look(claimed) if limits else []
         return list(zip(limits, claimed, states, strict=True))
 
@@ -249,7 +249,7 @@ class LimitBook:
         gone = set(keys)
         self._plans = {name: plan for name, plan in self._plans.items() if name[0] not in gone}
         if self._ledger is not None:
-            self._recounts.note_change(gone)
+            self._resync.note_change(gone)
 
     def correct_periods(self, before: float, now: float) -> None:
         """
@@ -265,7 +265,7 @@ class LimitBook:
 
     async def aclose(self) -> None:
         """Release everything. Idempotent."""
-        await self._recounts.aclose()
+        await self._resync.aclose()
         await self._counters.aclose()
 
     async def seed(self, key: str = EVERY) -> None:
@@ -331,45 +331,51 @@ class LimitBook:
         table = self._measures.limits(name) if self._has_models else None
         return [] if table is None else claims.limits_of(structs.asdict(table), "model", f"model:{name}")  # fmt: skip
 
-    def _build_demand(self, context: Context, request: Request, plan: _Plan, now: float) -> Asked:
+    def _build_demand(self, context: Context, request: Request, plan: _Plan, now: float) -> Demand:
         """A request as its limits see it, with a bound of its size."""
         if not plan.needs_size:
-            return Asked(now=now)
+            return Demand(now=now)
         size = self._measures.size(context.model, request)
-        return _bound(Asked(now=now, size=size, price=context.price, loose=not size.exact), plan)
+        return _bound(
+            Demand(now=now, size=size, price=context.price, loose=not size.is_counted), plan
+        )
 
-    async def _count_prompt(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
+    async def _count_prompt(
+        self, model: str, request: Request, demand: Demand, plan: _Plan
+    ) -> Demand:
         """The same with its prompt counted, where it can be."""
-        if asked.size is None:
-            return asked
-        size = await self._measures.count(model, request, asked.size)
-        return _bound(structs.replace(asked, size=size, allowed=None, loose=False), plan)
+        if demand.size is None:
+            return demand
+        size = await self._measures.count(model, request, demand.size)
+        return _bound(structs.replace(demand, size=size, allowed=None, loose=False), plan)
 
     async def _again(
         self,
         context: Context,
         request: Request,
-        asked: Asked,
+        demand: Demand,
         plan: _Plan,
         claimed: Sequence[Claim],
-        taken: Taken,
-    ) -> Asked | None:
+        taken: ReserveResult,
+    ) -> Demand | None:
         """Make the next claim to try after one that does not fit; None where nothing less is worth it."""
         every = zip(plan.limits, claimed, taken.states, strict=True)
         states = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
         short = [limit for limit, _ in states]
         if any(limit.counts_requests for limit in short):
             return None
-        if asked.loose and any(claims.hopeless(asked, *one) for one in states):
-            return structs.replace(asked, loose=False)  # a count would cost its model, in vain
-        if asked.loose:
-            return await self._count_prompt(context.model, request, asked, plan)
+        if demand.loose and any(claims.hopeless(demand, *one) for one in states):
+            return structs.replace(demand, loose=False)  # a count would cost its model, in vain
+        if demand.loose:
+            return await self._count_prompt(context.model, request, demand, plan)
         if any(limit.leaks for limit in short):
             return None
-        allowed = claims.allowance(asked, plan.limits, taken.states)
-        return None if allowed is None else structs.replace(asked, allowed=allowed)
+        allowed = claims.allowance(demand, plan.limits, taken.states)
+        return None if allowed is None else structs.replace(demand, allowed=allowed)
 
-    def _tell(self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: Taken) -> None:
+    def _tell(
+        self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: ReserveResult
+    ) -> None:
         context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
 
     async def _ledger_since(self, since: float, key: str | None) -> Sequence[KeyUsage]:
@@ -385,7 +391,7 @@ class LimitBook:
             ) from error
 
 
-class _Entry(Struct, eq=False):
+class Reservation(Struct, eq=False):
     """
     The amounts that are held for one request.
 
@@ -401,29 +407,29 @@ class _Entry(Struct, eq=False):
     price: Rates | None
 
     def note_usage(self, usage: Usage) -> None:
-        """See `Entry`."""
+        """See `RequestRecord`."""
         if usage.completion_tokens > self.most:
             raise AnswerTooLong(
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
 
     async def close(self, usage: Usage, status: int) -> None:
-        """See `Entry`."""
+        """See `RequestRecord`."""
         amounts = claims.count_used(self.limits, usage, self.price)
         await self._counters.settle(self.request, self.claimed, amounts)
 
 
-def _bound(asked: Asked, plan: _Plan) -> Asked:
+def _bound(demand: Demand, plan: _Plan) -> Demand:
     """
     A request whose answer has a bound, where it does not say how long: what its model has room for, where a budget has to be kept and the
     model does not know that; and the tokens of a minute.
     """
-    size = asked.size
+    size = demand.size
     if size is None or size.limit is not None:
-        return asked
+        return demand
     if plan.has_budget and size.choices and not size.knows_room:
-        asked = structs.replace(asked, allowed=size.room)
+        demand = structs.replace(demand, allowed=size.room)
     if not plan.minutes:
-        return asked
-    allowed = claims.allowance(asked, plan.minutes, [State(0)] * len(plan.minutes))
-    return asked if allowed is None else structs.replace(asked, allowed=allowed)
+        return demand
+    allowed = claims.allowance(demand, plan.minutes, [State(0)] * len(plan.minutes))
+    return demand if allowed is None else structs.replace(demand, allowed=allowed)

@@ -28,7 +28,7 @@ import msgspec
 
 from unilect.core.errors import LimitsUnavailable, UnilectError
 from unilect.limits import scripts
-from unilect.limits.counters import Claim, State, Taken
+from unilect.limits.counters import Claim, ReserveResult, State
 from unilect.runtime.redact import redact
 from unilect.runtime.tasks import Tasks, close_each
 
@@ -123,7 +123,7 @@ class RedisCounters:
         if self._alive is None:
             self._alive = self._tasks.start("the sign of life in Redis", self._live())
 
-    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
+    async def take(self, request: str, claims: Sequence[Claim]) -> ReserveResult:
         """See `Counters`."""
         await self.open()
         taken = await self._send_claims(request, claims)
@@ -178,7 +178,7 @@ class RedisCounters:
             await self._ask(self._lapse(keys=keys, args=[self.id]))
         await close_each(self._tasks.aclose, self._redis.aclose)
 
-    async def _send_claims(self, request: str, claims: Sequence[Claim]) -> Taken | None:
+    async def _send_claims(self, request: str, claims: Sequence[Claim]) -> ReserveResult | None:
         """
         Send claims to the Redis server; return None where it has not been seeded.
 
@@ -199,7 +199,7 @@ class RedisCounters:
             return None
         if answer[0] == -2:
             raise _unavailable(f"the Redis server at {self._where} answered too late")
-        return Taken(answer[0] == 1, _states(answer[1:]))
+        return ReserveResult(answer[0] == 1, _states(answer[1:]))
 
     async def _let_take(self, keys: list[str], given: list[Any]) -> Any:
         from redis.exceptions import NoScriptError

@@ -8,26 +8,26 @@ from msgspec import structs
 
 from unilect.core.errors import QuotaExceeded, QuotaReserved, RateLimited, RequestTooLarge
 from unilect.limits import claims
-from unilect.limits.claims import Asked, Limit
+from unilect.limits.claims import Demand, Limit
 from unilect.limits.counters import Claim, State, fits
 
 _SOON_S = 1.0
 
 
-def refuse_large(asked: Asked, limits: Sequence[Limit]) -> NoReturn:
+def refuse_large(demand: Demand, limits: Sequence[Limit]) -> NoReturn:
     """
     Raises:
         RequestTooLarge: Always.
     """
-    limit = next(limit for limit in limits if asked.never_fits(limit))
+    limit = next(limit for limit in limits if demand.never_fits(limit))
     raise RequestTooLarge(
-        f"{limit.name} of this {limit.of} is {limit.most}, and the request may use {asked.needs(limit)} tokens. Shorten the prompt, or "
+        f"{limit.name} of this {limit.of} is {limit.most}, and the request may use {demand.needs(limit)} tokens. Shorten the prompt, or "
         "lower `max_tokens`."
     )
 
 
 def refuse(
-    asked: Asked, limits: Sequence[Limit], claimed: Sequence[Claim], states: Sequence[State]
+    demand: Demand, limits: Sequence[Limit], claimed: Sequence[Claim], states: Sequence[State]
 ) -> NoReturn:
     """
     Tell why a request is not answered now: that a budget is used up before anything that passes by itself. Of a prompt that is not
@@ -45,8 +45,8 @@ def refuse(
         elif limit.unit == "parallel":
             if wait_s < _SOON_S and not fits(exact, state):
                 wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
-        elif not (limit.leaks or asked.loose or fits(exact, state)):
-            if state.used + asked.least(limit) > limit.most:
+        elif not (limit.leaks or demand.loose or fits(exact, state)):
+            if state.used + demand.least(limit) > limit.most:
                 raise QuotaExceeded(_describe_shortage(limit, claim, state))
             reserved = QuotaReserved(_describe_shortage(limit, claim, state), retry_after_s=_SOON_S)
     if reserved is not None and wait_s <= _SOON_S:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from unilect.limits.claims import MILLION, Limit
 from unilect.limits.counters import Claim, State
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.limits.ratelimit import full_again_s
 from unilect.runtime.context import Context
 
@@ -36,7 +36,7 @@ class Remaining(Struct, frozen=True):
     resets_at: str | None
 
 
-async def remaining(limits: LimitBook, context: Context) -> list[Remaining]:
+async def remaining(limits: Limiter, context: Context) -> list[Remaining]:
     """
     Return the rest of each limit of a key, an owner or a model, of which the context has one.
 

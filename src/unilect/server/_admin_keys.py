@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, structs
 
-from unilect.auth.known_keys import KnownKeys
+from unilect.auth.key_cache import KeyCache
 from unilect.auth.secret import digest, id_of, new_secret
 from unilect.config.limits import NAMES, LimitChanges, Limits
 from unilect.config.model import NAME
@@ -77,7 +77,7 @@ class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     overlap_s: Annotated[float, Meta(ge=0, le=_LONGEST_S)] = 86_400.0
 
 
-def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) -> list[Route]:
+def routes(known: KeyCache | None, aliases: Callable[[], Mapping[str, str]]) -> list[Route]:
     """
     Return the routes.
 
@@ -125,7 +125,7 @@ def routes(known: KnownKeys | None, aliases: Callable[[], Mapping[str, str]]) ->
     ]
 
 
-def _changing(known: KnownKeys | None) -> list[Route]:
+def _changing(known: KeyCache | None) -> list[Route]:
     async def rotate_key(request: web.Request) -> web.StreamResponse:
         """Give a key another secret, which is in this answer, and nowhere else."""
         body, secret = body_of(Rotation, await request.read()), new_secret()
@@ -231,7 +231,7 @@ def _limits(given: Limits | None) -> dict[str, float]:
     return {name: most for name, most in every.items() if most is not None}
 
 
-def _require_store(known: KnownKeys | None) -> KeyStore:
+def _require_store(known: KeyCache | None) -> KeyStore:
     """
     Raises:
         UnsupportedOperation: The store lets nobody in.
@@ -243,12 +243,12 @@ def _require_store(known: KnownKeys | None) -> KeyStore:
     return known.stored
 
 
-def _describe(known: KnownKeys | None, key: Key) -> dict[str, Any]:
+def _describe(known: KeyCache | None, key: Key) -> dict[str, Any]:
     """Tell what is known of a key now."""
     return describe(key, _require_store(known).clock())
 
 
-async def _make_change(known: KnownKeys | None, change: Awaitable[_Result]) -> _Result:
+async def _make_change(known: KeyCache | None, change: Awaitable[_Result]) -> _Result:
     """
     Make a change of the keys, which holds on this server when this returns.
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from unilect.accounting import usage
-from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.ledger import LedgerRecorder
 from unilect.core.errors import NotStored, UnsupportedOperation
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.limits.remaining import remaining
 from unilect.models.registry import Registry
 from unilect.runtime.context import Context
@@ -19,8 +19,8 @@ from unilect.web.route import Route
 
 
 def routes(
-    ledger: LedgerBook | None,
-    limits: LimitBook | None,
+    ledger: LedgerRecorder | None,
+    limits: Limiter | None,
     stored: KeyStore | None,
     registry: Registry,
 ) -> list[Route]:
@@ -93,7 +93,7 @@ def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> tuple[
 async def _find_key(stored: KeyStore | None, name: str) -> Key | None:
     """Return a key of the store; None where it has none of this name or id."""
     is_text = "\0" not in name and name.isprintable()  # else no database takes it
-    return await stored.named(name) if stored is not None and is_text else None
+    return await stored.get_by_name(name) if stored is not None and is_text else None
 
 
 async def _id_of(stored: KeyStore | None, name: str) -> str:

@@ -49,7 +49,7 @@ def routes(site: Site) -> list[Route]:
     return [Route("GET", "/v1/usage", get_usage, summary="What the caller's key has used")]
 
 
-def read_query(query: Mapping[str, str], now: float) -> usage.Asked:
+def read_query(query: Mapping[str, str], now: float) -> usage.UsageQuery:
     """
     Read what a query asks for with `by` and `since`.
 

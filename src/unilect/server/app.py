@@ -12,19 +12,19 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct, field, structs
 
-from unilect.accounting.account import Accounts, Book
+from unilect.accounting.account import Accounts, RequestRecorder
 from unilect.accounting.failures import Failures
-from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.ledger import LedgerRecorder
 from unilect.accounting.metrics import Metrics
 from unilect.accounting.tracing import Tracing
 from unilect.adapt.images import Images
 from unilect.answers.inflight import Answers
 from unilect.answers.service import Service
-from unilect.auth.known_keys import KnownKeys
+from unilect.auth.key_cache import KeyCache
 from unilect.config.server import Config
 from unilect.config.store import SQLITE
 from unilect.core.errors import BackendUnavailable, UnilectError
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.models.facts import kind, traits
 from unilect.models.registry import Registry
 from unilect.runtime import plugins
@@ -75,9 +75,9 @@ class Shared(Struct, frozen=True):
     bodies: Bodies | None = None
     requests: Requests = field(default_factory=dict)
     store: Store | None = None
-    known: KnownKeys | None = None
-    ledger: LedgerBook | None = None
-    limits: LimitBook | None = None
+    known: KeyCache | None = None
+    ledger: LedgerRecorder | None = None
+    limits: Limiter | None = None
     tracing: Tracing | None = None
     rejoin: Answers | None = None
     failures: Failures = field(default_factory=Failures)
@@ -89,7 +89,7 @@ def create_app(config: Config, shared: Shared) -> web.Application:
     kept = shared.store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
     # totals of the ledger are read for the limits: what has a row has been counted there before
-    books: tuple[Book | None, ...] = (shared.tracing, ledger, shared.limits)
+    books: tuple[RequestRecorder | None, ...] = (shared.tracing, ledger, shared.limits)
     accounts = Accounts(metrics, tuple(book for book in books if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
     site = Site(service, config, kept.answers, shared.known, ledger, shared.requests, shared.limits)

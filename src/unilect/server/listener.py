@@ -22,16 +22,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from msgspec import structs
 
-from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.ledger import LedgerRecorder
 from unilect.accounting.tracing import tracing_of
 from unilect.answers.inflight import Answers
-from unilect.answers.measure import Measures
-from unilect.auth.known_keys import KnownKeys, wrong
+from unilect.answers.measure import TokenEstimator
+from unilect.auth.key_cache import KeyCache, wrong
 from unilect.config.admin import admin_folders
 from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.config.store import location
 from unilect.core.errors import BackendUnavailable, ConfigError, StoreUnavailable
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.models.registry import Registry
 from unilect.runtime.clock import SteadyClock
 from unilect.runtime.context import Requests
@@ -68,12 +68,12 @@ class Listener:
         self._store = Store(config.store, process_environment(), clock)
         keys, known = self._store.keys, None
         if keys is not None:
-            known = KnownKeys(keys, clock, self._requests, configured=bool(config.api_keys))
+            known = KeyCache(keys, clock, self._requests, configured=bool(config.api_keys))
         self._known = known
         self._ledger = self._new_ledger(registry)
-        self._limits = LimitBook(
+        self._limits = Limiter(
             config,
-            Measures(registry),
+            TokenEstimator(registry),
             self._ledger.ledger if self._ledger else None,
             clock,
             requests=self._requests,
@@ -83,7 +83,7 @@ class Listener:
             self._limits.recover = self._ledger.recover
         clock.followers.append(self._limits.correct_periods)
         if known is not None:
-            known.changed = self._limits.note_change
+            known.on_change = self._limits.note_change
         self._rejoin = Answers(config.rejoin_s, self._requests) if config.rejoin_s else None
         metrics = metrics_of(
             registry,
@@ -133,13 +133,13 @@ class Listener:
             )
         return self._urls
 
-    def _new_ledger(self, registry: Registry) -> LedgerBook | None:
+    def _new_ledger(self, registry: Registry) -> LedgerRecorder | None:
         """Make the recorder of requests; None where nothing is recorded."""
         rule = self._config.store.ledger
         if rule == "off":
             return None
         store = self._store
-        return LedgerBook(
+        return LedgerRecorder(
             store.ledger, lambda: store.journals, rule, self._known, registry.price, self._clock
         )
 

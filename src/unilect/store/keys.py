@@ -198,7 +198,7 @@ class KeyStore:
         """Read the secret with this public part."""
         return await self._database.read(lambda connection: keys.find(connection, secret_id))
 
-    async def named(self, name: str) -> Key | None:
+    async def get_by_name(self, name: str) -> Key | None:
         """Read the key of an id or a name; of several the one that can be used, or else the newest."""
         now = self.clock()
 
@@ -212,7 +212,7 @@ class KeyStore:
         """Read the key of an id that was there; where it is not any more, it is as if revoked."""
         return await self._database.read(lambda connection: keys.get(connection, id))
 
-    async def changed(self, since: int) -> KeyChanges | None:
+    async def changes_since(self, since: int) -> KeyChanges | None:
         """
         Read what has changed; None for nothing.
 

@@ -18,8 +18,8 @@ from functools import partial, wraps
 from aiohttp import HttpVersion11, web
 from msgspec import structs
 
-from unilect.accounting.account import Entry
-from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.account import RequestRecord
+from unilect.accounting.ledger import LedgerRecorder
 from unilect.accounting.metrics import CLIENT_LEFT
 from unilect.answers.inflight import Answer, Answers
 from unilect.core.bounds import LARGE_BYTES
@@ -73,7 +73,7 @@ class Rejoining:
         ledger: Records a request that has joined an answer, with no tokens: those are the answer's.
     """
 
-    def __init__(self, answers: Answers, ledger: LedgerBook | None = None) -> None:
+    def __init__(self, answers: Answers, ledger: LedgerRecorder | None = None) -> None:
         self._answers, self._ledger = answers, ledger
         self._place = f"{id(self):x}"  # other addresses may answer in another way
 
@@ -174,7 +174,7 @@ class _Reader:
 
     def __init__(self, request: web.Request, answer: Answer, context: Context) -> None:
         self.answer, self.context = answer, context
-        self.entry: Entry | None = None
+        self.entry: RequestRecord | None = None
         self.first_token_s: float | None = None
         self._request = request
         self._has_joined = context is not answer.context

@@ -6,12 +6,12 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from unilect.accounting.ledger import LedgerBook
+from unilect.accounting.ledger import LedgerRecorder
 from unilect.answers.service import Service
+from unilect.auth.key_cache import KeyCache
 from unilect.auth.keys import Keys, MetricsKeys
-from unilect.auth.known_keys import KnownKeys
 from unilect.config.server import Config
-from unilect.limits.limiter import LimitBook
+from unilect.limits.limiter import Limiter
 from unilect.runtime.context import Requests
 from unilect.runtime.tasks import END_TIMEOUT_S, Tasks
 from unilect.store.responses import ResponseStore
@@ -62,10 +62,10 @@ class Site:
         service: Service,
         config: Config | None = None,
         answers: ResponseStore | None = None,
-        known: KnownKeys | None = None,
-        ledger: LedgerBook | None = None,
+        known: KeyCache | None = None,
+        ledger: LedgerRecorder | None = None,
         requests: Requests | None = None,
-        limits: LimitBook | None = None,
+        limits: Limiter | None = None,
     ) -> None:
         self.service = service
         self.limits = limits

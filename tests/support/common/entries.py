@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from unilect.accounting.account import Book
+from unilect.accounting.account import RequestRecorder
 from unilect.core.events import Usage
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
 
 
-async def entry_of(book: Book, context: Context, request: Request) -> Any:
+async def entry_of(book: RequestRecorder, context: Context, request: Request) -> Any:
     """What a book opens for a request."""
     return await book.open(context, request)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from support.common.ledger_rows import DIFFERENCES
-from unilect.accounting.account import Account, Accounts
-from unilect.accounting.ledger import LedgerBook, Rule
+from unilect.accounting.account import Accounts, RequestAccounting
+from unilect.accounting.ledger import LedgerRecorder, Rule
 from unilect.accounting.metrics import Meter, Metrics
 from unilect.config.model import Price
 from unilect.core.events import Finish, Progress, TextDelta, Usage
@@ -82,12 +82,12 @@ class Books:
         self.database = Database(self.url)
         self.ledger = Gate(self.database)
         stem = file if journal else None
-        self.book = LedgerBook(self.ledger, lambda: stem, rule, known, PRICES.get)
+        self.book = LedgerRecorder(self.ledger, lambda: stem, rule, known, PRICES.get)
         self.accounts = Accounts(Metrics(), (self.book,))
 
     def account(
         self, id: str = "r", limits: Mapping[str, float] | None = None, streams: bool = True
-    ) -> Account | Meter:
+    ) -> RequestAccounting | Meter:
         """The account of a request; a meter where it is not recorded."""
         context = Context(
             request_id=id,

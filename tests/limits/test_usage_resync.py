@@ -1,4 +1,4 @@
-"""Tests of unilect.limits.recounts: limits of a key that change while servers run, on real databases, in memory and on Redis."""
+"""Tests of unilect.limits.usage_resync: limits of a key that change while servers run, on real databases, in memory and on Redis."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ from msgspec import structs
 
 from support.servers.metered import WHOLE, Metered, create_key, metered
 from support.servers.postgresql import POSTGRESQL
-from unilect.auth import known_keys
+from unilect.auth import key_cache
 from unilect.config.limits import Limits
 from unilect.core.errors import LimitsUnavailable
-from unilect.limits import recounts
-from unilect.limits.recounts import EVERY, Recounts
+from unilect.limits import usage_resync
+from unilect.limits.usage_resync import EVERY, UsageResync
 from unilect.runtime.context import Context
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
@@ -24,8 +24,8 @@ from unilect.store.keys import KeyStore
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come fast."""
-    monkeypatch.setattr(known_keys, "LOOK_S", 0.02)
-    monkeypatch.setattr(recounts, "LOOK_S", 0.02)
+    monkeypatch.setattr(key_cache, "LOOK_S", 0.02)
+    monkeypatch.setattr(usage_resync, "LOOK_S", 0.02)
 
 
 class Gateway(Metered):
@@ -39,7 +39,7 @@ class Gateway(Metered):
 
     async def sees(self, keys: "Keys") -> None:
         """Wait until the server has seen what has changed of the keys."""
-        changes = await keys.stored.changed(0)
+        changes = await keys.stored.changes_since(0)
         known = self.listener._known
         assert known is not None
         assert changes is not None
@@ -49,7 +49,7 @@ class Gateway(Metered):
 
     async def settled(self) -> None:
         """Wait until no key is looked at any more that has changed."""
-        follower = self.listener._limits._recounts._follower
+        follower = self.listener._limits._resync._follower
         if follower is not None:
             async with asyncio.timeout(20):
                 await asyncio.shield(follower)
@@ -177,7 +177,7 @@ async def test_a_limit_that_is_new_long_before_it_is_used(
     keys: Keys, redis: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new budget has what the key used before also where its next request comes long after the change."""
-    monkeypatch.setattr(recounts, "SETTLED_S", 0.1)
+    monkeypatch.setattr(usage_resync, "SETTLED_S", 0.1)
     async with gateway(keys.url, redis) as one:
         secret = await keys.create("ann")
         other = await keys.create("bob", tokens_per_day=1000.0)
@@ -195,7 +195,7 @@ async def test_a_reload_while_streams_run(
     keys: Keys, redis: str | None, of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget that a reload brings has what a stream uses that was begun without it, once that has ended."""
-    monkeypatch.setattr(recounts, "SETTLED_S", 0.1)
+    monkeypatch.setattr(usage_resync, "SETTLED_S", 0.1)
     async with gateway(keys.url, redis) as one:
         secret = await keys.create("ann")
         await one.sees(keys)
@@ -215,7 +215,9 @@ class Rig:
         self.requests: dict[str, Context] = {}
         self.reads: list[str] = []
         self.away = False
-        self.recounts = Recounts(self._read, lambda context: bool(context.limits), self.requests)
+        self.usage_resync = UsageResync(
+            self._read, lambda context: bool(context.limits), self.requests
+        )
 
     async def _read(self, key: str) -> None:
         self.reads.append(key)
@@ -224,7 +226,7 @@ class Rig:
 
     async def until_settled(self) -> None:
         """Wait until nothing is looked at any more."""
-        follower = self.recounts._follower
+        follower = self.usage_resync._follower
         assert follower is not None
         async with asyncio.timeout(20):
             await asyncio.shield(follower)
@@ -233,21 +235,21 @@ class Rig:
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """Nothing has changed yet."""
-    monkeypatch.setattr(recounts, "SETTLED_S", 0.1)
+    monkeypatch.setattr(usage_resync, "SETTLED_S", 0.1)
     made = Rig()
     yield made
-    await made.recounts.aclose()
+    await made.usage_resync.aclose()
 
 
 async def test_before_the_next_request(rig: Rig) -> None:
     """A request waits until it is known what its key has used, once; a key that has not changed, or no budget, is not read."""
-    rig.recounts.note_change(["ann", "eve"])
+    rig.usage_resync.note_change(["ann", "eve"])
     rig.away = True
     with pytest.raises(LimitsUnavailable):
-        await rig.recounts.before("ann")
+        await rig.usage_resync.before("ann")
     rig.away = False
     for key in ("ann", "bob", "ann"):
-        await rig.recounts.before(key)
+        await rig.usage_resync.before(key)
     assert ["ann", "ann"] == rig.reads
     await rig.until_settled()
     assert ["ann", "ann", "ann"] == rig.reads
@@ -255,19 +257,19 @@ async def test_before_the_next_request(rig: Rig) -> None:
 
 async def test_long_after_it_changed(rig: Rig) -> None:
     """A key that nothing was asked with for long after it changed is read before its next request that has a budget, and once only."""
-    rig.recounts.note_change(["ann", "eve"])
+    rig.usage_resync.note_change(["ann", "eve"])
     await rig.until_settled()
     assert [] == rig.reads
     rig.away = True
     with pytest.raises(LimitsUnavailable):
-        await rig.recounts.before("ann")
+        await rig.usage_resync.before("ann")
     rig.away = False
-    assert "ann" in rig.recounts
-    await rig.recounts.before("ann")
-    await rig.recounts.before("ann")
+    assert "ann" in rig.usage_resync
+    await rig.usage_resync.before("ann")
+    await rig.usage_resync.before("ann")
     assert ["ann", "ann"] == rig.reads
-    assert "ann" not in rig.recounts
-    assert "eve" in rig.recounts
+    assert "ann" not in rig.usage_resync
+    assert "eve" in rig.usage_resync
 
 
 async def test_after_what_ran(rig: Rig) -> None:
@@ -277,7 +279,7 @@ async def test_after_what_ran(rig: Rig) -> None:
         "2": Context(caller="bob"),
         "3": Context(caller="ann", limits={"tokens_per_day": 1.0}),
     }
-    rig.recounts.note_change(["ann", "bob"])
+    rig.usage_resync.note_change(["ann", "bob"])
     rig.away = True
     del rig.requests["1"]
     async with asyncio.timeout(20):
@@ -293,13 +295,13 @@ async def test_after_half_of_what_ran(rig: Rig) -> None:
     """What all keys have used is read when half of what ran has ended, and half of the rest, and not each time."""
     limits = {"tokens_per_day": 1.0}
     rig.requests |= {f"{number}": Context(caller="ann", limits=limits) for number in range(8)}
-    rig.recounts.note_change([EVERY])
-    one, reads = rig.recounts._changed[EVERY], []
+    rig.usage_resync.note_change([EVERY])
+    one, reads = rig.usage_resync._changed[EVERY], []
     for number in range(8):
         del rig.requests[f"{number}"]
-        await rig.recounts._look(EVERY, one)
+        await rig.usage_resync._look(EVERY, one)
         reads.append(len(rig.reads))
     assert [0, 0, 0, 1, 1, 2, 3, 4] == reads
     await rig.until_settled()
     assert {EVERY} == set(rig.reads)
-    assert EVERY not in rig.recounts
+    assert EVERY not in rig.usage_resync

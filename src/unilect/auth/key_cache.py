@@ -39,7 +39,7 @@ _WAIT_S = 5.0  # for one of these
 _TRIES = 3  # keys may change while one is looked up
 
 
-class KnownKeys:
+class KeyCache:
     """
     A cache of the keys of a store.
 
@@ -51,7 +51,7 @@ class KnownKeys:
 
     Attributes:
         stored, configured: As passed; the latter changes with the configuration.
-        changed: Called with the ids of keys that have changed since this server has known them.
+        on_change: Called with the ids of keys that have changed since this server has known them.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class KnownKeys:
     ) -> None:
         self.stored, self._clock = stored, clock
         self._requests: Requests = {} if requests is None else requests
-        self.changed: Callable[[Iterable[str]], None] = lambda keys: None
+        self.on_change: Callable[[Iterable[str]], None] = lambda keys: None
         self.configured = configured
         self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
-        self._doubtful: set[str] = set()  # ids of keys that have changed since
+        self._stale: set[str] = set()  # ids of keys that have changed since
         self._known: dict[bytes, Secret] = {}
         self._unknown = dict[bytes, None]()  # however many come, they displace none that are known
         self._tasks = Tasks()
@@ -220,12 +220,12 @@ class KnownKeys:
     async def _end_requests(self) -> None:
         """End what runs with a key that cannot be used any more, and forget the keys that nothing runs with."""
         running = {context.caller for context in self._requests.values()}
-        self._doubtful &= running
+        self._stale &= running
         self._keys = {id: key for id, key in self._keys.items() if id in running}
         try:
-            for id in list(self._doubtful):
+            for id in list(self._stale):
                 key = self._keys[id] = await self.stored.get(id)
-                self._doubtful.discard(id)
+                self._stale.discard(id)
                 for context in self._requests.values():
                     if context.caller == id:
                         context.limits = key.limits
@@ -254,7 +254,7 @@ class KnownKeys:
                 self._looked_at = time.monotonic()
                 return
             try:
-                changes = await self.stored.changed(self._number)
+                changes = await self.stored.changes_since(self._number)
             except StoreUnavailable:
                 return  # the log tells it already
             is_first, self._looked_at = self._looked_at is None, time.monotonic()
@@ -270,11 +270,11 @@ class KnownKeys:
         ids = set(changes.ids)
         if is_other or changes.deleted:  # nobody says which are gone
             ids |= {one.key.id for one in self._known.values()} | self._keys.keys()
-        self._doubtful |= ids
+        self._stale |= ids
         self._unknown = {}
         self._known = {h: one for h, one in self._known.items() if one.key.id not in ids}
         if changes.ids and not is_first:
-            self.changed(changes.ids)
+            self.on_change(changes.ids)
 
     def _decide(self, changes: KeyChanges, is_first: bool) -> None:
         """Decide whether keys are asked for, and say what a person who has created one may not expect."""

@@ -42,7 +42,7 @@ class _Changed:
         self.read = self.has_budget = False
 
 
-class Recounts:
+class UsageResync:
     """
     The keys that have changed.
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.auth.known_keys."""
+"""Tests of unilect.auth.key_cache."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -8,8 +8,8 @@ import pytest
 
 from support.common.clock import Clock
 from support.common.watched import WatchedBytes, WatchedText
-from unilect.auth import known_keys
-from unilect.auth.known_keys import KnownKeys
+from unilect.auth import key_cache
+from unilect.auth.key_cache import KeyCache
 from unilect.auth.secret import _checksum, digest, id_of, new_secret
 from unilect.core.errors import AuthenticationError, StoreUnavailable
 from unilect.runtime.context import Context
@@ -44,12 +44,12 @@ class Counting(KeyStore):
         finally:
             self.at_once -= 1
 
-    async def changed(self, since: int) -> KeyChanges | None:
+    async def changes_since(self, since: int) -> KeyChanges | None:
         """As given, counted."""
         self.looked += 1
         if self.away:
             raise StoreUnavailable("away")
-        return await super().changed(since)
+        return await super().changes_since(since)
 
 
 class Rig:
@@ -62,7 +62,7 @@ class Rig:
         self.stored = Counting(self.database, self.clock)
         self.theirs = KeyStore(self.other, self.clock)
         self.requests: dict[str, Context] = {}
-        self.known = KnownKeys(self.stored, self.clock, self.requests)
+        self.known = KeyCache(self.stored, self.clock, self.requests)
 
     async def create(self, name: str, **given: object) -> str:
         """A new key, made by the other process."""
@@ -90,7 +90,7 @@ class Rig:
 @pytest.fixture
 async def rig(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """A new store, of each kind; looks come fast."""
-    monkeypatch.setattr(known_keys, "LOOK_S", 0.01)
+    monkeypatch.setattr(key_cache, "LOOK_S", 0.01)
     made = Rig(url)
     await made.known.open()
     yield made
@@ -158,7 +158,7 @@ async def test_keys_at_the_start(url: str) -> None:
     await first.known.refresh()
     assert first.known.required
     assert not first.known.has_keys
-    second = KnownKeys(first.theirs)
+    second = KeyCache(first.theirs)
     await second.open()
     assert not second.required
     await second.aclose()
@@ -186,7 +186,7 @@ async def test_keys_of_the_configuration(rig: Rig, caplog: pytest.LogCaptureFixt
 
 async def test_open_while_the_store_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that asks for no keys goes on so while its store cannot be read."""
-    monkeypatch.setattr(known_keys, "STALE_S", -1.0)
+    monkeypatch.setattr(key_cache, "STALE_S", -1.0)
     assert not rig.known.required
     with pytest.raises(StoreUnavailable):
         assert rig.known.has_keys
@@ -194,7 +194,7 @@ async def test_open_while_the_store_is_away(rig: Rig, monkeypatch: pytest.Monkey
 
 async def test_what_the_server_changes_itself(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a refresh a change holds: a revoked or deleted key is none, and what ran with it is ended."""
-    monkeypatch.setattr(known_keys, "LOOK_S", 60.0)
+    monkeypatch.setattr(key_cache, "LOOK_S", 60.0)
     secrets = [await rig.create(name) for name in ("ann", "bob", "eve")]
     await rig.known.refresh()
     tasks = [await running(rig, secret) for secret in secrets]
@@ -346,18 +346,18 @@ async def test_a_store_that_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(StoreUnavailable):
         await rig.known.key(bob)
 
-    monkeypatch.setattr(known_keys, "STALE_S", -1.0)
+    monkeypatch.setattr(key_cache, "STALE_S", -1.0)
     with pytest.raises(StoreUnavailable):
         assert rig.known.required
     rig.stored.away = False
-    monkeypatch.setattr(known_keys, "STALE_S", 60.0)
+    monkeypatch.setattr(key_cache, "STALE_S", 60.0)
     assert "bob" == (await rig.known.key(bob)).name
 
 
 async def test_a_flood_of_unknown_keys(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many keys come that nobody has, those that are known stay so, also while the store is away."""
-    monkeypatch.setattr(known_keys, "_MOST", 8)
-    monkeypatch.setattr(known_keys, "_MOST_UNKNOWN", 8, raising=False)
+    monkeypatch.setattr(key_cache, "_MOST", 8)
+    monkeypatch.setattr(key_cache, "_MOST_UNKNOWN", 8, raising=False)
     ann = await rig.create("ann")
     await rig.looked()
     await rig.known.key(ann)
@@ -382,7 +382,7 @@ async def test_many_at_once_that_are_not_known(rig: Rig, monkeypatch: pytest.Mon
     await rig.until(lambda: rig.stored.found == before + 2)
     assert "ann" == (await rig.known.key(ann)).name
     with monkeypatch.context() as patch:
-        patch.setattr(known_keys, "_WAIT_S", 0.01)
+        patch.setattr(key_cache, "_WAIT_S", 0.01)
         with pytest.raises(StoreUnavailable) as raised:
             await rig.known.key(new_secret())
     assert "too many" in raised.value.for_operator
@@ -424,7 +424,7 @@ async def test_a_backup_in_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     async def older(since: int) -> KeyChanges:
         return KeyChanges(0, [], deleted=False, required=0, has_keys=False)
 
-    monkeypatch.setattr(rig.stored, "changed", older)
+    monkeypatch.setattr(rig.stored, "changes_since", older)
     monkeypatch.setattr(rig.stored, "mark", lambda: None)
     await rig.until(lambda: rig.known._number == 0)
     assert rig.known.required
@@ -465,7 +465,7 @@ async def test_revoked_while_it_runs(rig: Rig) -> None:
     await rig.until(ann.done)
     assert ann.cancelled()
     assert "it has been revoked." in str(rig.requests["ann"].ended)
-    await rig.until(lambda: not rig.known._doubtful)
+    await rig.until(lambda: not rig.known._stale)
     assert not bob.done()
 
     rig.clock.now += 1000
@@ -476,7 +476,7 @@ async def test_revoked_while_it_runs(rig: Rig) -> None:
 async def test_other_limits(rig: Rig) -> None:
     """A key has other limits for the next request and for running ones, and who counts is told which keys have changed, but not at first."""
     told: list[str] = []
-    rig.known.changed = told.extend
+    rig.known.on_change = told.extend
     secrets = [await rig.create(name, limits={"parallel": 5.0}) for name in ("ann", "bob")]
     await rig.until(lambda: len(told) == 2)
     ann, bob = [await rig.known.key(secret) for secret in secrets]
@@ -489,8 +489,8 @@ async def test_other_limits(rig: Rig) -> None:
     task.cancel()
 
     late: list[str] = []
-    other = KnownKeys(rig.theirs)
-    other.changed = late.extend
+    other = KeyCache(rig.theirs)
+    other.on_change = late.extend
     await other.open()
     assert [] == late
     await other.aclose()
@@ -523,7 +523,7 @@ async def test_a_wrong_secret_is_compared_in_constant_time(
     right = await rig.create("laptop")
     await rig.known.open()
     compared = []
-    monkeypatch.setattr(known_keys.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or a == bytes(b))  # fmt: skip
+    monkeypatch.setattr(key_cache.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or a == bytes(b))  # fmt: skip
     for sent in (_with_id_of(right), new_secret(), f"{right}x", "sk-other"):
         secret, hashed = WatchedText(sent), WatchedBytes(digest(sent))
         with pytest.raises(AuthenticationError):
