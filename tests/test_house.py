@@ -28,12 +28,12 @@ MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 17,
-    "accounting": 1_051,
+    "accounting": 1_007,
     "adapt": 1_019,
-    "answers": 1_379,
+    "answers": 1_386,
     "api": 136,
     "api/parameters": 589,
-    "auth": 358,
+    "auth": 338,
     "cli": 3_940,
     "cli/connect": 986,
     "config": 2_435,
@@ -61,13 +61,13 @@ BUDGETS = {
     "fleet/driver": 1_010,
     "http": 1_073,
     "hub": 337,
-    "limits": 1_147,
+    "limits": 1_153,
     "models": 1_183,
     "runtime": 659,
     "scheduling": 1_046,
-    "server": 2_376,
-    "store": 1_447,
-    "store/sql": 892,
+    "server": 2_374,
+    "store": 1_373,
+    "store/sql": 834,
     "templates": 953,
     "testing": 344,
     "tools": 359,
@@ -109,7 +109,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "requests", "httpx"}
 
 #: The most docstrings that begin with a question word, and functions that are called by a participle; never raised.
-MOST_QUESTIONS, MOST_PARTICIPLES = 1, 25
+MOST_QUESTIONS, MOST_PARTICIPLES = 1, 14
 QUESTION = re.compile(r"\W*(What|Who|Whether|How|Where|Why)\b")
 PARTICIPLES = frozenset(
     [

@@ -292,7 +292,8 @@ async def test_too_many_wait(tmp_path: Path, url: str, monkeypatch: pytest.Monke
 
 async def test_dead_servers(tmp_path: Path, url: str) -> None:
     """What dead servers have left becomes rows at the start, with their cost, once; also where some are rows already."""
-    about = RequestInfo("a.lost", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat")
+    price = (1.0, 0.25, 4.0)
+    about = RequestInfo("a.lost", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat", price)
     for name in ("one", "two"):  # the same request in both, as where the first recovery was cut off
         journal = Journal(tmp_path / "unilect.db", name)
         slot = journal.take(about)
@@ -317,7 +318,7 @@ async def test_dead_servers(tmp_path: Path, url: str) -> None:
 
 async def test_what_it_cost_when_it_came(tmp_path: Path, url: str) -> None:
     """What a dead server has left costs what its model cost when the request came, whatever it costs now, and whether it is known."""
-    for price, cost in ((None, 30), ((0.0, 0.0, 0.0), 0), ((1.0, 0.5, 1000.0), 5010)):
+    for price, cost in (((0.0, 0.0, 0.0), 0), ((1.0, 0.5, 1000.0), 5010)):
         about = RequestInfo(
             f"a.{cost}", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat", price
         )
@@ -329,7 +330,7 @@ async def test_what_it_cost_when_it_came(tmp_path: Path, url: str) -> None:
         await made.book.start()
         await made.book.writer.settle()
         costs = {name: row["cost"] for name, row in made.rows().items()}
-    assert {"30": 30, "0": 0, "5010": 5010} == costs
+    assert {"0": 0, "5010": 5010} == costs
 
 
 async def test_what_nobody_got(tmp_path: Path, url: str) -> None:

@@ -73,11 +73,6 @@ class RequestAccounting(Struct, eq=False):
         """As `Meter.usage`."""
         return self._meter.usage
 
-    @property
-    def first_token_s(self) -> float | None:
-        """As `Meter.first_token_s`."""
-        return self._meter.first_token_s
-
     def see(self, batch: list[Event]) -> None:
         """
         Take note of a batch.

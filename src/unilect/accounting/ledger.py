@@ -68,7 +68,6 @@ class LedgerRecorder:
         journals: What the paths of the journals begin with; None where there are to be none.
         rule: Whether a request has to be recorded; None to go by its key.
         known: The keys of the store, if it has any.
-        price: What a model costs now, for what dead servers of older versions have left.
         clock: Seconds since 1970.
 
     Attributes:
@@ -83,11 +82,9 @@ class LedgerRecorder:
         journals: Callable[[], Path | None] = lambda: None,
         rule: Rule | None = None,
         known: KeyCache | None = None,
-        price: Callable[[str], Price | None] = lambda model: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ledger = ledger
-        self._price = price
         self.has_budget = has_budget
         self.state = State.UNUSED
         self.clock = clock
@@ -272,9 +269,8 @@ class LedgerRecorder:
                     one.discard()
 
             for row in one.rows:
-                price = self._price(row.model)
-                if (known := one.prices.get(row.id)) is not None:
-                    price = Price(prompt=known[0], cached=known[1], completion=known[2])
+                prompt, cached, completion = one.prices[row.id]
+                price = Price(prompt=prompt, cached=cached, completion=completion)
                 cost = cost_of(price, Usage(row.prompt, row.completion, row.cached))
                 self.writer.put(structs.replace(row, cost=cost), note_written, bounded=False)
 
@@ -343,22 +339,14 @@ class LedgerEntry(Struct, eq=False):
     def _row(self, usage: Usage, status: int) -> LedgerRow:
         if status == CLIENT_LEFT and (ended := self._context.ended) is not None:
             status = ended.status  # it was ended by us, and its client is told why
-        about, meter, context = self._about, self._meter, self._context
+        meter, context = self._meter, self._context
         first_s = None if meter is None else meter.first_token_s
-        prompt, completion = usage.prompt_tokens, usage.completion_tokens
-        cached = usage.cached_tokens or 0
         return LedgerRow(
-            id=about.id,
-            at=about.at,
-            key=about.key,
-            owner=about.owner,
-            model=about.model,
-            dialect=about.dialect,
-            endpoint=about.endpoint,
+            **self._about.fields_of_row(),
             backend=_redact(context.source),
-            prompt=prompt,
-            cached=cached,
-            completion=completion,
+            prompt=usage.prompt_tokens,
+            cached=usage.cached_tokens or 0,
+            completion=usage.completion_tokens,
             first_token_ms=None if first_s is None else first_s * 1000,
             duration_ms=(time.perf_counter() - context.started) * 1000,
             status=status,

@@ -247,7 +247,7 @@ class Meter(Tally):
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self.finish(self.status(error))
+        self.finish(200 if error is None else self.status(error))
 
     @staticmethod
     def status(error: BaseException | None) -> int:

@@ -14,7 +14,6 @@ from unilect.auth.secret import digest
 from unilect.config.digests import identity, key_digest
 from unilect.core.errors import MissingKey, PermissionDenied
 from unilect.runtime import context
-from unilect.store.records import Key
 
 
 class Caller(NamedTuple):
@@ -106,7 +105,9 @@ class Keys:
             return caller
         if known is None:
             raise wrong("this server does not know it.")
-        return _of_store(await known.key(secret, hashed))
+        key = await known.key(secret, hashed)
+        models = None if key.models is None else frozenset(key.models)
+        return Caller(key.id, models, key.owner, key.limits)
 
     def _secret(self, headers: Mapping[str, str], as_password: bool) -> str | None:
         if as_password and (password := _password(headers)) is not None:
@@ -165,11 +166,6 @@ class MetricsKeys:
                 "server's configuration, or ask the admin API."
             )
         return await self._accepted.caller(headers, as_password)
-
-
-def _of_store(key: Key) -> Caller:
-    models = None if key.models is None else frozenset(key.models)
-    return Caller(key.id, models, key.owner, key.limits)
 
 
 def _password(headers: Mapping[str, str]) -> str | None:

@@ -72,7 +72,7 @@ class _Place:
         """
 
         async def run() -> _Result:
-            store = Store(self.settings.store, process_environment(), is_lasting=True)
+            store = Store(self.settings.store, process_environment(), is_permanent=True)
             try:
                 assert store.keys is not None
                 return await ask(store.keys)

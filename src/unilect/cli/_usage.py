@@ -48,7 +48,7 @@ async def _sums(config: StoreConfig, asked: usage.UsageQuery) -> list[UsageSum]:
     Raises:
         ConfigError: It cannot be read.
     """
-    store = Store(config, process_environment(), is_lasting=True)
+    store = Store(config, process_environment(), is_permanent=True)
     try:
         return await store.ledger.sums(asked.by, asked.since)
     except StoreUnavailable as error:

@@ -139,9 +139,7 @@ class Listener:
         if rule == "off":
             return None
         store = self._store
-        return LedgerRecorder(
-            store.ledger, lambda: store.journals, rule, self._known, registry.price, self._clock
-        )
+        return LedgerRecorder(store.ledger, lambda: store.journals, rule, self._known, self._clock)
 
     async def listen_for_admin(self, reloader: Reloader) -> str | None:
         """

@@ -14,8 +14,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -81,7 +81,7 @@ class Database:
         timeout_s: How long another's lock, or the server, is waited for.
         is_default: Nobody has asked for this SQLite file: its folder is made, for this user only, and where that fails, there is a
             database in memory instead, and a warning in the log.
-        is_lasting: It is that of a command: no database in memory takes its place, and the command says itself what is wrong.
+        is_permanent: It is that of a command: no database in memory takes its place, and the command says itself what is wrong.
 
     Raises:
         ConfigError: It is no such URL, or what it needs is not installed. The password is not told.
@@ -93,14 +93,14 @@ class Database:
         *,
         timeout_s: float = 5.0,
         is_default: bool = False,
-        is_lasting: bool = False,
+        is_permanent: bool = False,
     ) -> None:
         check_url(url)
         self._url, self._timeout_s = url, timeout_s
         self._secrets = Secrets(secrets_of(url))
         path = sqlite_path(url)
         self._file = SqliteFile(Path(path), timeout_s) if path else None
-        self._is_default, self._is_lasting = is_default, is_lasting
+        self._is_default, self._is_permanent = is_default, is_permanent
         self._is_sqlite = path is not None
         # SQLite has one writer, and then one connection is the fastest; memory is one connection's
         writers = 1 if self._is_sqlite else _POSTGRESQL_WRITERS
@@ -184,51 +184,31 @@ class Database:
         self, threads: ThreadPoolExecutor, work: Callable[..., _Result], *functions: object
     ) -> "asyncio.Future[_Result]":
         """Do a piece of work in one of some threads."""
-        loop = asyncio.get_running_loop()
-        end: asyncio.Future[_Result] = loop.create_future()
         if self._closed:
+            end: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
             end.set_exception(stopping())
             return end
-        # `run_in_executor` takes twice as long to bring a result back
-        begun: Future[_Result] = threads.submit(work, *functions)
-        writes = threads is self._writers
-        begun.add_done_callback(partial(self._hand_over, loop, end, writes))
-        end.add_done_callback(partial(_cancel, begun))
+        end = asyncio.wrap_future(threads.submit(work, *functions))
+        end.add_done_callback(partial(self._note_outcome, threads is self._writers))
         return end
 
-    def _hand_over(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        end: "asyncio.Future[_Result]",
-        writes: bool,
-        work: "Future[_Result]",
-    ) -> None:
-        """Bring what has become of a piece of work from its thread to the loop where it is waited for."""
-        # the loop may be closed: a server that stops waits for its threads after it
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._settle, end, writes, work)
-
-    def _settle(
-        self, end: "asyncio.Future[_Result]", writes: bool, work: "Future[_Result]"
-    ) -> None:
-        if end.done():  # who waited has left
+    def _note_outcome(self, writes: bool, end: "asyncio.Future[_Result]") -> None:
+        """Take note of whether the database could be used."""
+        if end.cancelled():  # who waited has left
             return
-        error = work.exception()
-        if error is None:
-            self._cannot_write = self._cannot_write and not writes
-            if not self._cannot_write:
-                self._log("")
-            end.set_result(work.result())
-            return
+        error = end.exception()
         if isinstance(error, StoreUnavailable):
             self.failures += 1
             self._cannot_write = self._cannot_write or writes
             self._log(error.for_operator)
-        end.set_exception(error)
+        elif error is None and self._wrong:
+            self._cannot_write = self._cannot_write and not writes
+            if not self._cannot_write:
+                self._log("")
 
     def _log(self, wrong: str) -> None:
         """Log why the database cannot be used, and that it can be used again, once each."""
-        if wrong != self._wrong and not self._is_lasting:
+        if wrong != self._wrong and not self._is_permanent:
             self._wrong = wrong
             log.warning("%s", wrong) if wrong else log.warning("store: %s works again", self.name)
 
@@ -292,7 +272,7 @@ class Database:
             try:
                 self._file.create_with_folder()
             except StoreUnavailable as error:
-                if self._is_lasting:
+                if self._is_permanent:
                     raise
                 log.warning("%s Responses are stored in memory instead.", error.for_operator)
                 self._file = None
@@ -339,12 +319,6 @@ class Database:
         if self._write_pool is not None:
             with self._alone():
                 self._dispose()
-
-
-def _cancel(work: "Future[_Result]", end: "asyncio.Future[_Result]") -> None:
-    """Cancel what has not begun where who waited has left."""
-    if end.cancelled():
-        work.cancel()
 
 
 def _use_nothing(connection: Connection) -> None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import lru_cache
 from glob import escape
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -43,8 +43,8 @@ _SEGMENT = _SLOT * _IN_SEGMENT
 _ABOUT, _BACKEND, _COUNTS = 0, 1408, (1920, 1984)
 _HEAD = struct.Struct("<II")  # length and checksum of a text
 _NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
-_SUM = struct.Struct("<I")
 _MOST_TOKENS = 2**63
+_NO_COUNTS = (0, 0, 0, 0, -1.0, 0.0)
 _NO_HEAD, _NO_SLOT = bytes(_HEAD.size), bytes(_SLOT)
 
 
@@ -53,7 +53,7 @@ Price: TypeAlias = tuple[float, float, float]
 
 
 class RequestInfo(Struct, frozen=True, array_like=True):
-    """Request as it is known when it begins, with the fields of a `LedgerRow`. The price is that of its model then; None where older servers did not note it."""
+    """Request as it is known when it begins, with the fields of a `LedgerRow`. The price is that of its model then."""
 
     id: str
     at: float
@@ -62,7 +62,13 @@ class RequestInfo(Struct, frozen=True, array_like=True):
     model: str = ""
     dialect: str = ""
     endpoint: str = ""
-    price: Price | None = None
+    price: Price = (0.0, 0.0, 0.0)
+
+    def fields_of_row(self) -> dict[str, Any]:
+        """Return what its row in the ledger has of it, by the row's fields."""
+        fields = structs.asdict(self)
+        del fields["price"]
+        return fields
 
 
 #: The most bytes of each text, so that all fit into a slot.
@@ -102,7 +108,7 @@ class Slot:
         if not (0 <= prompt < most and 0 <= cached < most and 0 <= completion < most):
             return  # no counts: the ones before them stay
         data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
-        self._write(_COUNTS[self._writes & 1], data + _SUM.pack(crc32(data)))
+        self._write(_COUNTS[self._writes & 1], _encode(data))
 
     def free(self) -> None:
         """Give the slot back: the request has its row in the ledger, or needs none."""
@@ -222,14 +228,14 @@ class AbandonedJournal:
     Attributes:
         path: Where it is.
         rows: What its requests had used: the ledger gets them, without their cost.
-        prices: What their models cost when they came, by their ids, where that is known.
+        prices: What their models cost when they came, by their ids.
     """
 
     def __init__(self, file: int, path: Path) -> None:
         self._file, self.path = file, path
         found = list(_rows(file))
         self.rows = [row for row, _ in found]
-        self.prices = {row.id: price for row, price in found if price is not None}
+        self.prices = {row.id: price for row, price in found}
 
     def discard(self) -> None:
         """Remove it: its rows are in the ledger."""
@@ -268,7 +274,7 @@ def find_abandoned(stem: Path) -> list[AbandonedJournal]:
     return found
 
 
-def _rows(file: int) -> Iterator[tuple[LedgerRow, Price | None]]:
+def _rows(file: int) -> Iterator[tuple[LedgerRow, Price]]:
     """Read the requests in a file, and what their models cost. One whose beginning is torn was not admitted yet."""
     for number in range(1, min(os.fstat(file).st_size // _SLOT, _MOST_SEGMENTS * _IN_SEGMENT)):
         slot = os.pread(file, _SLOT, number * _SLOT)
@@ -279,22 +285,20 @@ def _rows(file: int) -> Iterator[tuple[LedgerRow, Price | None]]:
         except msgspec.DecodeError:
             continue
         backend = (_text(slot, _BACKEND) or b"").decode(errors="replace")
-        counts = max((_counts(slot, at) for at in _COUNTS), default=(0,) * 6)
-        _, prompt, cached, completion, first_ms, taken_ms = counts
-        known = structs.asdict(about)
-        price = known.pop("price")
+        counts = [_NUMBERS.unpack(data) for at in _COUNTS if (data := _text(slot, at))]
+        _, prompt, cached, completion, first_ms, taken_ms = max(counts, default=_NO_COUNTS)
         row = LedgerRow(
-            **known,
+            **about.fields_of_row(),
             backend=backend,
-            prompt=int(prompt),
-            cached=int(cached),
-            completion=int(completion),
+            prompt=prompt,
+            cached=cached,
+            completion=completion,
             first_token_ms=first_ms if first_ms >= 0 else None,
             duration_ms=taken_ms,
             status=_LOST_STATUS,
             finish=LOST,
         )
-        yield row, price
+        yield row, about.price
 
 
 def _text(slot: bytes, place: int) -> bytes | None:
@@ -302,15 +306,6 @@ def _text(slot: bytes, place: int) -> bytes | None:
     length, checksum = _HEAD.unpack_from(slot, place)
     data = slot[place + _HEAD.size : place + _HEAD.size + length]
     return data if len(data) == length and crc32(data) == checksum else None
-
-
-def _counts(slot: bytes, place: int) -> tuple[float, ...]:
-    """Read the numbers at one of the two places; zeros where they are torn, or were never written."""
-    data = slot[place : place + _NUMBERS.size]
-    (checksum,) = _SUM.unpack_from(slot, place + _NUMBERS.size)
-    if crc32(data) != checksum or data == bytes(_NUMBERS.size):
-        return 0, 0, 0, 0, -1.0, 0.0
-    return _NUMBERS.unpack(data)
 
 
 def _path(stem: Path, instance: str) -> Path:

@@ -176,12 +176,9 @@ class ResponseStore:
         if not _is_id(id):
             return False
 
-        def change(connection: Connection, scope: Scope) -> int | None:
-            self._check((), (body, events or b""), output)
-            changed = (owner, id, status, body, output, events, only_if)
-            return responses.update(connection, scope, *changed)
-
-        return self._count_added(await self._write(change), 0)
+        changed = (owner, id, status, body, output, events, only_if)
+        added = self._check_and_write((), (body, events or b""), output, responses.update, *changed)
+        return self._count_added(await added, 0)
 
     async def touch(self, instance: str) -> None:
         """Note that this server lives, and works on the responses that have its name."""
@@ -205,12 +202,9 @@ class ResponseStore:
             InvalidRequest: It is larger than all that may be stored.
         """
         new = id or f"conv_{os.urandom(16).hex()}"
-
-        def create(connection: Connection, scope: Scope) -> int:
-            self._check([new], [metadata], items)
-            return conversations.create(connection, scope, owner, new, metadata, items)
-
-        self._count_added(await self._write(create))
+        created = (owner, new, metadata, items)
+        added = self._check_and_write([new], [metadata], items, conversations.create, *created)
+        self._count_added(await added)
         return new
 
     async def conversation(self, owner: str, id: str) -> tuple[bytes, float] | None:
@@ -234,12 +228,8 @@ class ResponseStore:
         """
         if not _is_id(id):
             return False
-
-        def append(connection: Connection, scope: Scope) -> int | None:
-            self._check((), (), items)
-            return conversations.append(connection, scope, owner, id, items)
-
-        return self._count_added(await self._write(append), 0)
+        added = self._check_and_write((), (), items, conversations.append, owner, id, items)
+        return self._count_added(await added, 0)
 
     async def list_items(
         self,
@@ -357,18 +347,28 @@ class ResponseStore:
     def _is_too_much(self) -> bool:
         return self._count > self._max_count or self._bytes > self._max_bytes
 
-    def _check(
-        self, ids: Collection[str], bodies: Collection[bytes], items: Collection[Item]
-    ) -> None:
+    def _check_and_write(
+        self,
+        ids: Collection[str],
+        bodies: Collection[bytes],
+        items: Collection[Item],
+        function: Callable[[Connection, Scope, *_Args], int | None],
+        *args: *_Args,
+    ) -> "asyncio.Future[int | None]":
         """
-        Check that something can be stored, in the thread, as it may be much.
+        Write something, once it is checked that it can be stored: in the thread, as it may be much.
 
         Raises:
             InvalidRequest: It cannot.
         """
-        _check_count(len(items), "store")
-        _check_ids([*ids, *[item.id for item in items]], "id")
-        self._check_size(sum(map(len, bodies)) + sum([len(item.body) for item in items]))
+
+        def check(connection: Connection, scope: Scope) -> int | None:
+            _check_count(len(items), "store")
+            _check_ids([*ids, *[item.id for item in items]], "id")
+            self._check_size(sum(map(len, bodies)) + sum([len(item.body) for item in items]))
+            return function(connection, scope, *args)
+
+        return self._write(check)
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes * _ROOM:

@@ -34,7 +34,7 @@ class Store:
         config: The table `[store]`.
         environment: Says where a user's data is; without a folder for it the database is in memory, and the log tells so.
         clock: Seconds since 1970, for all that is kept.
-        is_lasting: What is kept has to outlive this process: there is no database in memory.
+        is_permanent: What is kept has to outlive this process: there is no database in memory.
 
     Attributes:
         database: For all that is kept.
@@ -52,11 +52,11 @@ class Store:
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.time,
         *,
-        is_lasting: bool = False,
+        is_permanent: bool = False,
     ) -> None:
         check_place(config)
         default = default_url(environment)
-        if is_lasting and location(config, environment) == MEMORY:
+        if is_permanent and location(config, environment) == MEMORY:
             raise ConfigError(
                 "the store is in memory, and gone when this command ends: "
                 + (
@@ -74,7 +74,7 @@ class Store:
         self.database = Database(
             config.url or default or SQLITE,
             is_default=config.url is None,
-            is_lasting=is_lasting,
+            is_permanent=is_permanent,
         )
         self._data = Path(sqlite_path(default) or "").parent if default is not None else None
         self.keys = KeyStore(self.database, clock) if config.keys else None

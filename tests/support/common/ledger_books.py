@@ -82,7 +82,7 @@ class Books:
         self.database = Database(self.url)
         self.ledger = Gate(self.database)
         stem = file if journal else None
-        self.book = LedgerRecorder(self.ledger, lambda: stem, rule, known, PRICES.get)
+        self.book = LedgerRecorder(self.ledger, lambda: stem, rule, known)
         self.accounts = Accounts(Metrics(), (self.book,))
 
     def account(
