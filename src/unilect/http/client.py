@@ -49,6 +49,7 @@ from unilect.http.error_bodies import (
     too_many,
 )
 from unilect.http.reasons import of_answer
+from unilect.http.tls import client_context
 from unilect.runtime.context import CURRENT_REQUEST
 from unilect.runtime.redact import redact
 
@@ -110,9 +111,8 @@ class HttpServer:
         self.max_body_bytes = max_body_bytes or MAX_BODY_BYTES
         self.lost: str | None = None
         self.doubts = 0
-        self._address = Address(
-            url.hostname or "", port, url.scheme == "https", socket_path, connect_to
-        )
+        tls = client_context() if url.scheme == "https" else None
+        self._address = Address(url.hostname or "", port, tls, socket_path, connect_to)
         self._host = url.netloc.rpartition("@")[2]
         self._root = f"{url.scheme}://{self._host}"
         self._path = url.path.rstrip("/")

@@ -12,11 +12,11 @@ import asyncio
 import select
 from collections.abc import Mapping
 from functools import lru_cache
+from ssl import SSLContext
 from typing import NamedTuple, cast
 
 from unilect.http.body import ProtocolError, length_of
 from unilect.http.reasons import of_connecting
-from unilect.http.tls import client_context
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -35,30 +35,22 @@ class ClosedEarly(ConnectionResetError):
     """The connection was closed before the first byte of an answer."""
 
 
-class Address:
+class Address(NamedTuple):
     """
     The address of a server.
 
-    Args:
+    Attributes:
         host, port: The TCP address; unused for a unix socket.
-        tls: Speak TLS, and verify the certificate for `host`.
+        tls: Speak TLS with this context, and verify the certificate for `host`; None for plain HTTP.
         socket_path: The unix socket instead.
         connect_to: The IP address of `host`, which is then not resolved again.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        tls: bool,
-        socket_path: str | None = None,
-        connect_to: str | None = None,
-    ) -> None:
-        self._host = host
-        self._connect_to = connect_to or host
-        self._port = port
-        self._tls = client_context() if tls else None
-        self._socket_path = socket_path
+    host: str
+    port: int
+    tls: SSLContext | None
+    socket_path: str | None
+    connect_to: str | None
 
     async def connect(self, timeout_s: float) -> "Connection":
         """
@@ -70,20 +62,20 @@ class Address:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                if self._socket_path is not None:
-                    _, protocol = await loop.create_unix_connection(Connection, self._socket_path)
+                if self.socket_path is not None:
+                    _, protocol = await loop.create_unix_connection(Connection, self.socket_path)
                 else:
                     _, protocol = await loop.create_connection(
                         Connection,
-                        self._connect_to,
-                        self._port,
-                        ssl=self._tls,
-                        server_hostname=self._host if self._tls is not None else None,
+                        self.connect_to or self.host,
+                        self.port,
+                        ssl=self.tls,
+                        server_hostname=self.host if self.tls is not None else None,
                     )
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
-            if self._socket_path is not None:
+            if self.socket_path is not None:
                 raise ConnectFailed("nobody listens on its socket") from error
-            why = of_connecting(error, self._host, self._port, timeout_s)
+            why = of_connecting(error, self.host, self.port, timeout_s)
             raise ConnectFailed(why) from error
         return protocol
 

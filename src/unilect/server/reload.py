@@ -198,24 +198,22 @@ class Reloader:
         for part in self._parts:
             await part.look()
         plan = await asyncio.to_thread(self._plan)
-        swapped = False
         try:
             listed = await self._discovery.prepare(plan.config)
             self.state = "starting"
             await self._start(plan)
             self._check(plan)  # models may have come meanwhile
-            self.state = "swapping"
-            swapped = True
-            before, was = self._config, sources.models_of(self._config)
-            self._swap(plan)
-            self._discovery.change(plan.config, listed)
-        finally:
-            if not swapped:
-                await asyncio.gather(*(model.aclose() for model in plan.new))
-                await self._restore(plan.new)
-                for model in plan.woken:
-                    if not model.in_use:
-                        model.set_keep_alive(0)
+        except BaseException:
+            await asyncio.gather(*(model.aclose() for model in plan.new))
+            await self._restore(plan.new)
+            for model in plan.woken:
+                if not model.in_use:
+                    model.set_keep_alive(0)
+            raise
+        self.state = "swapping"
+        before, was = self._config, sources.models_of(self._config)
+        self._swap(plan)
+        self._discovery.change(plan.config, listed)
         now = sources.models_of(plan.config)
         return compare(before, plan.config, was, now, [model.name for model in plan.new])
 

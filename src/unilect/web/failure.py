@@ -141,8 +141,6 @@ def _how(error: UnilectError | None, status: int) -> str:
 
 def _name(text: str) -> str:
     """Return a name in one line, bounded."""
-    return (
-        escape(text[:_MOST_NAME])
-        if len(text) <= _MOST_NAME
-        else f"{escape(text[: _MOST_NAME - 3])}..."
-    )
+    if len(text) > _MOST_NAME:
+        return f"{escape(text[: _MOST_NAME - 3])}..."
+    return escape(text)
