@@ -54,11 +54,8 @@ def split(base: str) -> tuple[SplitResult, int]:
         url = urlsplit(base)
         port = url.port or (443 if url.scheme == "https" else 80)
     except ValueError as error:
-        why = (
-            "its port is no number from 1 to 65535"
-            if "port" in str(error).lower()
-            else "it is not a URL"
-        )
+        is_port = "port" in str(error).lower()
+        why = "its port is no number from 1 to 65535" if is_port else "it is not a URL"
         raise ConfigError(
             f"{redact(base)}: {why}. Write a URL such as http://host:8000/v1."
         ) from error

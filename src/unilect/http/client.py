@@ -343,11 +343,9 @@ class Response:
             piece = b""
         if piece:
             return piece
-        raise (
-            ProtocolError("the head ended early")
-            if begun
-            else ClosedEarly("closed before an answer")
-        )
+        if begun:
+            raise ProtocolError("the head ended early")
+        raise ClosedEarly("closed before an answer")
 
     def _read_head(self, head: bytes) -> None:
         status, self.headers, self.kind, length, self._keeps = parse_head(head)

@@ -36,11 +36,8 @@ def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) 
             return _of_certificate(error, host, where)
         case ssl.SSLError():
             told = error.reason or "no TLS"
-            hint = (
-                ", as one without TLS does; try http://"
-                if told in ("WRONG_VERSION_NUMBER", "no TLS")
-                else ""
-            )
+            is_plain = told in ("WRONG_VERSION_NUMBER", "no TLS")
+            hint = ", as one without TLS does; try http://" if is_plain else ""
             return f"{where} failed the TLS handshake ({told}){hint}"
         case ConnectionRefusedError():
             return f"connection refused by {where}"

@@ -53,21 +53,18 @@ _TCP_INFO = struct.Struct(
 )  # retransmits, probes, last_ack_recv, bytes_acked, notsent_bytes
 SILENT, ANSWERING, IDLE = range(3)
 _NAMES = {SILENT: "silent", ANSWERING: "answering", IDLE: "idle"}
-_HEAD = "sent too much before a whole request head"
-_FRAMING = "sent a body that is framing for the most part"
-_DISCARDED = "sent on after its request was answered"
-#: Why connections are closed or refused, as the log says it, and as metrics do.
-_WORDS = {
-    "over max_connections_per_address": "address_limit",
-    "refused, since all others are in use": "full",
-    "silent, to make room": "silent_evicted",
-    "idle, to make room": "idle_evicted",
-    "without a whole request head in time": "head_timeout",
-    _HEAD: "head_size",
-    _FRAMING: "framing",
-    _DISCARDED: "unread_body",
-    "vanished: nothing was acknowledged": "vanished",
-    "slow: what they asked for was not read": "slow",
+#: Why connections are closed or refused, as metrics say it, and as the log does.
+_REASONS = {
+    "address_limit": "over max_connections_per_address",
+    "full": "refused, since all others are in use",
+    "silent_evicted": "silent, to make room",
+    "idle_evicted": "idle, to make room",
+    "head_timeout": "without a whole request head in time",
+    "head_size": "sent too much before a whole request head",
+    "framing": "sent a body that is framing for the most part",
+    "unread_body": "sent on after its request was answered",
+    "vanished": "vanished: nothing was acknowledged",
+    "slow": "slow: what they asked for was not read",
 }
 
 
@@ -164,14 +161,14 @@ class Connection(Protocol):
         if self.state != ANSWERING:
             self._table.note_head(self)
         if (body := self.body) is not None:
-            why, most = _FRAMING, 2 * body.total_bytes + FRAMING_BYTES
+            why, most = "framing", 2 * body.total_bytes + FRAMING_BYTES
         elif self.awaits_head:
-            why, most = _HEAD, HEAD_BYTES
+            why, most = "head_size", HEAD_BYTES
         else:  # aiohttp reads on, for a client that reads only once it has sent all
-            why, most = _DISCARDED, DISCARDED_BYTES
+            why, most = "unread_body", DISCARDED_BYTES
         if self._taken_of != (of := (self.requests, why)):
             # what came with the head of a request may be the end of the one before it
-            self._taken, self._taken_of = -size if why == _FRAMING else 0, of
+            self._taken, self._taken_of = -size if why == "framing" else 0, of
         self._taken += size
         if self._taken > most:
             self._table.close(self, why)
@@ -203,19 +200,19 @@ class Connection(Protocol):
         return self._waits(info) if info is not None else False
 
     def fault(self, now: float, limits: Limits) -> str:
-        """Return the reason for which the connection must end; empty for none. The client is gone, or takes too little of what waits for it."""
+        """Return the reason for which the connection must end, a word of `_REASONS`; empty for none. The client is gone, or takes too little of what waits for it."""
         info = _tcp_info(self.sock)
         if info is None:
             return ""
         if info.unanswered >= UNANSWERED and info.silent_s >= limits.vanished_s:
-            return "vanished: nothing was acknowledged"
+            return "vanished"
         if not self._waits(info):
             self._stands_since = None
             return ""
         if self._stands_since is None or info.acknowledged >= self._stands_at + PROGRESS_BYTES:
             self._stands_since, self._stands_at = now, info.acknowledged
         slow = now - self._stands_since >= limits.slow_client_s
-        return "slow: what they asked for was not read" if slow else ""
+        return "slow" if slow else ""
 
     def _waits(self, info: "_TcpInfo") -> bool:
         transport = self.transport
@@ -260,7 +257,7 @@ class Connections:
     Attributes:
         limits: What they may do.
         accepted: How many there have been.
-        closed: How many were closed by the server, or refused, by a word of `_WORDS`.
+        closed: How many were closed by the server, or refused, by a word of `_REASONS`.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -273,7 +270,7 @@ class Connections:
         self._fresh: set[Connection] = set()  # silent ones of which not a byte has come
         self._addresses = Counter[str]()
         self._closed, self._told_at = Counter[str](), 0.0
-        self.closed = Counter(dict.fromkeys(_WORDS.values(), 0))
+        self.closed = Counter(dict.fromkeys(_REASONS, 0))
         self._cursor = 0
         self._swept_at, self._clock = 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -296,7 +293,7 @@ class Connections:
         """Return True if a new connection from an address may come. An old one may be closed for it."""
         limit = self.limits.per_address
         if limit is not None and self._addresses[address] >= limit and not _is_loopback(address):
-            self._count("over max_connections_per_address")
+            self._count("address_limit")
             return False
         if len(self._silent) >= self.limits.silent:
             return self.make_room()
@@ -305,13 +302,13 @@ class Connections:
     def make_room(self) -> bool:
         """Close the oldest silent connection, or else the oldest idle one; false where there is none."""
         for each in self._silent:
-            self.close(each, "silent, to make room")
+            self.close(each, "silent_evicted")
             return True
         for each in self._idle:
             if not each.is_sending:
-                self.close(each, "idle, to make room")
+                self.close(each, "idle_evicted")
                 return True
-        self._count("refused, since all others are in use")
+        self._count("full")
         return False
 
     def add(self, connection: Connection) -> None:
@@ -369,7 +366,7 @@ class Connections:
         """Close what has been silent or idle, slow or gone for too long."""
         limits, now = self.limits, self._now()
         for table, patience_s, why in (
-            (self._silent, limits.head_s, "without a whole request head in time"),
+            (self._silent, limits.head_s, "head_timeout"),
             (self._idle, limits.idle_s, ""),
         ):
             while table:
@@ -405,12 +402,12 @@ class Connections:
     def _count(self, why: str) -> None:
         if why:
             self._closed[why] += 1
-            self.closed[_WORDS[why]] += 1
+            self.closed[why] += 1
 
     def _tell(self, now: float) -> None:
         """Log what was closed, in one line however much it was."""
         for why, count in self._closed.items():
-            log.info("closed %d connection%s: %s", count, "s" * (count != 1), why)
+            log.info("closed %d connection%s: %s", count, "s" * (count != 1), _REASONS[why])
         self._closed.clear()
         self._told_at = now
 

@@ -105,10 +105,10 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.error is openai_error:
         error["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     name = route.handler.__name__
+    if not route.admin and not route.path.startswith(("/v1/", "/api/v1/")):
+        name += "_unversioned"
     operation: dict[str, Any] = {
-        "operationId": name
-        if route.admin or route.path.startswith(("/v1/", "/api/v1/"))
-        else f"{name}_unversioned",
+        "operationId": name,
         "summary": route.summary,
         "responses": {"200": {"description": "The answer."}, "4XX": error, "5XX": error},
     }

@@ -109,11 +109,8 @@ async def _tell_keys(listener: "Listener", file: Path | None) -> None:
             f"{n} {of}" for n, of in ((stored, "in the store"), (configured, "configured")) if n
         ]
         if parts:
-            works = (
-                "1 API key works"
-                if stored + configured == 1
-                else f"{stored + configured} API keys work"
-            )
+            count = stored + configured
+            works = "1 API key works" if count == 1 else f"{count} API keys work"
             log.info("%s (%s)", works, ", ".join(parts))
         else:
             of = f" --config {shlex.quote(str(file))}" if file is not None else ""

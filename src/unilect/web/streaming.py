@@ -312,11 +312,10 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if not self._begun:
             self._begun = True
             headers = _headers(self._request, self._content_type, self._run)
-            self.response = (
-                ChunkedResponse(headers=headers)
-                if self._record is None
-                else _RecordedResponse(self._record, headers)
-            )
+            if self._record is None:
+                self.response = ChunkedResponse(headers=headers)
+            else:
+                self.response = _RecordedResponse(self._record, headers)
             await self.response.prepare(self._request)
             self._chunked = self.response.chunked
             if self._request.method == METH_HEAD:
