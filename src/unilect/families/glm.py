@@ -7,7 +7,6 @@ Sources: https://huggingface.co/zai-org/GLM-4-9B-0414, https://huggingface.co/za
 from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import Family, ToolFormat
-from unilect.families._writing import dumped
 from unilect.families.hermes import CALLS, FORCE
 
 _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
@@ -49,6 +48,6 @@ GLM = Family(
         tool=glm_tool,
         between="\n\n",
         rules="\n\n在调用上述函数时，请使用 Json 格式表示调用的参数。",
-        call=lambda name, given, number: f"{name}\n{dumped(given)}",
+        call=lambda name, given, number: f"{name}\n{write.dumped(given)}",
     ),
 )

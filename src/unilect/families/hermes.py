@@ -8,7 +8,6 @@ https://huggingface.co/Qwen/Qwen3-Coder-30B-A3B-Instruct
 from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import CallStyle, Family, Marks, ToolFormat
-from unilect.families._writing import as_json, dumped
 
 #: Some models leave out the mark around a call.
 CALLS = (
@@ -26,7 +25,7 @@ def coder_tool(function: FunctionDefinition) -> str:
     lines.append("<parameters>")
     properties = (function.parameters or {}).get("properties")
     for name, schema in properties.items() if isinstance(properties, dict) else ():
-        lines += ["<parameter>", f"<name>{name}</name>", dumped(schema), "</parameter>"]
+        lines += ["<parameter>", f"<name>{name}</name>", write.dumped(schema), "</parameter>"]
     return "\n".join([*lines, "</parameters>", "</function>"])
 
 
@@ -59,7 +58,7 @@ HERMES = Family(
         about=f"{write.LISTED}<tools>\n",
         tool=write.wrap_tool,
         rules='\n</tools>\n\nTo call one, answer:\n<tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call>',
-        call=as_json("<tool_call>\n", "arguments", "\n</tool_call>"),
+        call=write.as_json("<tool_call>\n", "arguments", "\n</tool_call>"),
         result=write.IN_TAGS,
     ),
 )

@@ -6,7 +6,6 @@ Source: https://huggingface.co/tencent/Hunyuan-A13B-Instruct
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, ToolFormat
-from unilect.families._writing import around, dumped
 from unilect.families.jamba import CALLS
 
 HUNYUAN = Family(
@@ -21,9 +20,9 @@ HUNYUAN = Family(
         tool=write.wrap_tool,
         rules="\n</tools>\n\nTo call some, write:\n<tool_calls>\n<tool_call>name\n```json\narguments\n```</tool_call>\n</tool_calls>",
         call=lambda name, given, number: (
-            f"<tool_call>{name}\n```json\n{dumped(given)}\n```</tool_call>"
+            f"<tool_call>{name}\n```json\n{write.dumped(given)}\n```</tool_call>"
         ),
         calls=("<tool_calls>\n", "\n", "\n</tool_calls>"),
-        result=around("<tool_response>", "</tool_response>"),
+        result=write.around("<tool_response>", "</tool_response>"),
     ),
 )

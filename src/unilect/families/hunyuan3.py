@@ -6,7 +6,6 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/models/templates/tence
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import around
 
 HUNYUAN3 = Family(
     name="hunyuan3",
@@ -28,6 +27,6 @@ HUNYUAN3 = Family(
             "</tool_call:opensource>\n",
         ),
         calls=("<tool_calls:opensource>\n", "", "</tool_calls:opensource>"),
-        result=around("<tool_response:opensource>\n", "\n</tool_response:opensource>"),
+        result=write.around("<tool_response:opensource>\n", "\n</tool_response:opensource>"),
     ),
 )

@@ -13,21 +13,20 @@ from typing import Any
 from unilect.core.requests import FunctionDefinition
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import Arguments, bare, describe, dumped
 
 _K3_END = "<|close|>message<|sep|><|end_of_msg|>"
 
 
 def sort_tool(function: FunctionDefinition) -> str:
     """A function as Kimi K3 reads it: names in their order, and no blanks between."""
-    told = {"type": "function", "function": describe(function)}
+    told = {"type": "function", "function": write.describe(function)}
     return json.dumps(told, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def kimi3_call(name: str, given: Arguments, number: int) -> str:
+def kimi3_call(name: str, given: write.Arguments, number: int) -> str:
     """A call as Kimi K3 writes it: a tag with its type for each argument, texts as they are."""
     inside = "".join(
-        f'<|open|>argument key="{escape(key)}" type="{_kind(value)}"<|sep|>{bare(value)}<|close|>argument<|sep|>'
+        f'<|open|>argument key="{escape(key)}" type="{_kind(value)}"<|sep|>{write.bare(value)}<|close|>argument<|sep|>'
         for key, value in given.items()
     )
     head = f'<|open|>call tool="{escape(name)}" index="{number}"<|sep|>'
@@ -66,7 +65,7 @@ KIMI = Family(
         between=", ",
         rules="]",
         call=lambda name, given, number: (
-            f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{dumped(given)}<|tool_call_end|>"
+            f"<|tool_call_begin|>functions.{name}:{number}<|tool_call_argument_begin|>{write.dumped(given)}<|tool_call_end|>"
         ),
         calls=("<|tool_calls_section_begin|>", "", "<|tool_calls_section_end|>"),
         result=lambda name, number, text: (

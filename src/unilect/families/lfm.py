@@ -6,7 +6,6 @@ Source: https://huggingface.co/LiquidAI/LFM2-8B-A1B
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import around
 
 LFM2 = Family(
     name="lfm2",
@@ -19,6 +18,6 @@ LFM2 = Family(
         rules="]<|tool_list_end|>",
         call=write.python_call,
         calls=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
-        result=around("<|tool_response_start|>", "<|tool_response_end|>"),
+        result=write.around("<|tool_response_start|>", "<|tool_response_end|>"),
     ),
 )

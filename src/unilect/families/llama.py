@@ -6,7 +6,6 @@ Source: https://www.llama.com/docs/model-cards-and-prompt-formats/
 
 from unilect.families import _writing as write
 from unilect.families._family import CallStyle, Family, Marks, ToolFormat
-from unilect.families._writing import as_json, dumped
 
 LLAMA3 = Family(
     name="llama3",
@@ -22,9 +21,9 @@ LLAMA3 = Family(
         between="\n\n",
         rules='\n\nTo call one, answer with JSON and with nothing else: {"name": function name, "parameters": dictionary of '
         "argument name and its value}. Do not use variables.",
-        call=as_json("", "parameters", ""),
+        call=write.as_json("", "parameters", ""),
         calls=("", "; ", ""),
-        result=lambda name, number, text: dumped({"output": text}),
+        result=lambda name, number, text: write.dumped({"output": text}),
     ),
 )
 LLAMA4 = Family(
@@ -40,6 +39,6 @@ LLAMA4 = Family(
         rules=write.PYTHONIC,
         call=write.python_call,
         calls=("[", ", ", "]"),
-        result=lambda name, number, text: dumped(text),
+        result=lambda name, number, text: write.dumped(text),
     ),
 )

@@ -10,7 +10,6 @@ from typing import Any
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
 from unilect.families._tagged import SIGN
-from unilect.families._writing import Arguments, around, bare
 
 _ENDS = ("[e~[",)
 
@@ -31,7 +30,7 @@ MINIMAX = Family(
             "</invoke>",
         ),
         calls=("<minimax:tool_call>\n", "\n", "\n</minimax:tool_call>"),
-        result=around("<response>", "</response>"),
+        result=write.around("<response>", "</response>"),
     ),
 )
 
@@ -44,11 +43,11 @@ def _element(key: str, value: Any) -> str:
         case list():
             inside = "".join(_element("item", one) for one in value)
         case _:
-            inside = bare(value)
+            inside = write.bare(value)
     return f"{SIGN}<{key}>{inside}{SIGN}</{key}>"
 
 
-def _call(name: str, given: Arguments, number: int) -> str:
+def _call(name: str, given: write.Arguments, number: int) -> str:
     inside = "".join(_element(*one) for one in given.items())
     return f'{SIGN}<invoke name="{name}">{inside}{SIGN}</invoke>\n'
 
@@ -68,6 +67,6 @@ MINIMAX3 = Family(
         f"{SIGN}</tool_call>",
         call=_call,
         calls=(f"{SIGN}<tool_call>\n", "", f"{SIGN}</tool_call>"),
-        result=around("<response>", "</response>"),
+        result=write.around("<response>", "</response>"),
     ),
 )

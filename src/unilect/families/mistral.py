@@ -6,7 +6,6 @@ Sources: https://docs.mistral.ai/capabilities/function_calling/, https://github.
 
 from unilect.families import _writing as write
 from unilect.families._family import CallStyle, Family, Marks, ToolFormat
-from unilect.families._writing import dumped
 
 MISTRAL = Family(
     name="mistral",
@@ -24,7 +23,7 @@ MISTRAL = Family(
         rules="][/AVAILABLE_TOOLS]",
         calls=("[TOOL_CALLS][", ", ", "]"),
         result=lambda name, number, text: (
-            f"[TOOL_RESULTS]{dumped({'content': text})}[/TOOL_RESULTS]"
+            f"[TOOL_RESULTS]{write.dumped({'content': text})}[/TOOL_RESULTS]"
         ),
         in_user=True,
     ),

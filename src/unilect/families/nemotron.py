@@ -6,7 +6,6 @@ Source: https://huggingface.co/nvidia/NVIDIA-Nemotron-Nano-9B-v2
 
 from unilect.families import _writing as write
 from unilect.families._family import CallStyle, Family, Marks, ToolFormat
-from unilect.families._writing import around
 
 NEMOTRON = Family(
     name="nemotron",
@@ -20,6 +19,6 @@ NEMOTRON = Family(
         between=", ",
         rules=']</AVAILABLE_TOOLS>\n\nTo call some, write:\n<TOOLCALL>[{"name": <name>, "arguments": <object>}]</TOOLCALL>',
         calls=("<TOOLCALL>[", ", ", "]</TOOLCALL>"),
-        result=around("<TOOL_RESPONSE>[", "]</TOOL_RESPONSE>"),
+        result=write.around("<TOOL_RESPONSE>[", "]</TOOL_RESPONSE>"),
     ),
 )

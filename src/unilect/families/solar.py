@@ -6,7 +6,6 @@ Source: https://huggingface.co/upstage/Solar-Open-100B
 
 from unilect.families import _writing as write
 from unilect.families._family import Family, Marks, ToolFormat
-from unilect.families._writing import dumped
 
 SOLAR = Family(
     name="solar",
@@ -24,7 +23,7 @@ SOLAR = Family(
         rules="<|tools:end|>\n\nTo call one, write:\n<|tool_call:begin|>id<|tool_call:name|>name<|tool_call:args|>arguments as JSON"
         "<|tool_call:end|>",
         call=lambda name, given, number: (
-            f"<|tool_call:begin|>call{number}<|tool_call:name|>{name}<|tool_call:args|>{dumped(given)}<|tool_call:end|>"
+            f"<|tool_call:begin|>call{number}<|tool_call:name|>{name}<|tool_call:args|>{write.dumped(given)}<|tool_call:end|>"
         ),
         calls=("<|tool_calls|>", "", "<|calls|>"),
         result=lambda name, number, text: (
