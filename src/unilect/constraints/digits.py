@@ -52,33 +52,26 @@ def _same_size(low: str, high: str) -> str:
     first, last, low, high = low[same], high[same], low[same + 1 :], high[same + 1 :]
     choices = []
     if low.strip("0"):
-        choices.append(f'"{first}" {_at_least(low)}')
+        choices.append(f'"{first}" {_side(low, "0", "9")}')
         first = chr(ord(first) + 1)
     whole = chr(ord(last) - 1) if high.strip("9") else last
     if first <= whole:
         choices.append(f"[{first}-{whole}]{_any(rest)}")
     if high.strip("9"):
-        choices.append(f'"{last}" {_at_most(high)}')
+        choices.append(f'"{last}" {_side(high, "9", "0")}')
     return (f'"{head}" ' if head else "") + _group(choices)
 
 
-def _at_least(low: str) -> str:
-    if not low.strip("0"):
-        return _any(len(low)).strip() or '""'
-    first, rest = low[0], low[1:]
-    choices = [f'"{first}" {_at_least(rest)}' if rest else f'"{first}"']
-    if first < "9":
-        choices.append(f"[{chr(ord(first) + 1)}-9]{_any(len(rest))}")
-    return _group(choices)
-
-
-def _at_most(high: str) -> str:
-    if not high.strip("9"):
-        return _any(len(high)).strip() or '""'
-    first, rest = high[0], high[1:]
-    choices = [f'"{first}" {_at_most(rest)}' if rest else f'"{first}"']
-    if first > "0":
-        choices.append(f"[0-{chr(ord(first) - 1)}]{_any(len(rest))}")
+def _side(digits: str, nearest: str, farthest: str) -> str:
+    """The numbers of as many digits from one on: up to the last (nearest 0, farthest 9), or down to the first."""
+    if not digits.strip(nearest):
+        return _any(len(digits)).strip() or '""'
+    first, rest = digits[0], digits[1:]
+    choices = [f'"{first}" {_side(rest, nearest, farthest)}' if rest else f'"{first}"']
+    if first != farthest:
+        beyond = chr(ord(first) + (1 if nearest < farthest else -1))
+        low, high = sorted((beyond, farthest))
+        choices.append(f"[{low}-{high}]{_any(len(rest))}")
     return _group(choices)
 
 

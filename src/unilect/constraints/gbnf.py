@@ -80,22 +80,9 @@ class Rule(Struct):
     alternates: list[list[Item]] | None = None
 
 
-class Grammar(Struct):
+def analyse(text: str, most_bytes: int = MAX_BYTES) -> list[Rule]:
     """
-    A parsed grammar.
-
-    Attributes:
-        rules: All rules and groups.
-        root: The start rule.
-    """
-
-    rules: list[Rule]
-    root: int
-
-
-def analyse(text: str, most_bytes: int = MAX_BYTES) -> Grammar:
-    """
-    Parse a grammar.
+    Parse a grammar; returns its rules and groups.
 
     Raises:
         ConstraintError: llama.cpp cannot run it, or only with too much memory; the message has the reason and the line.
@@ -105,10 +92,9 @@ def analyse(text: str, most_bytes: int = MAX_BYTES) -> Grammar:
         raise ConstraintError(f"it has {size} bytes; the maximum is {most_bytes}. Shorten it.")
     if "\0" in text:
         raise ConstraintError("it has a NUL character. Remove it.")
-    grammar = _Parser(text).parse()
-    nullable = _nullable(grammar.rules)
-    _check_stacks(grammar.rules, _left_corners(grammar.rules, nullable))
-    return grammar
+    rules = _Parser(text).parse()
+    _check_stacks(rules, _left_corners(rules, _nullable(rules)))
+    return rules
 
 
 def without_tokens(text: str, stand_in: int = 5) -> str:
@@ -140,8 +126,8 @@ class _Parser:
         self._symbols = self._alternates = self._elements = 0
         self._last: Item | None = None  # what a repetition repeats
 
-    def parse(self) -> Grammar:
-        """The whole grammar."""
+    def parse(self) -> list[Rule]:
+        """All rules and groups."""
         self._skip(lines=True)
         while self._at < len(self._text):
             self._rule()
@@ -152,11 +138,10 @@ class _Parser:
                 )
         if "root" not in self._by_name:
             raise ConstraintError("it has no rule `root`. Define it.")
-        root = self._by_name["root"]
-        return Grammar(self._rules, root)
+        return self._rules
 
     def _rule(self) -> None:
-        number = self._index_of(self._name("the name of a rule was expected"))
+        number = self._index_of(self._match(_NAME, "the name of a rule was expected")[0])
         self._skip()
         if not self._text.startswith("::=", self._at):
             self._fail("`::=` was expected after the name of a rule")
@@ -218,7 +203,7 @@ class _Parser:
             self._at += 1
             self._add(group, Item(None, 1))
         elif _NAME.match(sign):
-            self._add(group, Item(self._index_of(self._name("a rule was expected")), 1))
+            self._add(group, Item(self._index_of(self._match(_NAME, "a rule was expected")[0]), 1))
         else:
             return False
         return True
@@ -260,12 +245,10 @@ class _Parser:
     def _character(self, unclosed: str) -> int:
         if self._at >= len(self._text):
             self._fail(unclosed)
-        found = _CHARACTER.match(self._text, self._at)
-        if found is None:
-            self._fail(
-                'an invalid escape; valid are \\x, \\u, \\U, \\t, \\r, \\n, \\\\, \\", \\[, \\], \\-'
-            )
-        self._at = found.end()
+        found = self._match(
+            _CHARACTER,
+            'an invalid escape; valid are \\x, \\u, \\U, \\t, \\r, \\n, \\\\, \\", \\[, \\], \\-',
+        )
         if found.lastindex and found.lastindex <= 3:
             point = int(found[found.lastindex], 16)
             if point > _LAST_CODE_POINT:
@@ -274,12 +257,9 @@ class _Parser:
         return _ESCAPED.get(found[4] or "") or ord(found[4] or found[5])
 
     def _token(self) -> None:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
-            self._fail("a token was expected: `<[id]>` or `<text>`")
+        found = self._match(_TOKEN, "a token was expected: `<[id]>` or `<text>`")
         if found[1] is not None and (token := int(found[1])) >= _MOST_TOKENS:
             self._fail(f"the token id {token} is too large for any model")
-        self._at = found.end()
 
     def _repeat(self, sign: str) -> None:
         item = self._last
@@ -312,10 +292,7 @@ class _Parser:
             self._last = None
 
     def _times(self) -> tuple[int, int | None]:
-        found = _REPEAT.match(self._text, self._at)
-        if found is None:
-            self._fail("a repetition was expected: `{m}`, `{m,}` or `{m,n}`")
-        self._at = found.end()
+        found = self._match(_REPEAT, "a repetition was expected: `{m}`, `{m,}` or `{m,n}`")
         least = int(found[1])
         if found[2] is None:
             return least, least
@@ -331,12 +308,13 @@ class _Parser:
             if counted > limit:
                 self._fail(f"it has more than {limit} {what}; make it smaller")
 
-    def _name(self, expected: str) -> str:
-        found = _NAME.match(self._text, self._at)
+    def _match(self, form: re.Pattern[str], expected: str) -> re.Match[str]:
+        """Take what has a form from the text; fail with these words where it has not."""
+        found = form.match(self._text, self._at)
         if found is None:
             self._fail(expected)
         self._at = found.end()
-        return found[0]
+        return found
 
     def _index_of(self, name: str) -> int:
         """The index of a rule, which may not be defined yet."""
@@ -346,9 +324,7 @@ class _Parser:
         return self._by_name[name]
 
     def _skip(self, lines: bool = False) -> None:
-        found = (_BLANKS_AND_LINES if lines else _BLANKS).match(self._text, self._at)
-        assert found is not None  # it may be empty
-        self._at = found.end()
+        self._match(_BLANKS_AND_LINES if lines else _BLANKS, "")  # they may be empty
 
     def _here(self) -> int:
         """The current line number; each character is counted once."""

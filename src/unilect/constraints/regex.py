@@ -175,17 +175,20 @@ def _item(op: Any, value: Any, place: _Place) -> str:
             least, most, inner = value
             if most == 0:
                 return '""'
-            repeated = place._replace(first=False, last=False)
-            return f"({_sequence(inner, repeated)}){_times(least, most)}"
+            repeated = f"({_sequence(inner, place._replace(first=False, last=False))})"
+            if (least, most) == (0, 1):
+                return f"{repeated}?"
+            return repeat(repeated, least, None if most == sre.MAXREPEAT else most)
     raise ValueError(f"`{str(op).lower().replace('_', ' ')}` has no grammar")
 
 
-def _times(least: int, most: Any) -> str:
-    if most is sre.MAXREPEAT or most == sre.MAXREPEAT:
-        return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
-    if (least, most) == (0, 1):
-        return "?"
-    return f"{{{least}}}" if least == most else f"{{{least},{most}}}"
+def repeat(symbol: str, least: int, most: int | None) -> str:
+    """A symbol so many times; nothing for none, which is no number of repetitions to some."""
+    if most is None:
+        return symbol + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
+    if most == 0:
+        return ""
+    return f"{symbol}{{{least}}}" if least == most else f"{symbol}{{{least},{most}}}"
 
 
 def _members(items: list[Any], place: _Place) -> list[Range]:

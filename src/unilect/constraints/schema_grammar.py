@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from unilect.constraints import ConstraintError
 from unilect.constraints.digits import integers
 from unilect.constraints.gbnf import MAX_REPEAT
-from unilect.constraints.regex import CHARACTER, literal, string_of
+from unilect.constraints.regex import CHARACTER, literal, repeat, string_of
 from unilect.constraints.schema import ASSERTIONS, names, target
 from unilect.constraints.schema_merge import Nothing, merge_all_of, types_of
 
@@ -51,8 +51,9 @@ _PLAIN = {
 }  # fmt: skip
 _FORMATS = names("date time date-time uuid")
 _MOST_SIGNS = 32  # of a name that another must not be
-_LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]')
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
+#: Literals, classes and numbers of repetitions of GBNF.
+_LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\{[^}]*\}')
+_NAME = re.compile(r"[a-zA-Z0-9-]+")
 
 
 def grammar_of(schema: Any, without: Collection[str] = ()) -> str:
@@ -85,13 +86,7 @@ class _Writer:
             self._rules["root"] = self._value(self._schema)
         except Nothing as error:
             raise ConstraintError(f"at $: {error}; no value satisfies it.") from error
-        wanted, waiting = {"root"}, ["root"]
-        while waiting:  # a choice that nothing satisfies has left rules behind
-            named = _find_references(self._rules[waiting.pop()]) - wanted
-            wanted |= named
-            waiting += named
-        lines = [f"{name} ::= {rule}\n" for name, rule in self._rules.items() if name in wanted]
-        return "".join(lines)
+        return write_rules(self._rules)  # a choice that nothing satisfies has left others behind
 
     def _plain(self, name: str) -> str:
         """The name of a rule that is the same in every grammar, with those that it refers to."""
@@ -229,7 +224,7 @@ class _Writer:
         least, most = _counts(schema, "minLength", "maxLength")
         if (least, most) == (0, None):
             return self._plain("string")
-        return f'"\\"" {_repeat(CHARACTER, least, most)} "\\""'
+        return f'"\\"" {repeat(CHARACTER, least, most)} "\\""'
 
     def _array(self, schema: Schema) -> str:
         first, rest = schema.get("prefixItems"), schema.get("items")
@@ -261,9 +256,9 @@ class _Writer:
         """Items behind others, or from the first on; there is one at least, where they are the first."""
         space = self._plain("space")
         if not first:
-            return _repeat(f'("," {space} {item})', least, most)
+            return repeat(f'("," {space} {item})', least, most)
         more = None if most is None else most - 1
-        behind = _repeat(f'("," {space} {item})', max(0, least - 1), more)
+        behind = repeat(f'("," {space} {item})', max(0, least - 1), more)
         return f"{item} {behind}".strip()
 
     def _object(self, schema: Schema) -> str:
@@ -330,6 +325,16 @@ class _Writer:
         return " | ".join(starts)
 
 
+def write_rules(rules: Mapping[str, str]) -> str:
+    """A grammar of those of some rules that its root needs."""
+    wanted, waiting = {"root"}, ["root"]
+    while waiting:
+        named = _find_references(rules.get(waiting.pop(), "")) - wanted
+        wanted |= named
+        waiting += named
+    return "".join(f"{name} ::= {rule}\n" for name, rule in rules.items() if name in wanted)
+
+
 def _tree(texts: list[str]) -> dict[str, Any]:
     """Texts by their characters, each with "" at its end; of one that is too long the beginning, with "long"."""
     tree: dict[str, Any] = {}
@@ -382,12 +387,3 @@ def _counts(schema: Schema, least: str, most: str) -> tuple[int, int | None]:
     if high is not None and low > high:
         raise Nothing(f"`{least}` ({low}) is more than `{most}` ({high})")
     return min(low, MAX_REPEAT), None if high is None or high > MAX_REPEAT else high
-
-
-def _repeat(symbol: str, least: int, most: int | None) -> str:
-    """A symbol so many times; nothing for none, which is no number of repetitions to some."""
-    if most is None:
-        return symbol + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
-    if most == 0:
-        return ""
-    return f"{symbol}{{{least}}}" if least == most else f"{symbol}{{{least},{most}}}"

@@ -96,16 +96,16 @@ def read_listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return None if given is None else ([(found[1], given)], rest)
 
 
-def _values(text: str, at: int, begin: re.Pattern[str], tag: Tag) -> tuple[list[tuple[str, str]], int]:  # fmt: skip
-    """The values without quotes from a place on, each with its name, up to the first that has no end; and where that is."""
-    pairs: list[tuple[str, str]] = []
+def _values(text: str, at: int, begin: re.Pattern[str], tag: Tag) -> tuple[list[Any], int]:
+    """The values without quotes from a place on, each behind its name, up to the first that has no end; and where that is."""
+    values: list[Any] = []
     while (found := begin.match(text, at)) is not None:
         end = end_of(tag, text, found.end())
         if end is None:
             break
-        pairs.append((found[1], text[found.end() : end.start()]))
+        values.append((*found.groups(), text[found.end() : end.start()]))
         at = end.end()
-    return pairs, at
+    return values, at
 
 
 def _without_breaks(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -167,14 +167,7 @@ def read_invoke(text: str, tools: Tools) -> tuple[Calls, str] | None:
     found = _INVOKED.match(text)
     if found is None or found[1] not in tools:
         return None
-    given: list[tuple[str, str, str]] = []
-    at = found.end()
-    while (begin := _BEGINS_ELEMENT.match(text, at)) is not None:
-        end = end_of(ELEMENT, text, begin.end())
-        if end is None:
-            return None
-        given.append((begin[1], begin[2], text[begin.end() : end.start()]))
-        at = end.end()
+    given, at = _values(text, found.end(), _BEGINS_ELEMENT, ELEMENT)
     end = _INVOKED_END.match(text, at)
     if end is None:
         return None

@@ -12,6 +12,7 @@ Source: https://github.com/THUDM/ChatGLM3/tree/main/tools_using_demo
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -39,10 +40,9 @@ def system_text(tools: Sequence[Tool]) -> str:
 
 def write_call(call: FunctionCall) -> str:
     """A call of the conversation's history as the model would have written it, without the line with its name."""
-    try:
+    arguments = None
+    with suppress(ValueError, RecursionError):
         arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
     code = call.arguments
     if isinstance(arguments, dict):
         if call.name == INTERPRETER and isinstance(arguments.get("code"), str):
@@ -63,22 +63,13 @@ def read_arguments(name: str, block: str) -> str:
     code = (fenced.group(1) if fenced else block).strip()
     if name == INTERPRETER:
         return json_text({"code": code}) or code
-    return (_from_json(code) or _from_call(code) or code).encode(errors="replace").decode()
-
-
-def _from_json(code: str) -> str | None:
-    """The code, where it is a JSON object already."""
-    if not code.startswith("{"):
-        return None
-    try:
-        return json_text(json.loads(code))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _from_call(code: str) -> str | None:
-    calls = python_calls(code)
-    return calls[0][1] if calls and len(calls) == 1 else None
+    written = None
+    if code.startswith("{"):
+        with suppress(ValueError, RecursionError):
+            written = json_text(json.loads(code))
+    elif (calls := python_calls(code)) and len(calls) == 1:
+        written = calls[0][1]
+    return (written or code).encode(errors="replace").decode()
 
 
 class TurnScanner(Scanner):

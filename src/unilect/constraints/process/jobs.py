@@ -42,8 +42,6 @@ _WALK: dict[str, Any] = {
 _SHOWN = 200
 _SOCKET = "helper.sock"
 _ROOT = "response-format"
-_LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]')
-_NAME = re.compile(r"[a-zA-Z0-9-]+")
 _SPACE = '| " "'  # llama.cpp's own takes up to 20 blanks, and a weak model writes them
 _DRAFTS = (jsonschema_rs.Draft202012Validator, jsonschema_rs.Draft7Validator)
 _BACKTRACKS = 1_000_000
@@ -258,13 +256,7 @@ def _compact(grammar: str) -> str:
     """Only the rules of a response format, with at most one space between two symbols, and none around."""
     rules = dict(line.split(" ::= ", 1) for line in grammar.split("\n") if " ::= " in line)
     rules["root"], rules["space"] = _ROOT, _SPACE
-    wanted, waiting = {"root"}, ["root"]
-    while waiting:
-        plain = _LITERAL.sub(" ", rules.get(waiting.pop(), ""))
-        named = set(_NAME.findall(plain)) - wanted
-        wanted |= named
-        waiting += named
-    return "\n".join(f"{name} ::= {rule}" for name, rule in rules.items() if name in wanted)
+    return schema_grammar.write_rules(rules)
 
 
 def _validator(decoded: Any) -> Any:
