@@ -61,7 +61,7 @@ def applied(library: ctypes.CDLL, name: str, talk: list[tuple[str, str]], opens:
 def test_every_name_is_known(library: ctypes.CDLL) -> None:
     """Every built-in name of llama.cpp is a format here."""
     assert 50 < len(names(library))
-    assert [] == [name for name in names(library) if templates.named(name) is None]
+    assert [] == [name for name in names(library) if templates.find_named(name) is None]
 
 
 @pytest.mark.parametrize("opens", [True, False])
@@ -69,7 +69,7 @@ def test_the_same_prompts(library: ctypes.CDLL, opens: bool) -> None:
     """Conversations with and without a system, with blanks around their texts, open or not, give llama.cpp's prompts."""
     compared = 0
     for name in sorted(set(names(library)) - OLDER):
-        found: Any = templates.named(name)
+        found: Any = templates.find_named(name)
         for talk in CONVERSATIONS:
             if name in DROPS_SYSTEM and talk[0][0] == "system":
                 continue

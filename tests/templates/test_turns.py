@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.models.strict_templates import STYLES, TALK, missing
 from unilect.families import find
-from unilect.templates.chat import ChatTemplate, named, names
+from unilect.templates.chat import ChatTemplate, find_named, names
 from unilect.templates.takes import ALL, LEAST, LITTLE, Takes, takes
 from unilect.templates.turns import fit
 
@@ -77,7 +77,7 @@ def test_conversations_of_agents(style: str) -> None:
 @pytest.mark.parametrize("name", names())
 def test_named_formats(name: str) -> None:
     """Every named format then has each of the words once, too."""
-    template = named(name)
+    template = find_named(name)
     assert template is not None
     render = partial(template.render_turns, bos_token="", eos_token="")
 

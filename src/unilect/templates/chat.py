@@ -25,7 +25,7 @@ from msgspec import Struct
 from unilect.config.plain_file import read_plain
 from unilect.core.errors import ConfigError, InvalidRequest
 from unilect.core.requests import Message, TextPart
-from unilect.templates.sandbox import Generation, Sandbox, limited, strftime
+from unilect.templates.sandbox import Generation, Sandbox, limit_time, strftime
 
 #: The formats of older servers, and llama.cpp's built-in ones.
 _FORMATS = ("formats.toml", "formats_llamacpp.toml")
@@ -108,7 +108,7 @@ class ChatTemplate:
                 f"chat_template: it has {len(text)} characters, and may have {MAX_TEMPLATE}. Shorten it."
             )
         try:
-            with limited(_COMPILE_S):
+            with limit_time(_COMPILE_S):
                 self._template = _environment().from_string(text)
         except _FAULTS as error:
             raise ConfigError(
@@ -131,15 +131,15 @@ class ChatTemplate:
     def render_turns(self, turns: Sequence[Mapping[str, Any]], /, **more: Any) -> str:
         """As `render`, of messages that are dicts already, with `content` a text."""
         try:
-            with limited(self._limit_s):
+            with limit_time(self._limit_s):
                 return self._template.render(
                     _NAMES | more | {"messages": [_with_thoughts(turn) for turn in turns]}
                 )
         except _FAULTS as error:
-            raise refused_by_template(_words(error)) from error
+            raise template_refusal(_words(error)) from error
 
 
-def refused_by_template(words: str) -> InvalidRequest:
+def template_refusal(words: str) -> InvalidRequest:
     """The error for a conversation that a chat template refuses with these words."""
     told = "`messages`: the model's chat template refuses them"
     return InvalidRequest(
@@ -222,7 +222,7 @@ def unknown_word(text: str) -> str:
     return ""
 
 
-def named(name: str) -> ChatTemplate | None:
+def find_named(name: str) -> ChatTemplate | None:
     """The template of this name or alias in `formats.toml`; never a file, so that a stranger may have given the name."""
     form = _by_name().get(name)
     return ChatTemplate(jinja(form), form.stop, form.stop_token_ids) if form is not None else None

@@ -66,7 +66,7 @@ _meter = _Meter()
 
 
 @contextmanager
-def limited(time_s: float) -> Iterator[None]:
+def limit_time(time_s: float) -> Iterator[None]:
     """Limit the processor time of the templates that this thread renders to so many seconds."""
     before = _meter.end_s
     _meter.end_s = min(before, time.thread_time() + time_s)
@@ -122,37 +122,27 @@ class _Each:
 class _Bounds(NodeTransformer):
     """Puts the bounds into a parsed template, where Jinja calls nothing that could be replaced."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        """A loop."""
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        """Bound what is within, and then the node itself."""
         self.generic_visit(node)
-        node.iter = _filtered(node.iter, "_each")
+        match node:
+            case nodes.For():
+                node.iter = _apply_filter(node.iter, "_each")
+            case nodes.Compare():  # it looks into lists
+                for one in (node, *node.ops):
+                    one.expr = _apply_filter(one.expr, "_weigh")
+            case nodes.Pair():  # a hash is made of its key
+                node.key = _apply_filter(node.key, "_weigh")
+            case nodes.Concat():  # texts with `~` between them
+                return _apply_filter(nodes.List(node.nodes, lineno=node.lineno), "_join")
         return node
 
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        """A comparison, which looks into lists."""
-        self.generic_visit(node)
-        node.expr = _filtered(node.expr, "_weighed")
-        for one in node.ops:
-            one.expr = _filtered(one.expr, "_weighed")
-        return node
 
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        """A key, of which a hash is made."""
-        self.generic_visit(node)
-        node.key = _filtered(node.key, "_weighed")
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        """Texts with `~` between them."""
-        self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "_joined")
-
-
-def _filtered(node: Any, name: str) -> nodes.Filter:
+def _apply_filter(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-def _weighed(value: Any) -> Any:
+def _weigh(value: Any) -> Any:
     """
     A value as it is.
 
@@ -168,7 +158,7 @@ def _characters(value: Any) -> int:
     The characters of a text, or of all texts in a list or a dict.
 
     Raises:
-        TooMuch: As of `_weighed`.
+        TooMuch: As of `_weigh`.
     """
     size = len(value) if isinstance(value, str | bytes) else 0
     if type(value) in _HOLDERS:
@@ -188,12 +178,12 @@ def _characters(value: Any) -> int:
     return size
 
 
-def _joined(pieces: Iterable[Any]) -> str:
+def _join_pieces(pieces: Iterable[Any]) -> str:
     """Pieces as one text."""
     found, size = [], 0
     for piece in pieces:
         _step()
-        text = piece if isinstance(piece, str) else str(_weighed(piece))
+        text = piece if isinstance(piece, str) else str(_weigh(piece))
         size += len(text)
         _check(size)
         found.append(text)
@@ -201,29 +191,29 @@ def _joined(pieces: Iterable[Any]) -> str:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment whose templates take no more than `limited` allows, while they are compiled and while they are rendered."""
+    """An environment whose templates take no more than `limit_time` allows, while they are compiled and while they are rendered."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
-    concat = staticmethod(_joined)
+    concat = staticmethod(_join_pieces)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         del self.globals["lipsum"]
-        self.filters = {name: _bounded(name, one) for name, one in self.filters.items()}
-        self.filters |= {"_each": _Each, "_joined": _joined, "_weighed": _weighed}
-        self.finalize = _weighed
+        self.filters = {name: _bound_filter(name, one) for name, one in self.filters.items()}
+        self.filters |= {"_each": _Each, "_join": _join_pieces, "_weigh": _weigh}
+        self.finalize = _weigh
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
         """A filter beside Jinja's own, or in the place of one."""
-        self.filters[name] = _bounded(name, function)
+        self.filters[name] = _bound_filter(name, function)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """An operation on two values, if what it makes is not too large."""
         _step()
         if operator == "%" and isinstance(left, str | bytes):
             _check_percent(left, right)
-        elif operator == "**":
-            _check_power(left, right)
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            _check_bits(left.bit_length() * abs(right))
         elif operator == "*":
             _check_product(left, right)
         elif hasattr(left, "__len__") and hasattr(right, "__len__"):
@@ -235,20 +225,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
         _step()
         owner = getattr(called, "__self__", None)
         if isinstance(owner, _METHODS_OF):
-            args = _listed(args) if called.__name__ == "join" else args
+            args = _list_first(args) if called.__name__ == "join" else args
             if called.__name__ in _GROWING:
                 _check_growth(called.__name__, owner, (*args, *kwargs.values()))
         elif getattr(called, "__name__", "") in ("format", "format_map"):  # the sandbox's own
             form = getattr(getattr(called, "__wrapped__", None), "__self__", "")
             _check_fields(form, [*args, *kwargs.values()])
-        return _sized(super().call(context, called, *args, **kwargs))
+        return _check_result(super().call(context, called, *args, **kwargs))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         found: nodes.Template = _Bounds().visit(super()._parse(source, name, filename))
         return found
 
 
-def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _bound_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that makes no more of its arguments than it may."""
     if name in ("length", "count"):
         return function
@@ -259,20 +249,20 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         _step()
         first, given = (args[:1], args[1:]) if takes else ((), args)
         if name == "join":
-            given = _listed(given)
+            given = _list_first(given)
         if given:
             if name not in _SHALLOW:
-                _weighed(given[0])
+                _weigh(given[0])
             if name == "format":
                 _check_percent(given[0], [*given[1:], *kwargs.values()])
             elif name in _GROWING:
                 _check_growth(name, given[0], (*given[1:], *kwargs.values()))
-        return _sized(function(*first, *given, **kwargs))
+        return _check_result(function(*first, *given, **kwargs))
 
     return run
 
 
-def _sized(value: Any) -> Any:
+def _check_result(value: Any) -> Any:
     if isinstance(value, str | bytes | list | tuple):
         _check(len(value))
     return value
@@ -304,7 +294,7 @@ def _check_growth(name: str, value: Any, args: tuple[Any, ...]) -> None:
         _check_join(value, args)
 
 
-def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _list_first(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments whose first one can be looked at before it is gone through."""
     if not args or hasattr(args[0], "__len__") or not hasattr(args[0], "__iter__"):
         return args
@@ -351,11 +341,6 @@ def _check_fields(form: Any, values: list[Any]) -> None:
 def _check_fills(count: int, size: int, values: Any) -> None:
     """Check the size of a format whose places are filled; each may be filled with all values."""
     _check(size + count * (_MAX_WIDTH + _characters(values)))
-
-
-def _check_power(left: Any, right: Any) -> None:
-    if isinstance(left, int) and isinstance(right, int):
-        _check_bits(left.bit_length() * abs(right))
 
 
 def _check_product(left: Any, right: Any) -> None:

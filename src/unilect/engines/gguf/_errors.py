@@ -13,7 +13,7 @@ from unilect.core.errors import BackendError, InvalidRequest, MemoryExhausted, U
 from unilect.engines.gguf._images import BROKEN
 from unilect.http.client import raise_for_answer
 from unilect.http.error_bodies import clean, error_message, error_text, server_fault, unknown_token
-from unilect.templates.chat import refused_by_template
+from unilect.templates.chat import template_refusal
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
 _TOLD = {
@@ -46,7 +46,7 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
         UnilectError: As `raise_for_answer` otherwise.
     """
     if status in (400, 500) and (words := _words_of_template(error_message(body))) is not None:
-        raise refused_by_template(clean(words))
+        raise template_refusal(clean(words))
     if status == 500 or (status == 400 and _NO_MEMORY in error_text(body)):
         raise fault(server_fault(error_text(body)))
     raise_for_answer(status, headers, body)

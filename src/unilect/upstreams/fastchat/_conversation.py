@@ -144,7 +144,7 @@ def chat_prompt(conv: Conv, messages: Sequence[Message]) -> ChatPrompt:
     """
     images = [url for message in messages for url in _images(message)]
     ids = conv.stop_token_ids or []
-    if not images and (format := templates.named(conv.name)) is not None:
+    if not images and (format := templates.find_named(conv.name)) is not None:
         stop = list(dict.fromkeys([*conv.stop, *format.stop]))
         ids = list(dict.fromkeys([*ids, *format.stop_token_ids]))
         return ChatPrompt(format.render(messages), stop, ids)
