@@ -129,7 +129,8 @@ class _Bounds(NodeTransformer):
             case nodes.For():
                 node.iter = _apply_filter(node.iter, "_each")
             case nodes.Compare():  # it looks into lists
-                for one in (node, *node.ops):
+                node.expr = _apply_filter(node.expr, "_weigh")
+                for one in node.ops:
                     one.expr = _apply_filter(one.expr, "_weigh")
             case nodes.Pair():  # a hash is made of its key
                 node.key = _apply_filter(node.key, "_weigh")

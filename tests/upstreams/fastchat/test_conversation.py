@@ -222,7 +222,7 @@ LATER_ONLY: list[tuple[str, int, dict[str, Any], str]] = [
 @pytest.fixture(autouse=True)
 def _no_named_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the fields count, also where a format of this name is known."""
-    monkeypatch.setattr("unilect.templates.chat.named", lambda name: None)
+    monkeypatch.setattr("unilect.templates.chat.find_named", lambda name: None)
 
 
 @pytest.mark.parametrize(
