@@ -279,12 +279,6 @@ def _session(request: TextRequest) -> str:
     return hashed.hexdigest()[:32]
 
 
-def check_installed() -> None:
-    """Refuse `replicas`, with a ConfigError, where Ray is not installed."""
-    if find_spec("ray") is None:
-        raise ConfigError(f"replicas: requires Ray. Install it with `{install('fleet')}`.")
-
-
 def backend(spec: BackendSpec) -> Backend:
     """
     Make the backend of a model with `replicas`.
@@ -292,7 +286,8 @@ def backend(spec: BackendSpec) -> Backend:
     Raises:
         ConfigError: Ray is not installed.
     """
-    check_installed()
+    if find_spec("ray") is None:
+        raise ConfigError(f"replicas: requires Ray. Install it with `{install('fleet')}`.")
     config, replicas = spec.config, spec.config.replicas or 1
     fleet: FleetConfig = spec.shared.get(FleetConfig, FleetConfig())
     deployment = wire.Deployment(

@@ -34,23 +34,22 @@ class Link:
     """
 
     def __init__(self, fleet: FleetConfig) -> None:
-        settings = {"address": head_of(fleet), "object_store_bytes": _OBJECT_STORE_BYTES}
         self.child = ChildProcess(
             "fleet",
             python_command(_CHILD),
-            lambda socket_path: (
-                settings | {"socket_path": socket_path, "patience_s": self._patience_s()}
-            ),
+            lambda socket_path: {
+                "socket_path": socket_path,
+                "address": head_of(fleet),
+                "object_store_bytes": _OBJECT_STORE_BYTES,
+                # a wrong address fails at once; one that has served may come back
+                "patience_s": _RECONNECT_S if self.child.starts else 0.0,
+            },
             start_timeout_s=_START_TIMEOUT_S,
             environment=ray_environment(head_of(fleet).rpartition(":")[0], _token(fleet))
             | tls_of(process_environment())
             | CONNECTION,
         )
         self._users: set[str] = set()
-
-    def _patience_s(self) -> float:
-        """Return the seconds to wait for a raylet. A wrong address fails at once; one that has served may come back."""
-        return _RECONNECT_S if self.child.starts else 0.0
 
     async def start(self, model: str) -> int:
         """

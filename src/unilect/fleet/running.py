@@ -80,19 +80,11 @@ def announce(
 
 def end(one: Running, timeout_s: float) -> bool:
     """Have a command end in order; false where it has not within the time."""
-    try:
-        handle = os.pidfd_open(one.pid)
-    except ProcessLookupError:
-        return True
-    try:
-        if start_time(one.pid) != one.started:
-            return True
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        return bool(select.select([handle], [], [], timeout_s)[0])
-    except ProcessLookupError:
-        return True
-    finally:
-        os.close(handle)
+    with suppress(ProcessLookupError), open(os.pidfd_open(one.pid), "rb", buffering=0) as handle:
+        if start_time(one.pid) == one.started:
+            signal.pidfd_send_signal(handle.fileno(), signal.SIGTERM)
+            return bool(select.select([handle], [], [], timeout_s)[0])
+    return True
 
 
 def start_time(pid: int) -> int | None:

@@ -36,7 +36,8 @@ from unilect.fleet.driver.state import connect, list_nodes
 from unilect.fleet.environment import REPLICA, is_alone
 
 _NAME = "engine"
-_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+# by its name, though its type says otherwise
+_ROUTER: Any = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _STARTS = 2  # attempts of Ray to start a replica before it gives a model up
 _ALL_REPLICAS = 1_000_000
 _DRAIN_S = 3600.0  # the longest answer that a replica may finish before it is stopped
@@ -55,7 +56,6 @@ _REMOVED = (
     "Start it again."
 )
 _TAKEN_BACK = "The new settings of the model were taken back: another gateway could not start them. Its log says why."
-_router: Any = _ROUTER  # by its name, though its type says otherwise
 _own_address: Any = get_node_ip_address  # it has no types
 _Result = TypeVar("_Result")
 
@@ -79,7 +79,7 @@ _SERVED: Deployment = serve.deployment(
     max_constructor_retry_count=_STARTS,
     max_surge_percent=_SURGE_PERCENT,
     request_router_config=RequestRouterConfig(
-        request_router_class=_router,
+        request_router_class=_ROUTER,
         # where the replica of a conversation has no place, any other one may have it
         request_router_kwargs={"num_fallback_replicas": _ALL_REPLICAS},
     ),

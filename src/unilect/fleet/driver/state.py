@@ -67,11 +67,10 @@ def check_join(address: str, ours: str) -> None:
     """
     head = connect(address)
     metadata = json.loads(head.internal_kv_get(*_METADATA, timeout=_TIMEOUT_S) or b"{}")
-    here = {"ray_version": version("ray"), "python_version": platform.python_version()}
     theirs = [node["unilect"] for node in list_nodes(head) if node["head"]][:1]
     pairs = [
-        ("Ray", here["ray_version"], metadata.get("ray_version")),
-        ("Python", here["python_version"], metadata.get("python_version")),
+        ("Ray", version("ray"), metadata.get("ray_version")),
+        ("Python", platform.python_version(), metadata.get("python_version")),
         ("unilect", ours, theirs[0] if theirs else None),  # a head that others started has none
     ]
     wrong = [f"{name} {mine} and the cluster {other}" for name, mine, other in pairs if other and mine != other]  # fmt: skip
