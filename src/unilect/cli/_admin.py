@@ -13,6 +13,7 @@ from unilect.cli import _remedies as remedies
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
 from unilect.cli._screen import tell, tell_table
+from unilect.config.mistakes import ErrorCollector
 from unilect.core.errors import ConfigError
 
 _PROC = Path("/proc")
@@ -75,15 +76,11 @@ def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:
     Raises:
         ConfigError: None of them knows it.
     """
-    errors = list[ConfigError]()
+    found = ErrorCollector()
     for client in clients:
-        try:
-            found: dict[str, Any] = client.ask("GET", f"/failures/{quote(request_id, safe='')}")
-        except ConfigError as error:
-            errors.append(error)
-        else:
-            return found
-    raise errors[0]
+        with found:
+            return dict(client.ask("GET", f"/failures/{quote(request_id, safe='')}"))
+    raise found.errors[0]
 
 
 def _facts(failure: dict[str, Any]) -> Iterator[tuple[str, str]]:

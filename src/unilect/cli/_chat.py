@@ -331,41 +331,28 @@ def chat(
         )
     arguments = [source] if source else [] if config else [f"{DEMO}:"]
     arguments += ["--config", str(config)] if config else []
-    try:
-        code = _chat(url, model, api_key, system, [*arguments, *flags], history)
-    except KeyboardInterrupt:
-        code = 130
-    raise SystemExit(code)
-
-
-def _chat(
-    url: str | None,
-    model: str | None,
-    api_key: str | None,
-    system: str | None,
-    arguments: Sequence[str],
-    history: bool,
-) -> int:
-    """Chat until the input ends, and return the exit code; our own server is started with arguments where there is no URL."""
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     folder = data_folder(os.environ) if history else None
     file = None if folder is None else folder / "chat_history"
     kept = History(file, Secrets([api_key]))
-    with ExitStack() as stack:
-        if url is None:
-            url, api_key = stack.enter_context(own_server(arguments))
-        else:
-            url = with_path(url)
-        screen, conversation = Console(kept), Conversation(model or "", system)
-        runner, server = stack.enter_context(connect(url, api_key))
-        chat = Chat(runner, server, conversation, screen)
-        chat.start()
-        if screen.interactive:
-            hint = "/help lists the commands; Ctrl-D leaves."
-            screen.note(f"{conversation.model} at {redact(url)}. {hint}")
-        chat.run()
-    return 1 if chat.failed and not screen.interactive else 0
+    try:
+        with ExitStack() as stack:
+            if url is None:
+                url, api_key = stack.enter_context(own_server([*arguments, *flags]))
+            else:
+                url = with_path(url)
+            screen, conversation = Console(kept), Conversation(model or "", system)
+            runner, server = stack.enter_context(connect(url, api_key))
+            loop = Chat(runner, server, conversation, screen)
+            loop.start()
+            if screen.interactive:
+                hint = "/help lists the commands; Ctrl-D leaves."
+                screen.note(f"{conversation.model} at {redact(url)}. {hint}")
+            loop.run()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    raise SystemExit(1 if loop.failed and not screen.interactive else 0)
 
 
 @contextmanager

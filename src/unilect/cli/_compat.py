@@ -120,9 +120,7 @@ FLAGS: dict[str, list[Flag]] = {
         Flag("--only_cpu", False, "run on the CPU"),
         Flag("--alpha", "1.0", "RoPE scaling factor: a number, or auto"),
     ],
-    "ollama": [
-        Flag("--model", "demo:", "[NAME=]SOURCE of a model; several separated by commas"),
-    ],
+    "ollama": [Flag("--model", "demo:", "[NAME=]SOURCE of a model; several separated by commas")],
 }
 _OURS = [
     Flag("--host", None, "address to listen on"),
@@ -240,11 +238,7 @@ def _llamacpp(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     if "://" not in url:
         done.notices.append(f"--llama-api: {url} has no scheme; using http://{url}.")
         url = f"http://{url}"
-    model = {
-        "source": f"llamacpp+{url.rstrip('/')}",
-        "aliases": _ALIASES,
-        **_turns(given),
-    }
+    model = {"source": f"llamacpp+{url.rstrip('/')}", "aliases": _ALIASES, **_turns(given)}
     return {"models": {"LLaMA_CPP": model}}
 
 

@@ -6,6 +6,7 @@ Source: https://click.palletsprojects.com/en/stable/api/
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from difflib import SequenceMatcher
@@ -22,6 +23,7 @@ Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 FILE = click.Path(path_type=Path, readable=False)
 
 _HELP = {"help_option_names": ["-h", "--help"]}
+_HALF = re.compile(r"[\ud800-\udfff]")  # of a character
 LEAST_LIKENESS = 0.75  # of a name that is offered for a misspelt one
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -68,7 +70,7 @@ class Command(_WithExamples):
             given = ctx.params.get(parameter.name or "")
             texts = given if isinstance(given, tuple) else (given,)
             for text in texts if parameter.type is click.STRING else ():
-                if text and _is_broken(text):
+                if text and _HALF.search(text):
                     raise click.BadParameter(f"{text!r} is not UTF-8 text.", ctx, parameter)
         return rest
 
@@ -101,14 +103,6 @@ def close(name: str, among: Iterable[str]) -> list[str]:
     plain = name.lstrip("-").replace("_", "-").lower()
     likeness = {one: SequenceMatcher(None, plain, one.lstrip("-")).ratio() for one in among}
     return [one for one, ratio in likeness.items() if ratio >= LEAST_LIKENESS]
-
-
-def _is_broken(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 class Group(_WithExamples, click.Group):

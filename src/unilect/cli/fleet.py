@@ -52,9 +52,7 @@ def app() -> None:
 @app.command(examples=("unilect fleet start --config unilect.toml --listen 10.0.0.1",))
 @_config
 @click.option(
-    "--listen",
-    metavar="ADDRESS",
-    help="Address of this machine at which others join [none can].",
+    "--listen", metavar="ADDRESS", help="Address of this machine at which others join [none can]."
 )
 @_first_port
 @_resources

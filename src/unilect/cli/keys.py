@@ -27,7 +27,7 @@ def app() -> None:
         "unilect keys create alice",
         "unilect keys create bob --expires 30d --models small,big",
         "unilect keys create eve --limit requests_per_minute=20",
-    ),
+    )
 )
 @click.argument("name", help="What to call the key.")
 @_config
@@ -50,7 +50,7 @@ def create() -> None:
     examples=(
         "unilect keys limit alice --limit tokens_per_day=100000",
         "unilect keys limit alice --none tokens_per_day",
-    ),
+    )
 )
 @_name
 @_config

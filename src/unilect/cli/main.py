@@ -22,10 +22,7 @@ _server = click.option(
 _url = click.option("--url", help="Base URL of a running server: http://host:port/v1.")
 _model = click.option("--model", help="Model name [the first model].")
 _servers_key = click.option(
-    "--api-key",
-    envvar="UNILECT_API_KEY",
-    show_envvar=True,
-    help="API key for the server at --url.",
+    "--api-key", envvar="UNILECT_API_KEY", show_envvar=True, help="API key for the server at --url."
 )
 _server_flags = flags(
     Config, ("host", "port", "api_keys", "insecure_no_auth", "log_level"), "server"

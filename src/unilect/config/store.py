@@ -198,11 +198,11 @@ def check_url(url: str) -> None:
     if not _POSTGRESQL.fullmatch(url) or not has_port(url):
         raise ConfigError(
             f"`{shown}` is not the URL of a database; expected `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/NAME`, "
-            "percent-encoded.",
+            "percent-encoded."
         )
     if find_spec("psycopg") is None:
         raise ConfigError(
-            f"`{redact(url[:200])}` requires psycopg, which is not installed; install it with `{extras.install('postgresql')}`.",
+            f"`{redact(url[:200])}` requires psycopg, which is not installed; install it with `{extras.install('postgresql')}`."
         )
 
 

@@ -166,10 +166,7 @@ def _read(path: Path, shown: str) -> tuple[str, int | None, tuple[int, int] | No
         raise ConfigError(f"{shown}: {why}. {_BY_HAND}" if why else unreadable(error)) from error
 
 
-_UNUSABLE = {
-    errno.EINVAL: "is no file",
-    errno.EFBIG: f"has more than {MAX_BYTES} bytes",
-}
+_UNUSABLE = {errno.EINVAL: "is no file", errno.EFBIG: f"has more than {MAX_BYTES} bytes"}
 
 
 def _owner(descriptor: int) -> tuple[int, int]:
