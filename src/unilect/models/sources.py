@@ -1,7 +1,7 @@
 """
 Makes the backend of a source, which is a URL.
 
-A backend is an entry point in the group `unilect.backends`, named after its scheme (`plugins.py`): a factory, which takes a `BackendSpec`
+A backend is an entry point in the group `unilect.backends`, named after its scheme (`runtime/plugins.py`): a factory, which takes a `BackendSpec`
 and returns a Backend that has not been started. The factory's module may have `Options`, a msgspec Struct: the options in
 `[models.NAME.options]`, validated before the factory is called.
 """
