@@ -47,7 +47,7 @@ BUDGETS = {
     "dialects/messages": 1_027,
     "dialects/ollama": 1_022,
     "dialects/openai": 811,
-    "dialects/responses": 2_024,
+    "dialects/responses": 2_016,
     "engines": 217,
     "engines/chatglm": 527,
     "engines/gguf": 2_464,

@@ -23,8 +23,8 @@ from support.servers.appserver import serving, upstream
 from unilect.config.server import Config
 from unilect.core.errors import StoreUnavailable
 from unilect.core.events import Event, Finish, ToolCallDelta, Usage
-from unilect.dialects.responses import _kept
-from unilect.dialects.responses._output import ResponseEncoder, Telling
+from unilect.dialects.responses import _background
+from unilect.dialects.responses._output import ResponseEncoder, ResponseOptions
 from unilect.store.records import Item, StoredResponse
 from unilect.web import streaming
 
@@ -506,7 +506,7 @@ async def test_calls_that_are_mixed() -> None:
 
 def test_many_pieces_of_mixed_calls() -> None:
     """Pieces of two calls that come in turns are told in a time that grows as their number does."""
-    encoder, count = ResponseEncoder("resp_1", Telling({}, {})), 100_000
+    encoder, count = ResponseEncoder("resp_1", ResponseOptions({}, {})), 100_000
     first: list[Event] = [ToolCallDelta(call, "", f"c{call}", "f") for call in range(2)]
     pieces: list[Event] = [ToolCallDelta(number % 2, "x") for number in range(count)]
     encoder.encode([*first, *pieces, Finish("tool_calls"), Usage(1, 2)])
@@ -756,7 +756,7 @@ async def test_others_see_nothing() -> None:
 
 async def test_a_server_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A response whose server ended without a word is told as failed by the next one that is asked."""
-    monkeypatch.setattr(_kept, "_STALE_S", 0.0)
+    monkeypatch.setattr(_background, "_STALE_S", 0.0)
     store = in_memory()
     assert store.answers is not None
     item = Item("msg_1", b'{"id":"msg_1","type":"message","role":"user","content":"x"}')

@@ -1,4 +1,4 @@
-"""Tests of unilect.dialects.responses._kept: how a response ends that is made in the background, whatever happens meanwhile."""
+"""Tests of unilect.dialects.responses._background: how a response ends that is made in the background, whatever happens meanwhile."""
 
 import asyncio
 import time
@@ -11,8 +11,8 @@ from support.backends.scripted import HELLO, Exchange, delta, frames, stream_of
 from support.clients.responses_client import Client, client, events, in_memory, says
 from support.servers.appserver import serving, upstream
 from unilect.core.errors import StoreUnavailable
-from unilect.dialects.responses import _kept
-from unilect.dialects.responses._output import ResponseEncoder, Telling
+from unilect.dialects.responses import _background
+from unilect.dialects.responses._output import ResponseEncoder, ResponseOptions
 from unilect.dialects.responses._request import PromptRequest
 from unilect.runtime.tasks import Tasks
 from unilect.store.records import StoredResponse
@@ -44,7 +44,7 @@ def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return await update(*args, **kwargs)
 
     monkeypatch.setattr(store.answers, "update", tried)
-    monkeypatch.setattr(_kept, "_STORE_AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr(_background, "_STORE_AGAIN_S", (0.0, 0.0))
     return lambda: store
 
 
@@ -133,8 +133,8 @@ async def test_the_server_stops_while_the_store_is_away(
         exchange.close()
 
     monkeypatch.setattr(store.answers, "update", away)
-    monkeypatch.setattr(_kept, "_STORE_AGAIN_S", (3600.0,))
-    monkeypatch.setattr(_kept, "_STORE_AT_LAST_S", 0.01)
+    monkeypatch.setattr(_background, "_STORE_AGAIN_S", (3600.0,))
+    monkeypatch.setattr(_background, "_STORE_AT_LAST_S", 0.01)
     async with client(script, store) as one:
         first = await one.create("count", background=True)
         await begun.wait()
@@ -259,9 +259,11 @@ async def test_events_that_are_lost() -> None:
 async def test_it_is_stopped_before_its_first_step() -> None:
     """Who reads the events of a response whose task never began does not wait for ever."""
     store, tasks = in_memory(), Tasks()
-    kept = _kept.Kept(store.answers, tasks)
+    kept = _background.ResponseService(store.answers, tasks)
     log = list[bytes]()
-    live = _kept.Live(ResponseEncoder("resp_1", Telling({}, {}), log, "queued"), log)
+    live = _background.BackgroundResponse(
+        ResponseEncoder("resp_1", ResponseOptions({}, {}), log, "queued"), log
+    )
     await kept.begin(PromptRequest(), [], live, lambda: pytest.fail("never asked"), "me")
     assert live.task is not None
     live.task.cancel()
@@ -326,7 +328,7 @@ async def test_two_addresses(ends: str) -> None:
 
 async def test_the_others_of_a_server_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for a response of a server that was killed does not wait for all others that it has left."""
-    monkeypatch.setattr(_kept, "_STALE_S", 0.0)
+    monkeypatch.setattr(_background, "_STALE_S", 0.0)
     store = in_memory()
     assert store.answers is not None
     for number in range(3):
@@ -344,7 +346,7 @@ async def test_the_others_of_a_server_that_was_killed(monkeypatch: pytest.Monkey
 
 async def test_too_many_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one caller and of all so many responses are made in the background at a time, more are 429, and one that ends makes room."""
-    monkeypatch.setattr(_kept, "most_background", lambda: 8)
+    monkeypatch.setattr(_background, "most_background", lambda: 8)
     store, go_on = in_memory(), asyncio.Event()
     assert store.answers is not None
 

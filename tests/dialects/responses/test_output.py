@@ -14,7 +14,7 @@ from unilect.core.events import (
     ToolCallDelta,
     Usage,
 )
-from unilect.dialects.responses._output import ResponseEncoder, Telling
+from unilect.dialects.responses._output import ResponseEncoder, ResponseOptions
 from unilect.dialects.responses._tools import CalledAs
 
 NAMES = {"f": CalledAs("function", "f"), "c": CalledAs("custom", "c", "n")}
@@ -34,10 +34,10 @@ END: list[Event] = [Finish("stop"), Usage(3, 5)]
 
 
 def told(
-    batches: list[list[Event]], telling: Telling, log: list[bytes] | None = None
+    batches: list[list[Event]], options: ResponseOptions, log: list[bytes] | None = None
 ) -> tuple[ResponseEncoder, bytes]:
     """The encoder of a stream at its end, and all that was told."""
-    encoder = ResponseEncoder("resp_1", telling, log)
+    encoder = ResponseEncoder("resp_1", options, log)
     pieces = [encoder.encode(batch) for batch in (*batches, END)]
     return encoder, b"".join([*pieces, encoder.end()])
 
@@ -58,10 +58,12 @@ def test_a_stream_and_a_whole_answer(
     batches: list[list[Event]], logprobs: bool, summary: bool
 ) -> None:
     """A stream ends with the response that the same events make as a whole answer, but for ids; its events are numbered, and each item is told once more."""
-    telling = Telling({"a": "\u2028"}, NAMES, summary=summary, encrypted=True, logprobs=logprobs)
-    encoder, written = told(batches, telling)
+    options = ResponseOptions(
+        {"a": "\u2028"}, NAMES, summary=summary, encrypted=True, logprobs=logprobs
+    )
+    encoder, written = told(batches, options)
     events = fields_of(written)
-    whole = ResponseEncoder("resp_1", telling)
+    whole = ResponseEncoder("resp_1", options)
     for batch in (*batches, END):
         whole.take_in(batch)
     whole.close()
@@ -78,7 +80,7 @@ def test_a_stream_and_a_whole_answer(
 def test_what_is_kept_of_a_stream(batches: list[list[Event]]) -> None:
     """What is kept of a stream are its events one by one, each at the place of its number."""
     log: list[bytes] = []
-    _, written = told(batches, Telling({}, NAMES), log)
+    _, written = told(batches, ResponseOptions({}, NAMES), log)
 
     assert b"".join(log) == written
     assert [[number] for number in range(len(log))] == [
@@ -90,7 +92,7 @@ def test_what_is_kept_of_a_stream(batches: list[list[Event]]) -> None:
 def test_texts_in_one_batch(texts: list[str]) -> None:
     """Texts that come together are told as the same pieces as one by one, and the closed item holds all of them."""
     together: list[Event] = [TextDelta("x"), *map(TextDelta, texts)]
-    encoder, written = told([together], Telling({}, {}))
+    encoder, written = told([together], ResponseOptions({}, {}))
 
     deltas = [e["delta"] for e in fields_of(written) if e["type"] == "response.output_text.delta"]
     assert ["x", *texts] == deltas

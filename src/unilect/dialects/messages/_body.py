@@ -73,7 +73,7 @@ class GivenTool(Struct, frozen=True):
 
 
 class GivenChoice(Struct, frozen=True):
-    """Which tool is to be called."""
+    """The choice of a tool that is to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None

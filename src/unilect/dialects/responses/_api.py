@@ -12,17 +12,17 @@ from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import InvalidRequest
 from unilect.core.events import Fold
 from unilect.core.requests import ChatRequest, Message
+from unilect.dialects.responses._background import BackgroundResponse, ResponseService
 from unilect.dialects.responses._items import kind_of, list_form, new_id, pack
-from unilect.dialects.responses._kept import Kept, Live
-from unilect.dialects.responses._output import ResponseEncoder, Telling, usage_object
+from unilect.dialects.responses._output import ResponseEncoder, ResponseOptions, usage_object
 from unilect.dialects.responses._pages import page, page_of
 from unilect.dialects.responses._request import (
     OPTIONAL,
     CompactRequest,
+    Placed,
     Plan,
     PromptRequest,
     ResponseRequest,
-    place_items,
     plan,
     prompt_of,
 )
@@ -49,38 +49,41 @@ class Responses:
 
     Args:
         service: Answers the requests.
-        kept: What is kept of responses.
+        responses: The stored responses, and those that are made in the background.
     """
 
-    def __init__(self, service: Service, kept: Kept) -> None:
+    def __init__(self, service: Service, responses: ResponseService) -> None:
         self._service = service
-        self._kept = kept
+        self._responses = responses
 
     async def create_response(self, request: web.Request) -> web.StreamResponse:
         """Answer an input, whole, as a stream, or in the background."""
         asked = await decode_request(request, _decoder.decode)
         owner = current_request().caller
         id = response_id()
-        made = await self._make_plan(asked, owner, id)
-        keeps = asked.store is not False and self._kept.answers is not None
-        made.telling.fields["store"] = keeps
-        made.telling.fields["model"] = self._service.model(asked.model).name
+        talk, items = await self._responses.history.read(asked, owner, id)
+        made = plan(asked, talk, items)
+        if asked.truncation == "auto":
+            made = await truncate(self._service, asked, talk, made)
+        keeps = asked.store is not False and self._responses.answers is not None
+        made.options.fields["store"] = keeps
+        made.options.fields["model"] = self._service.model(asked.model).name
         if asked.background:
             return await self._begin(request, asked, made, id, keeps)
-        encoder = ResponseEncoder(id, made.telling)
+        encoder = ResponseEncoder(id, made.options)
         await _prepare(request, encoder)
 
         async def keep() -> None:
             encoder.close()
             if keeps:
-                await self._kept.keep(asked, made.items, encoder, owner)
+                await self._responses.save(asked, made.items, encoder, owner)
 
         run = self._run(made)
-        with made.telling.places.in_errors():
+        with made.options.places.in_errors():
             if run.streams and not keeps:  # there is nothing to wait for before its end
                 return await respond(request, run, encoder)
             if run.streams:
-                return await self._kept.expect(respond(request, run, encoder, keep=keep))
+                return await self._responses.expect(respond(request, run, encoder, keep=keep))
             async with aclosing(run.batches()) as batches:
                 async for batch in batches:
                     encoder.take_in(batch)
@@ -91,36 +94,37 @@ class Responses:
         """Tell a stored response; its events again where a stream is asked for."""
         owner, id = current_request().caller, request.match_info["response_id"]
         if request.query.get("stream") not in ("true", "1", "True"):
-            return json_answer(request, (await self._kept.get(owner, id)).body)
+            return json_answer(request, (await self._responses.get(owner, id)).body)
         after = request.query.get("starting_after", "-1")
         if not after.removeprefix("-").isdecimal() or len(after) > 9:
             raise InvalidRequest.at("starting_after", ": expected the number of an event.")
-        events = await self._kept.events(owner, id, max(-1, int(after)))
+        events = await self._responses.events(owner, id, max(-1, int(after)))
         return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
 
     async def delete_response(self, request: web.Request) -> web.StreamResponse:
         """Remove a stored response."""
         id = request.match_info["response_id"]
-        await self._kept.delete(current_request().caller, id)
+        await self._responses.delete(current_request().caller, id)
         return json_answer(request, {"id": id, "object": "response", "deleted": True})
 
     async def cancel_response(self, request: web.Request) -> web.StreamResponse:
         """Stop a response that is made in the background."""
-        found = await self._kept.cancel(current_request().caller, request.match_info["response_id"])
+        found = await self._responses.cancel(
+            current_request().caller, request.match_info["response_id"]
+        )
         return json_answer(request, found.body)
 
     async def list_input_items(self, request: web.Request) -> web.StreamResponse:
         """List the input of a stored response."""
-        found = await self._kept.get(current_request().caller, request.match_info["response_id"])
+        found = await self._responses.get(
+            current_request().caller, request.match_info["response_id"]
+        )
         return json_answer(request, page_of(found.input, page(request.query)))
 
     async def count_input_tokens(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of the prompt that an input makes."""
         asked = await decode_request(request, _prompt_decoder.decode)
-        before, items = await self._kept.before.items(
-            asked, current_request().caller, response_id()
-        )
-        chat, places = prompt_of(asked, place_items(asked, before, items))
+        chat, places = prompt_of(asked, await self._read_history(asked))
         with places.in_errors():
             count = await self._service.count_tokens(chat)
         return json_answer(request, {"object": "response.input_tokens", "input_tokens": count})
@@ -128,10 +132,7 @@ class Responses:
     async def compact_response(self, request: web.Request) -> web.StreamResponse:
         """Shorten a conversation: what the user said stays, the rest is summed up."""
         asked = await decode_request(request, _compact_decoder.decode)
-        before, items = await self._kept.before.items(
-            asked, current_request().caller, response_id()
-        )
-        talk = place_items(asked, before, items)
+        talk = await self._read_history(asked)
         chat, places = prompt_of(asked, talk)
         messages: Sequence[Message] = [*chat.messages, Message("user", _HANDOVER)]
         folding = Fold()
@@ -153,12 +154,10 @@ class Responses:
         }
         return json_answer(request, body, run.ignored)
 
-    async def _make_plan(self, asked: ResponseRequest, owner: str, id: str) -> Plan:
-        """Make the plan of a request; its conversation is shortened where it may be and has to be."""
-        before, items = await self._kept.before.items(asked, owner, id)
-        if asked.truncation != "auto":
-            return plan(asked, place_items(asked, before, items), items)
-        return await truncate(self._service, asked, before, items)
+    async def _read_history(self, asked: PromptRequest) -> list[Placed]:
+        """The items of a conversation that no response follows; errors as of `History.read`."""
+        owner = current_request().caller
+        return (await self._responses.history.read(asked, owner, response_id()))[0]
 
     def _run(self, made: Plan, chat: ChatRequest | None = None) -> Run:
         run = self._service.run(chat or made.chat)
@@ -176,16 +175,16 @@ class Responses:
                 "needs a response that is stored; leave `store: false` out, or `background`.",
             )
         log: list[bytes] = []
-        telling: Telling = made.telling
+        options: ResponseOptions = made.options
         owner = current_request().caller
-        live = Live(ResponseEncoder(id, telling, log, "queued"), log)
+        live = BackgroundResponse(ResponseEncoder(id, options, log, "queued"), log)
         await _prepare(request, live.encoder)
         body = live.encoder.body()
         chat = made.chat.changed(stream=True)
-        await self._kept.begin(asked, made.items, live, lambda: self._run(made, chat), owner)
+        await self._responses.begin(asked, made.items, live, lambda: self._run(made, chat), owner)
         if not asked.stream:
             return json_answer(request, body, made.left_out)
-        events = await self._kept.events(owner, live.encoder.id, -1)
+        events = await self._responses.events(owner, live.encoder.id, -1)
         return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
 
 
@@ -197,9 +196,9 @@ async def _prepare(request: web.Request, encoder: ResponseEncoder) -> None:
         await asyncio.sleep(0)
 
 
-def routes(service: Service, kept: Kept) -> list[Route]:
+def routes(service: Service, responses: ResponseService) -> list[Route]:
     """The URLs of responses."""
-    api = Responses(service, kept)
+    api = Responses(service, responses)
     found = []
     for prefix in ("/v1/responses", "/responses"):
         one = prefix + "/{response_id}"

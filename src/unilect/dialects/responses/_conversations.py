@@ -5,7 +5,7 @@ Source: https://platform.openai.com/docs/api-reference/conversations
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -14,7 +14,8 @@ from msgspec import Meta
 from unilect.core.errors import NotStored
 from unilect.core.requests import Request
 from unilect.dialects.openai.chunks import encode_json
-from unilect.dialects.responses._before import check_kept
+from unilect.dialects.responses._background import ResponseService
+from unilect.dialects.responses._history import check_depth
 from unilect.dialects.responses._items import (
     check_readable,
     kind_of,
@@ -23,7 +24,6 @@ from unilect.dialects.responses._items import (
     own_id,
     prefix_of,
 )
-from unilect.dialects.responses._kept import Kept
 from unilect.dialects.responses._pages import encode_page, page
 from unilect.dialects.responses._request import Short
 from unilect.runtime.context import current_request
@@ -31,6 +31,7 @@ from unilect.store.records import Item
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
 
+FoundT = TypeVar("FoundT")
 _Items = Annotated[list[Any], Meta(max_length=20)]
 _Metadata = Annotated[dict[str, Short], Meta(max_length=16)]
 
@@ -57,18 +58,18 @@ class Conversations:
     The handlers.
 
     Args:
-        kept: Where they are stored.
+        responses: Their store.
     """
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept
+    def __init__(self, responses: ResponseService) -> None:
+        self._store = responses.store
 
     async def create_conversation(self, request: web.Request) -> web.StreamResponse:
         """Begin a conversation."""
         asked = await decode_request(request, _decoder.decode)
-        await check_kept(asked, "items")
+        await check_depth(asked, "items")
         items, metadata = _as_items(asked.items or ()), encode_json(asked.metadata or {})
-        owner, store = current_request().caller, self._kept.store()
+        owner, store = current_request().caller, self._store()
         return await self._answer(request, await store.create_conversation(owner, metadata, items))
 
     async def retrieve_conversation(self, request: web.Request) -> web.StreamResponse:
@@ -80,57 +81,47 @@ class Conversations:
         asked = await decode_request(request, _decoder.decode)
         id = request.match_info["conversation_id"]
         metadata = encode_json(asked.metadata or {})
-        if not await self._kept.store().update_conversation(current_request().caller, id, metadata):
-            raise _missing(id)
+        _check(id, await self._store().update_conversation(current_request().caller, id, metadata))
         return await self._answer(request, id)
 
     async def delete_conversation(self, request: web.Request) -> web.StreamResponse:
         """Remove a conversation with its items."""
         id = request.match_info["conversation_id"]
-        if not await self._kept.store().delete_conversation(current_request().caller, id):
-            raise _missing(id)
+        _check(id, await self._store().delete_conversation(current_request().caller, id))
         body = {"id": id, "object": "conversation.deleted", "deleted": True}
         return json_answer(request, body)
 
     async def create_items(self, request: web.Request) -> web.StreamResponse:
         """Add items to a conversation."""
         asked = await decode_request(request, _items_decoder.decode)
-        await check_kept(asked, "items")
+        await check_depth(asked, "items")
         id, items = request.match_info["conversation_id"], _as_items(asked.items)
-        if not await self._kept.store().add_items(current_request().caller, id, items):
-            raise _missing(id)
+        _check(id, await self._store().add_items(current_request().caller, id, items))
         return json_answer(request, encode_page(items, more=False))
 
     async def list_items(self, request: web.Request) -> web.StreamResponse:
         """List the items of a conversation."""
         id, wanted = request.match_info["conversation_id"], page(request.query)
-        found = await self._kept.store().list_items(
+        found = await self._store().list_items(
             current_request().caller, id, wanted.after, wanted.limit, wanted.newest_first
         )
-        if found is None:
-            raise _missing(id)
-        return json_answer(request, encode_page(*found))
+        return json_answer(request, encode_page(*_check(id, found)))
 
     async def retrieve_item(self, request: web.Request) -> web.StreamResponse:
         """Tell one item of a conversation."""
         id, item = request.match_info["conversation_id"], request.match_info["item_id"]
-        found = await self._kept.store().item(current_request().caller, id, item)
-        if found is None:
-            raise NotStored(f"Item with id '{item[:100]}' not found.")
-        return json_answer(request, found.body)
+        found = await self._store().item(current_request().caller, id, item)
+        return json_answer(request, _check(item, found, "Item").body)
 
     async def delete_item(self, request: web.Request) -> web.StreamResponse:
         """Remove one item of a conversation."""
         id, item = request.match_info["conversation_id"], request.match_info["item_id"]
-        if not await self._kept.store().delete_item(current_request().caller, id, item):
-            raise NotStored(f"Item with id '{item[:100]}' not found.")
+        _check(item, await self._store().delete_item(current_request().caller, id, item), "Item")
         return await self._answer(request, id)
 
     async def _answer(self, request: web.Request, id: str) -> web.Response:
-        found = await self._kept.store().conversation(current_request().caller, id)
-        if found is None:
-            raise _missing(id)
-        metadata, created_s = found
+        found = await self._store().conversation(current_request().caller, id)
+        metadata, created_s = _check(id, found)
         body = {
             "id": id,
             "object": "conversation",
@@ -140,9 +131,9 @@ class Conversations:
         return json_answer(request, body)
 
 
-def routes(kept: Kept) -> list[Route]:
+def routes(responses: ResponseService) -> list[Route]:
     """The URLs of conversations."""
-    api = Conversations(kept)
+    api = Conversations(responses)
     all = "/v1/conversations"
     one = all + "/{conversation_id}"
     return [
@@ -173,5 +164,13 @@ def _as_items(given: Sequence[Any]) -> list[Item]:
     return found
 
 
-def _missing(id: str) -> NotStored:
-    return NotStored(f"Conversation with id '{id[:100]}' not found.")
+def _check(id: str, found: FoundT | None, what: str = "Conversation") -> FoundT:
+    """
+    Return what was found, or done.
+
+    Raises:
+        NotStored: It is nothing.
+    """
+    if not found:
+        raise NotStored(f"{what} with id '{id[:100]}' not found.")
+    return found

@@ -57,7 +57,7 @@ _ItemT = TypeVar("_ItemT", bound=OutputItem)
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class Telling(Struct, frozen=True):
+class ResponseOptions(Struct, frozen=True):
     """
     The form of an answer.
 
@@ -84,7 +84,7 @@ class ResponseEncoder:
 
     Args:
         id: The response's id.
-        telling: How it is told.
+        options: How it is told.
         log: Where every event is kept, in order: the number of an event is its place. None where nobody asks for them later.
 
     Attributes:
@@ -95,13 +95,17 @@ class ResponseEncoder:
     """
 
     def __init__(
-        self, id: str, telling: Telling, log: list[bytes] | None = None, status: str = "in_progress"
+        self,
+        id: str,
+        options: ResponseOptions,
+        log: list[bytes] | None = None,
+        status: str = "in_progress",
     ) -> None:
         self.id = id
         self.status = status
         self.items: list[Item] = []
         self.usage: Usage | None = None
-        self._telling = telling
+        self._options = options
         self._log = log
         self._number = 0
         self._created = time.time()
@@ -203,7 +207,7 @@ class ResponseEncoder:
 
     def fail(self, error: UnilectError) -> None:
         """The answer has broken off."""
-        self._error = {"code": _code(error), "message": self._telling.places.rename(error).message}
+        self._error = {"code": _code(error), "message": self._options.places.rename(error).message}
         self._end("failed")
 
     def take_back(self, error: UnilectError) -> None:
@@ -252,7 +256,7 @@ class ResponseEncoder:
     def encode_request_fields(self) -> bytes:
         """Encode the fields of the request that every event with the response repeats; done once."""
         if self._repeated is None:
-            repeated = encode_json(self._telling.fields)[1:-1]
+            repeated = encode_json(self._options.fields)[1:-1]
             self._repeated = repeated + b"," if repeated else b""
         return self._repeated
 
@@ -312,7 +316,7 @@ class ResponseEncoder:
         elif isinstance(event, RefusalDelta):
             self._add_text("refusal", event.text)
         elif isinstance(event, TextDelta) and (event.text or event.logprobs):
-            logprobs = event.logprobs if self._telling.logprobs else None
+            logprobs = event.logprobs if self._options.logprobs else None
             self._add_text("output_text", event.text, logprobs)
 
     def _add_text(
@@ -335,15 +339,15 @@ class ResponseEncoder:
         item = self._item
         if not isinstance(item, ReasoningItem):
             self._close_item()
-            telling, index = self._telling, len(self.items)
-            item = self._open(ReasoningItem(self.id, index, telling.summary, telling.encrypted))
+            options, index = self._options, len(self.items)
+            item = self._open(ReasoningItem(self.id, index, options.summary, options.encrypted))
         self._add_piece(item, text)
 
     def _add_call(self, event: ToolCallDelta) -> None:
         item = self._item
         if not isinstance(item, CallItem):
             self._close_item()
-            called = self._telling.names.get(event.name or "")
+            called = self._options.names.get(event.name or "")
             known = called or CalledAs("function", event.name or "")
             item = self._open(CallItem(self.id, len(self.items), event.call, event.id, known))
         if event.arguments:

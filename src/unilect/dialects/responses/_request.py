@@ -19,7 +19,7 @@ from unilect.core.bounds import check_free_form
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import MAX_TOKENS_FIELD, ChatRequest, Request, StreamOptions, Text
 from unilect.dialects.responses._items import MAX_ID, Conversation
-from unilect.dialects.responses._output import Telling
+from unilect.dialects.responses._output import ResponseOptions
 from unilect.dialects.responses._tools import Tools
 from unilect.web.decode import convert
 from unilect.web.param_locations import ParamLocations
@@ -129,13 +129,13 @@ class Plan(Struct, frozen=True):
 
     Attributes:
         chat: The request to the model.
-        telling: The form of the answer.
+        options: The form of the answer.
         left_out: The names of what was left out of the request.
         items: The request's own input, resolved.
     """
 
     chat: ChatRequest
-    telling: Telling
+    options: ResponseOptions
     left_out: tuple[str, ...]
     items: list[dict[str, Any]]
 
@@ -175,7 +175,7 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
         tools.check_some_run_here()
     include = asked.include or ()
     reasoning = asked.reasoning or Reasoning()
-    telling = Telling(
+    options = ResponseOptions(
         echo_fields(asked),
         tools.names,
         summary=(reasoning.summary or reasoning.generate_summary) is not None,
@@ -183,7 +183,7 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
         logprobs=bool(chat.logprobs),
         places=places,
     )
-    return Plan(chat, telling, (*left_out, *tools.left_out, *of_items), items)
+    return Plan(chat, options, (*left_out, *tools.left_out, *of_items), items)
 
 
 def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest, ParamLocations]:

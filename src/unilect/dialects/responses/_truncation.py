@@ -5,29 +5,27 @@ Turns are left out whole, from one message of the user to the next, so that no c
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from unilect.answers.service import Service
 from unilect.dialects.responses._items import kind_of
-from unilect.dialects.responses._request import Placed, Plan, ResponseRequest, place_items, plan
+from unilect.dialects.responses._request import Placed, Plan, ResponseRequest, plan
 from unilect.dialects.truncation import fit_to_context
 
 
 async def truncate(
-    service: Service,
-    asked: ResponseRequest,
-    before: Sequence[dict[str, Any]],
-    items: list[dict[str, Any]],
+    service: Service, asked: ResponseRequest, talk: Sequence[Placed], whole: Plan
 ) -> Plan:
     """
     The plan of a request without its oldest turns, as far as the model's context wants it; errors as `plan`.
 
     The turns that are left out are told as `truncation`.
+
+    Args:
+        talk: The items of the conversation.
+        whole: The plan with all of them.
     """
-    talk = place_items(asked, before, items)
-    whole = plan(asked, talk, items)
     context = (await service.inspect_model(asked.model)).capabilities.context
     if context is None:
         return whole
@@ -40,9 +38,9 @@ async def truncate(
             return whole
         first = turns[count]
         kept = [one for one in talk[:first] if one[1].get("role") in ("system", "developer")]
-        return plan(asked, [*kept, *talk[first:]], items)
+        return plan(asked, [*kept, *talk[first:]], whole.items)
 
-    with whole.telling.places.in_errors():
+    with whole.options.places.in_errors():
         count = await fit_to_context(service, context, lambda count: without(count).chat, most)
     if count == 0:
         return whole

@@ -14,7 +14,7 @@ from unilect.core.bounds import LARGE_BYTES, check_levels
 from unilect.core.errors import InvalidRequest, NotStored, PreviousNotFound
 from unilect.core.requests import Request
 from unilect.dialects.responses._items import kind_of, own_id, prefix_of
-from unilect.dialects.responses._request import PromptRequest, items_of
+from unilect.dialects.responses._request import Placed, PromptRequest, items_of, place_items
 from unilect.dialects.responses._tools import wrong
 from unilect.store.ids import item_id
 from unilect.store.responses import ResponseStore
@@ -26,7 +26,7 @@ _AT_ONCE = 512  # items, and then others are served
 _ITEM_BYTES = 1024  # what an item costs beside its text
 
 
-class Before:
+class History:
     """
     The items of the conversation that stand before those of a request.
 
@@ -37,11 +37,11 @@ class Before:
     def __init__(self, answers: ResponseStore | None) -> None:
         self._answers = answers
 
-    async def items(
+    async def read(
         self, asked: PromptRequest, owner: str, response: str
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    ) -> tuple[list[Placed], list[dict[str, Any]]]:
         """
-        The items of the turns before a request, and those of its own input, without references.
+        The items of a conversation with where they stand in the body, and those of the request's own input, without references.
 
         Args:
             response: The id of the response that answers it.
@@ -53,7 +53,7 @@ class Before:
             raise InvalidRequest.at(
                 "previous_response_id", "and `conversation` cannot be combined; send one of them."
             )
-        await check_kept(asked, "input", "tools", "tool_choice")
+        await check_depth(asked, "input", "tools", "tool_choice")
         bodies: list[bytes] = []
         if asked.previous_response_id is not None:
             bodies = await self._chain(owner, asked.previous_response_id)
@@ -62,7 +62,8 @@ class Before:
         before = await _decode(bodies)
         items = items_of(asked)
         named = await self._find_references(items, before, sum(map(len, bodies)), owner)
-        return before, await _resolve(items, named, response)
+        own = await _resolve(items, named, response)
+        return place_items(asked, before, own), own
 
     async def _chain(self, owner: str, id: str) -> list[bytes]:
         chain = None
@@ -120,8 +121,13 @@ class Before:
             if id not in bodies:
                 raise NotStored(f"Item with id '{id[:100]}' not found.", param="input")
         if self._answers is not None:
-            size = used + sum(len(bodies[id]) for id in wanted)
-            _check_size(size, self._answers.most_read_bytes)
+            size, most = used + sum(len(bodies[id]) for id in wanted), self._answers.most_read_bytes
+            if size > most:
+                raise InvalidRequest.at(
+                    "input",
+                    f": the stored items that it names, each counted as often as it is named, and what stands before them have {size} bytes; "
+                    f"at most {most} can be used in one request. Name fewer, and each once.",
+                )
         found = dict(zip(bodies, await _decode(list(bodies.values())), strict=True))
         return {number: found.get(id) for number, id in ids.items()}
 
@@ -158,7 +164,7 @@ def require_store(answers: ResponseStore | None) -> ResponseStore:
     return answers
 
 
-async def check_kept(asked: Request, *names: str) -> None:
+async def check_depth(asked: Request, *names: str) -> None:
     """
     Look at fields that are kept or told again as they are; others are served after each that is large.
 
@@ -197,15 +203,6 @@ def _check_count(count: int, param: str) -> None:
         raise InvalidRequest.at(
             param,
             f"stands for more than {_MAX_BEFORE} items; begin anew, with a summary of what went before.",
-        )
-
-
-def _check_size(size: int, most: int) -> None:
-    if size > most:
-        raise InvalidRequest.at(
-            "input",
-            f": the stored items that it names, each counted as often as it is named, and what stands before them have {size} bytes; "
-            f"at most {most} can be used in one request. Name fewer, and each once.",
         )
 
 

@@ -30,7 +30,7 @@ from unilect.core.errors import (
     UnilectError,
 )
 from unilect.dialects.openai.chunks import encode_json
-from unilect.dialects.responses._before import UNFINISHED, Before, require_store
+from unilect.dialects.responses._history import UNFINISHED, History, require_store
 from unilect.dialects.responses._items import list_form
 from unilect.dialects.responses._output import ResponseEncoder
 from unilect.dialects.responses._request import PromptRequest
@@ -61,7 +61,7 @@ _STORE_AGAIN_S = (
 _STORE_AT_LAST_S = 2.0  # for one more attempt, of a server that stops
 
 
-class Live(Struct, eq=False):
+class BackgroundResponse(Struct, eq=False):
     """A response that is being made without its client; of the events in its log so many are told, the last one once its end is stored."""
 
     encoder: ResponseEncoder
@@ -79,7 +79,7 @@ class Live(Struct, eq=False):
         self.more = asyncio.Event()
 
 
-class Kept:
+class ResponseService:
     """
     The responses that a server keeps.
 
@@ -90,22 +90,24 @@ class Kept:
 
     Attributes:
         answers: As given.
-        before: The turns before a request.
+        history: The turns before a request.
     """
 
     def __init__(
         self, answers: ResponseStore | None, background: Tasks, requests: Requests | None = None
     ) -> None:
         self.answers = answers
-        self.before = Before(answers)
+        self.history = History(answers)
         self._background = background
         self._requests: Requests = {} if requests is None else requests
         # with all addresses of the server, which have what they store in common
-        self._live: dict[tuple[str, str], Live] = {} if answers is None else answers.making
+        self._live: dict[tuple[str, str], BackgroundResponse] = (
+            {} if answers is None else answers.making
+        )
         self._instance = "" if answers is None else answers.instance
         self._signs: asyncio.Task[None] | None = None
 
-    async def keep(
+    async def save(
         self,
         asked: PromptRequest,
         items: Sequence[dict[str, Any]],
@@ -114,8 +116,7 @@ class Kept:
         instance: str = "",
     ) -> None:
         """Store a response, whole or just begun."""
-        if self.answers is None:
-            return
+        store = self.store()
         stored = StoredResponse(
             encoder.id,
             owner,
@@ -125,10 +126,10 @@ class Kept:
             encoder.items,
             asked.previous_response_id,
             asked.conversation_id,
-            self.answers.clock(),
+            store.clock(),
             instance=instance,
         )
-        await self.answers.save(stored)
+        await store.save(stored)
 
     async def expect(self, answer: Awaitable[_Answer]) -> _Answer:
         """An answer, in the end of which a response is stored; the store is told that it comes."""
@@ -206,7 +207,7 @@ class Kept:
         self,
         asked: PromptRequest,
         items: Sequence[dict[str, Any]],
-        live: Live,
+        live: BackgroundResponse,
         run: Callable[[], Run],
         owner: str,
     ) -> None:
@@ -223,7 +224,7 @@ class Kept:
         key = (owner, live.encoder.id)
         self._live[key] = live
         try:
-            await self.keep(asked, items, live.encoder, owner, self._instance)
+            await self.save(asked, items, live.encoder, owner, self._instance)
         except BaseException:
             del self._live[key]
             raise
@@ -287,7 +288,9 @@ class Kept:
             return _all(frames[after + 1 :])
         return _following(live, after)
 
-    async def _make(self, live: Live, run: Callable[[], Run], context: Context) -> None:
+    async def _make(
+        self, live: BackgroundResponse, run: Callable[[], Run], context: Context
+    ) -> None:
         """Ask the model, and store what it says, whatever it comes to."""
         encoder, stops = live.encoder, False
         CURRENT_REQUEST.set(context)
@@ -318,7 +321,7 @@ class Kept:
                 encoder.fail(InternalError(flaw))
             await self._finish(live, context.caller, stops)
 
-    async def _finish(self, live: Live, owner: str, stops: bool) -> None:
+    async def _finish(self, live: BackgroundResponse, owner: str, stops: bool) -> None:
         """Store the end; while the store cannot be written, its readers wait for it, and then they are told that it has failed."""
         live.encoder.end()
         try:
@@ -338,7 +341,7 @@ class Kept:
                 live.over = True
                 live.tell()
 
-    async def _store_patiently(self, live: Live, owner: str) -> None:
+    async def _store_patiently(self, live: BackgroundResponse, owner: str) -> None:
         """Store the end of a response, with several attempts; errors as of the last one."""
         for pause_s in _STORE_AGAIN_S:
             with suppress(StoreUnavailable):
@@ -346,7 +349,7 @@ class Kept:
             await asyncio.sleep(pause_s)
         await self._store_end(live, owner)
 
-    async def _store_at_last(self, live: Live, owner: str) -> None:
+    async def _store_at_last(self, live: BackgroundResponse, owner: str) -> None:
         """Store the end of a response that is waited for, such as by a server that stops: one attempt; the log tells what is lost."""
         try:
             async with asyncio.timeout(_STORE_AT_LAST_S):
@@ -359,7 +362,7 @@ class Kept:
             )
             log.error("the response %s ended as %s, which could not be stored and is lost: %s", live.encoder.id, live.encoder.status, why)  # fmt: skip
 
-    async def _store_end(self, live: Live, owner: str) -> None:
+    async def _store_end(self, live: BackgroundResponse, owner: str) -> None:
         encoder = live.encoder
         await self.store().update(
             owner,
@@ -414,7 +417,7 @@ def _join(frames: list[bytes]) -> list[bytes]:
     return frames if sum(map(len, frames)) > LARGE_BYTES else [b"".join(frames)]
 
 
-async def _following(live: Live, after: int) -> AsyncGenerator[bytes, None]:
+async def _following(live: BackgroundResponse, after: int) -> AsyncGenerator[bytes, None]:
     """Events of a response that is being made, from one on; those that break a silence belong to them, for all who read it."""
     at = after + 1
     while True:
