@@ -24,7 +24,7 @@ class RequestRecord(Protocol):
 
     def note_usage(self, usage: Usage) -> None:
         """
-        The answer has used so much so far. It is called for each batch, and must cost next to nothing.
+        Take note of what the answer has used so far. It is called for each batch, and must cost next to nothing.
 
         Raises:
             UnilectError: It must end here.
@@ -145,7 +145,7 @@ class Accounts:
             self.books = (metrics.keys, *books)
 
     def open(self, context: Context, model: str, request: Request) -> Meter | RequestAccounting:
-        """The account of a request for a model, to be entered."""
+        """Open the accounting of a request for a model, to be entered."""
         meter = self.metrics.start(model, context.endpoint)
         context.set_model(model, meter)
         for book in self.books:

@@ -28,11 +28,11 @@ class KeyCounts(Collector):
         self._refused = Counter[tuple[str, ...]]()
 
     def applies(self, context: Context) -> bool:
-        """Every request is counted."""
+        """Return True: every request is counted."""
         return True
 
     async def open(self, context: Context, request: Request) -> "_Key | None":
-        """The counters of a request's key; none of a call that makes no answer."""
+        """Return the counters of a request's key; none of a call that makes no answer."""
         return None if isinstance(request, Call) else self._keys[self._label_of(context.caller)]
 
     def refuse(self, caller: str, code: str) -> None:
@@ -41,7 +41,7 @@ class KeyCounts(Collector):
             self._refused[self._label_of(caller), code] += 1
 
     def _label_of(self, name: str) -> str:
-        """The name that a key is counted under."""
+        """Return the name that a key is counted under."""
         if name not in self._keys:
             if len(self._keys) >= self._most:
                 name = OTHER
@@ -89,7 +89,7 @@ class _Key:
         self.tokens = Counter[str]()
 
     def note_usage(self, usage: Usage) -> None:
-        """Nothing is counted before the end."""
+        """Do nothing: all is counted at the end."""
 
     async def close(self, usage: Usage, status: int) -> None:
         """Count a request."""

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from unilect.accounting.metrics import CLIENT_LEFT
-from unilect.accounting.writer import Writer
+from unilect.accounting.writer import Writer, unavailable
 from unilect.auth.key_cache import KeyCache
 from unilect.config.limits import BUDGETS
 from unilect.config.model import Price
@@ -214,7 +214,7 @@ class LedgerRecorder:
 
     def _slot(self, about: RequestInfo, required: bool) -> Slot | None:
         """
-        A slot of the journal; None where there is no journal.
+        Take a slot of the journal; None where there is no journal.
 
         Raises:
             LedgerUnavailable: One is required, and cannot be had.
@@ -231,11 +231,7 @@ class LedgerRecorder:
             return slot
         except StoreUnavailable as error:
             if required:
-                raise LedgerUnavailable(
-                    "The request cannot be recorded in the ledger now; try again later.",
-                    reason=error.reason,
-                    retry_after_s=5,
-                ) from error
+                raise unavailable(error.reason) from error
             if not self._misses:
                 self._misses = True
                 log.warning("%s If this server dies, the ledger misses what runs.", error.reason)
@@ -246,7 +242,7 @@ class LedgerRecorder:
         return self._journal is not None and self._journal.used > 1
 
     def _dead(self) -> list[AbandonedJournal]:
-        """The journals of dead servers that hold requests; those that hold none are removed."""
+        """Find the journals of dead servers that hold requests; those that hold none are removed."""
         stem, found = self._journals(), []
         for one in [] if stem is None else find_abandoned(stem):
             if one.rows:

@@ -89,11 +89,11 @@ class Metrics(Collector):
         self._series = {key: one for key, one in self._series.items() if key[0] != model}
 
     def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Write all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics as they are now, for `registry`."""
+        """Make all metrics as they are now, for `registry`."""
         all = self._series.values()
         yield counters(
             "unilect_requests",
@@ -194,7 +194,7 @@ def _gauges(name: str, help: str, values: Mapping[str, float]) -> Metric:
 
 class Meter(Tally):
     """
-    Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
+    Measures one request: `see` every batch, `finish` exactly once, whatever happened; as an asynchronous context manager it finishes by itself.
 
     Attributes:
         finish_reason: Why the last choice that has ended did; empty before that.
@@ -234,7 +234,7 @@ class Meter(Tally):
         self.made += completion
 
     def _begin(self, *, is_whole: bool) -> None:
-        """The answer begins, and ends with the same batch where it is whole."""
+        """Note that the answer begins, and ends with the same batch where it is whole."""
         series = self._series
         self._first = time.perf_counter()
         if is_whole:
@@ -251,7 +251,7 @@ class Meter(Tally):
 
     @staticmethod
     def status(error: BaseException | None) -> int:
-        """The HTTP status of a request that ended so; 499 where its client has left."""
+        """Return the HTTP status of a request that ended so; 499 where its client has left."""
         if error is None:
             return 200
         if isinstance(error, asyncio.CancelledError | GeneratorExit):

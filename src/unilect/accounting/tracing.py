@@ -104,7 +104,7 @@ class Tracing:
 
     def begin(self, context: Context, headers: Mapping[str, str], route: str) -> None:
         """
-        A request has come.
+        Begin the span of a request.
 
         Args:
             headers: Its headers, by names in any case.
@@ -124,7 +124,7 @@ class Tracing:
         return context.trace is not None
 
     async def open(self, context: Context, request: Request) -> "Trace | None":
-        """A model is asked for an answer; nothing is traced of what runs behind its request."""
+        """Note that a model is asked for an answer; nothing is traced of what runs behind its request."""
         if isinstance(request, Call):
             return None
         found: Trace | None = context.trace
@@ -134,7 +134,7 @@ class Tracing:
 
     def end(self, context: Context, method: str, path: str, status: int, **known: Any) -> None:
         """
-        A request has ended.
+        End the span of a request.
 
         Args:
             status: What its client was told; 499 where it has left.
@@ -219,8 +219,8 @@ class Trace:
         self.span.set_attributes(known)
 
     def note_usage(self, usage: Usage) -> None:
-        """The meter counts."""
+        """Do nothing: the meter counts."""
 
     async def close(self, usage: Usage, status: int) -> None:
-        """The answer has ended."""
+        """Note how the answer has ended."""
         self.status = status

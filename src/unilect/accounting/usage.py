@@ -68,7 +68,7 @@ def parse_query(
 
 
 def lines(sums: Sequence[UsageSum]) -> list[Line]:
-    """The lines of some sums."""
+    """Make the lines of some sums."""
     return [
         Line(
             key=one.name,

@@ -23,8 +23,6 @@ GATHER_S = 0.005  # the longest that rows wait for others
 IDLE_S = 50e-6  # a turn of the event loop that took no longer had nothing else to do
 MOST = 20_000  # rows that wait
 _AT_ONCE = 1000
-Write = Callable[[Sequence[LedgerRow]], Awaitable[None]]
-Probe = Callable[[], Awaitable[None]]
 
 
 class Item(Struct, eq=False):
@@ -46,6 +44,12 @@ class Item(Struct, eq=False):
     def correct(self) -> None:
         """Its client is told that it could not be kept."""
         self.row = structs.replace(self.row, status=CORRECTED)
+
+
+def unavailable(reason: str | None) -> LedgerUnavailable:
+    """Make the error of a request that cannot be recorded now; the reason is for the operator."""
+    told = "The request cannot be recorded in the ledger now; try again later."
+    return LedgerUnavailable(told, reason=reason, retry_after_s=5)
 
 
 async def wait_while_busy(clock: Callable[[], float] = time.perf_counter) -> None:
@@ -73,19 +77,17 @@ class Writer:
         probe: Finds out whether it could.
         tasks: Where the work is done.
         more: Whether other requests run, whose rows may come soon.
-        gather: Waits until the event loop has nothing else to do.
     """
 
     def __init__(
         self,
-        write: Write,
-        probe: Probe,
+        write: Callable[[Sequence[LedgerRow]], Awaitable[None]],
+        probe: Callable[[], Awaitable[None]],
         tasks: Tasks,
-        more: Callable[[], bool] = lambda: False,
-        gather: Callable[[], Awaitable[None]] | None = None,
+        more: Callable[[], bool],
     ) -> None:
         self._write, self._probe, self._tasks, self._more = write, probe, tasks, more
-        self._gather = gather or wait_while_busy
+        self._gather: Callable[[], Awaitable[None]] = wait_while_busy
         self._waiting: deque[Item] = deque()
         self._writing: list[Item] = []
         self._worker: asyncio.Task[None] | None = None
@@ -125,13 +127,12 @@ class Writer:
             raise self._unavailable()
         item = Item(row, written, required)
         self._waiting.append(item)
-        if self._worker is None or self._worker.done():
-            self._start()
+        self._start()
         return item
 
     def end_of(self, item: Item) -> asyncio.Future[None] | None:
         """
-        The end of waiting for a row that was just put: it is written, or its time is up, which is an error where it is required.
+        Return the end of waiting for a row that was just put: it is written, or its time is up, which is an error where it is required.
 
         Returns:
             None where it may take long, and nobody has to wait.
@@ -195,10 +196,10 @@ class Writer:
         finally:
             self._idle.set()
             for item in (*self._writing, *waiting):
-                self._tell(
-                    item,
-                    LedgerUnavailable("The server is stopping. Try again soon.", retry_after_s=5),
+                error = LedgerUnavailable(
+                    "The server is stopping. Try again soon.", retry_after_s=5
                 )
+                self._tell(item, error)
 
     async def _try(self, some: list[Item]) -> bool:
         """Write rows, or probe where there are none; whether that went well. What cannot be written now waits again."""
@@ -224,12 +225,7 @@ class Writer:
         if len(some) > 1:  # a flaw of ours, in one of them
             return all([await self._try([item]) for item in some])
         log.error("ledger: the row %s cannot be written", rows[0].id, exc_info=error)
-        self._tell(
-            some[0],
-            LedgerUnavailable(
-                "The request cannot be recorded in the ledger. Try again later, or ask the operator."
-            ),
-        )
+        self._tell(some[0], LedgerUnavailable("The request cannot be recorded in the ledger. Try again later, or ask the operator."))  # fmt: skip
         some[0].written()  # else it would come back from the journal
         return True
 
@@ -245,11 +241,7 @@ class Writer:
         self._start()
 
     def _unavailable(self) -> LedgerUnavailable:
-        return LedgerUnavailable(
-            "The request cannot be recorded in the ledger now; try again later.",
-            reason=f"ledger: {self._wrong}",
-            retry_after_s=5,
-        )
+        return unavailable(f"ledger: {self._wrong}")
 
     @staticmethod
     def _tell(item: Item, error: LedgerUnavailable) -> None:

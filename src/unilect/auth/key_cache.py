@@ -148,7 +148,7 @@ class KeyCache:
 
     async def key(self, secret: str, hashed: bytes | None = None) -> Key:
         """
-        The key that a secret belongs to.
+        Find the key that a secret belongs to.
 
         Args:
             hashed: The secret's digest, where it is known.
@@ -314,7 +314,7 @@ def _unreadable(reason: str | None = None) -> StoreUnavailable:
 
 
 def wrong(why: str) -> AuthenticationError:
-    """An error for a key that was sent and cannot be used."""
+    """Make the error for a key that was sent and cannot be used."""
     error = AuthenticationError(
         f"Incorrect API key provided: {why} Copy it again, or ask the operator for another one."
     )

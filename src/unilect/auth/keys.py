@@ -152,7 +152,7 @@ class MetricsKeys:
 
     async def caller(self, headers: Mapping[str, str], as_password: bool = False) -> Caller:
         """
-        As `Keys.caller`.
+        Find the sender as `Keys.caller` does.
 
         Raises:
             PermissionDenied: A client's key was sent.
@@ -169,7 +169,7 @@ class MetricsKeys:
 
 
 def _password(headers: Mapping[str, str]) -> str | None:
-    """The password of HTTP Basic authentication, or the user's name where that is all that was entered."""
+    """Return the password of HTTP Basic authentication, or the user's name where that is all that was entered."""
     scheme, _, encoded = headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return None

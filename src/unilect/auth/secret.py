@@ -20,14 +20,14 @@ _FORM = re.compile(rf"(ul_([0-9A-Za-z]{{{_ID_DIGITS}}})_[0-9A-Za-z]{{{_SECRET_DI
 
 
 def new_secret() -> str:
-    """A new key."""
+    """Make a new key."""
     id = "".join(secrets.choice(_DIGITS) for _ in range(_ID_DIGITS))
     text = f"{PREFIX}{id}_{_in_digits(secrets.randbits(256), _SECRET_DIGITS)}"
     return f"{text}_{_checksum(text)}"
 
 
 def id_of(secret: str) -> str | None:
-    """The ID of a key of ours; None where the text has not its form, or another checksum."""
+    """Return the ID of a key of ours; None where the text has not its form, or another checksum."""
     found = _FORM.fullmatch(secret)
     if found is None:
         return None

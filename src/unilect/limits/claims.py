@@ -78,7 +78,7 @@ class TokenEstimate(Struct, frozen=True, kw_only=True, gc=False):
     is_counted: bool = False
 
     def tokens(self, allowed: int | None) -> int:
-        """The most tokens of prompts and answers, where each answer has at most `allowed`, or what the request says."""
+        """Return the most tokens of prompts and answers, where each answer has at most `allowed`, or what the request says."""
         limit = self.limit if allowed is None else allowed
         if limit is None:
             whole = self.choices * self.room
@@ -89,7 +89,7 @@ class TokenEstimate(Struct, frozen=True, kw_only=True, gc=False):
         return min(most, max(self.prompt, self.choices * self.room))
 
     def answer(self, allowed: int | None) -> int:
-        """The most tokens of the answers alone."""
+        """Return the most tokens of the answers alone."""
         limit = self.limit if allowed is None else allowed
         return self.choices * (self.room if limit is None else limit)
 
@@ -98,13 +98,13 @@ class TokenEstimator(Protocol):
     """Access to the models, for the sizes of requests."""
 
     def size(self, model: str, request: Request) -> TokenEstimate:
-        """A bound, from the length of its texts."""
+        """Estimate a bound, from the length of its texts."""
 
     async def count(self, model: str, request: Request, size: TokenEstimate) -> TokenEstimate:
-        """The same with its prompt counted by the model; as given where that cannot be counted."""
+        """Return the estimate with its prompt counted by the model; as given where that cannot be counted."""
 
     def limits(self, model: str) -> Limits | None:
-        """The limits of all requests to a model together."""
+        """Return the limits of all requests to a model together."""
 
 
 def cost(price: Rates | None, usage: Usage) -> int:
@@ -119,7 +119,7 @@ def cost(price: Rates | None, usage: Usage) -> int:
 
 
 def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[Limit]:
-    """The limits of one key, owner or model."""
+    """Make the limits of one key, owner or model."""
     return [
         Limit(name, of, subject, int(most * MILLION) if name.startswith("money") else int(most))
         for name, most in given.items()
@@ -128,13 +128,13 @@ def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[
 
 
 def period(name: str, now: float) -> tuple[str, float, float] | None:
-    """The day or the month (UTC) that a limit is of, as text, its end and its begin in seconds since 1970; None where it is of neither."""
+    """Return the day or the month (UTC) that a limit is of, as text, its end and its begin in seconds since 1970; None where it is of neither."""
     unit = name.rpartition("_")[2]
     return _period(unit, int(now // _DAY_S)) if unit in ("day", "month") else None
 
 
 def period_of(unit: str, now: float) -> tuple[str, float, float]:
-    """As `period`, of a `day` or a `month`."""
+    """Return as `period`, of a `day` or a `month`."""
     return _period(unit, int(now // _DAY_S))
 
 
@@ -216,7 +216,7 @@ class Demand(Struct, frozen=True, kw_only=True):
 
 def allowance(demand: Demand, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
     """
-    The most tokens of each answer that the limits leave now, to a request that does not say how many it wants.
+    Return the most tokens of each answer that the limits leave now, to a request that does not say how many it wants.
 
     Returns:
         None where it is not worth an answer, or nothing has to be changed.

@@ -87,7 +87,7 @@ class Counters(Protocol):
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """
-        A request has ended: count what it has used of each claim, and hold nothing for it any more. It is done in the end, also where it
+        Count what a request that has ended has used of each claim, and hold nothing for it any more. It is done in the end, also where it
         cannot be done now, and never waits for long.
         """
 
@@ -100,7 +100,7 @@ class Counters(Protocol):
         """
 
     async def look(self, claims: Sequence[Claim]) -> list[State]:
-        """The counters of claims as they are; nothing is held."""
+        """Return the counters of claims as they are; nothing is held."""
 
     async def aclose(self) -> None:
         """Release what is held. Idempotent."""
@@ -253,7 +253,7 @@ class MemoryCounters:
         """See `Counters`."""
 
     def _find(self, claim: Claim) -> Budget | Minute:
-        """The counter of a claim, made where it is not there yet, or was forgotten."""
+        """Return the counter of a claim, made where it is not there yet, or was forgotten."""
         one = self._all.get(claim.name)
         if one is None:
             one = self._all[claim.name] = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)  # fmt: skip

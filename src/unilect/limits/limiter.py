@@ -48,7 +48,7 @@ class Ledger(Protocol):
 
     async def read_usage(self, since: float, key: str | None = None) -> Sequence[KeyUsage]:
         """
-        The sums of all requests since a time, in seconds since 1970, of each key, or one, and of each owner and model.
+        Sum up all requests since a time, in seconds since 1970, of each key, or one, and of each owner and model.
 
         Raises:
             UnilectError: It cannot be read now.
@@ -220,7 +220,7 @@ class Limiter:
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
-        The limits that hold for a request of a key, an owner or a model, and how their counters are; nothing is held.
+        Return the limits that hold for a request of a key, an owner or a model, and how their counters are; nothing is held.
 
         Raises:
             LimitsUnavailable: What is left cannot be read now.
@@ -245,7 +245,7 @@ class Limiter:
                 await self.seed()
 
     def note_change(self, keys: Iterable[str]) -> None:
-        """Some keys of the store have changed: what they have used may not have been counted, and one that was revoked needs no plan."""
+        """Forget the plans of keys that have changed: what they have used may not have been counted, and one that was revoked needs no plan."""
         gone = set(keys)
         self._plans = {name: plan for name, plan in self._plans.items() if name[0] not in gone}
         if self._ledger is not None:
@@ -253,7 +253,7 @@ class Limiter:
 
     def correct_periods(self, before: float, now: float) -> None:
         """
-        The time was corrected. What was counted for days and months that have not come counts now; what else was used since these began
+        Move budgets after the time was corrected. What was counted for days and months that have not come counts now; what else was used since these began
         the ledger says, which is read before the next request that has a budget.
         """
         self._unread = self._ledger is not None
@@ -313,7 +313,7 @@ class Limiter:
         return plan
 
     def _limits(self, context: Context) -> list[Limit]:
-        """The limits that hold for a request."""
+        """Return the limits that hold for a request."""
         found: list[Limit] = []
         given = context.limits
         if given or self._defaults:
@@ -327,12 +327,12 @@ class Limiter:
         return found
 
     def of_model(self, name: str) -> list[Limit]:
-        """The limits of a model, made anew."""
+        """Make the limits of a model anew."""
         table = self._measures.limits(name) if self._has_models else None
         return [] if table is None else claims.limits_of(structs.asdict(table), "model", f"model:{name}")  # fmt: skip
 
     def _build_demand(self, context: Context, request: Request, plan: _Plan, now: float) -> Demand:
-        """A request as its limits see it, with a bound of its size."""
+        """Make a request as its limits see it, with a bound of its size."""
         if not plan.needs_size:
             return Demand(now=now)
         size = self._measures.size(context.model, request)
@@ -343,7 +343,7 @@ class Limiter:
     async def _count_prompt(
         self, model: str, request: Request, demand: Demand, plan: _Plan
     ) -> Demand:
-        """The same with its prompt counted, where it can be."""
+        """Count its prompt, where that can be done."""
         if demand.size is None:
             return demand
         size = await self._measures.count(model, request, demand.size)
@@ -421,7 +421,7 @@ class Reservation(Struct, eq=False):
 
 def _bound(demand: Demand, plan: _Plan) -> Demand:
     """
-    A request whose answer has a bound, where it does not say how long: what its model has room for, where a budget has to be kept and the
+    Bound the answer of a request that does not say how long: what its model has room for, where a budget has to be kept and the
     model does not know that; and the tokens of a minute.
     """
     size = demand.size

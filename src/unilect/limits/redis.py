@@ -174,8 +174,7 @@ class RedisCounters:
             if self._missed_at is not None:
                 await self._ask(self._redis.delete(_SEEDED))
             await self._ask(self._redis.delete(_alive(self.id)))
-            keys = [self._held, _alive(self.id), _SERVERS]
-            await self._ask(self._lapse(keys=keys, args=[self.id]))
+            await self._release_all(self.id)
         await close_each(self._tasks.aclose, self._redis.aclose)
 
     async def _send_claims(self, request: str, claims: Sequence[Claim]) -> ReserveResult | None:
@@ -185,7 +184,14 @@ class RedisCounters:
         Raises:
             LimitsUnavailable: It does not answer, or too late; whatever it has taken is released.
         """
-        keys = [self._held, _mark(request), _SEEDED, _alive(self.id), _SERVERS, *_keys(claims)]
+        keys = [
+            _key_of_held(self.id),
+            _mark(request),
+            _SEEDED,
+            _alive(self.id),
+            _SERVERS,
+            *_keys(claims),
+        ]
         needs_seed = any(claim.ends_at is not None for claim in claims)
         held = {_PREFIX + one.name: str(one.need) for one in claims if not one.leaks and one.need}
         given: list[Any] = [request, self.id, int(DEAD_S * 1000), int(needs_seed), msgspec.json.encode(held)]  # fmt: skip
@@ -232,7 +238,7 @@ class RedisCounters:
         (self._unsettled.append if one.begun else self._unsettled.appendleft)(one)
 
     async def _send(self, one: _Settlement) -> None:
-        keys = [self._held, _mark(one.request), *_keys(one.claims)]
+        keys = [_key_of_held(self.id), _mark(one.request), *_keys(one.claims)]
         given: list[str | int] = [one.request, *_numbers(one.claims, one.used)]
         counted = await self._ask(self._settle(keys=keys, args=given))
         if not counted and one.begun and any(claim.ends_at is not None for claim in one.claims):
@@ -306,13 +312,13 @@ class RedisCounters:
         with suppress(UnilectError):
             await self._seed_after_death()
             for one in dead:
-                keys = [_key_of_held(one), _alive(one), _SERVERS]
-                if lapsed := await self._ask(self._lapse(keys=keys, args=[one])):
+                if lapsed := await self._release_all(one):
                     log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
 
-    @property
-    def _held(self) -> str:
-        return _key_of_held(self.id)
+    async def _release_all(self, server: str) -> int:
+        """Release what a server that is not alive has held; returns for how many requests."""
+        keys = [_key_of_held(server), _alive(server), _SERVERS]
+        return await self._ask(self._lapse(keys=keys, args=[server]))
 
     async def _ask(self, answer: Awaitable[_Value]) -> _Value:
         """

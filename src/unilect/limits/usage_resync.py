@@ -69,7 +69,7 @@ class UsageResync:
         return key in self._changed or key in self._unread
 
     def note_change(self, keys: Iterable[str]) -> None:
-        """Some keys have changed."""
+        """Follow keys that have changed."""
         running: dict[str, dict[str, Context]] = {key: {} for key in keys}
         for id, context in self._requests.items():
             for key in (context.caller, EVERY):
@@ -82,7 +82,7 @@ class UsageResync:
 
     async def before(self, key: str) -> None:
         """
-        A request of a key comes that has a budget.
+        Read what a key has used, before a request of it that has a budget.
 
         Raises:
             LimitsUnavailable: What the key has used cannot be read now.

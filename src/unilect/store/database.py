@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -215,14 +215,14 @@ class Database:
     def _write(self, function: Callable[[Connection], _Result]) -> _Result:
         def once() -> _Result:
             self._make_folder()
-            with self._alone():
+            with self._file.alone() if self._file else nullcontext():
                 return self._open().run(function)
 
         return self._try(once)
 
     def _read(self, function: Callable[[Connection], _Result]) -> _Result:
         if not self._is_open():  # whoever writes makes the file and its tables
-            self._writers.submit(self._write, _use_nothing).result()
+            self._writers.submit(self._write, lambda connection: None).result()
         pool = self._read_pool
         if pool is None:  # memory
             return self._writers.submit(self._write, function).result()
@@ -278,9 +278,6 @@ class Database:
                 self._file = None
             self._is_default = False
 
-    def _alone(self) -> AbstractContextManager[None]:
-        return self._file.alone() if self._file else nullcontext()
-
     def _open(self) -> _Pool:
         """Open the database, and make its tables, where this is the first use or the file is another one."""
         with self._opening:
@@ -317,9 +314,5 @@ class Database:
             readers.shutdown()  # first: one that reads may wait for the writer
         self._writers.shutdown()
         if self._write_pool is not None:
-            with self._alone():
+            with self._file.alone() if self._file else nullcontext():
                 self._dispose()
-
-
-def _use_nothing(connection: Connection) -> None:
-    """Open the database, and no more."""
