@@ -28,7 +28,7 @@ MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 17,
-    "accounting": 1_007,
+    "accounting": 993,
     "adapt": 1_019,
     "answers": 1_386,
     "api": 136,
@@ -61,12 +61,12 @@ BUDGETS = {
     "fleet/driver": 1_008,
     "http": 1_057,
     "hub": 337,
-    "limits": 1_153,
+    "limits": 1_158,
     "models": 1_183,
     "runtime": 659,
     "scheduling": 1_046,
     "server": 2_366,
-    "store": 1_373,
+    "store": 1_370,
     "store/sql": 834,
     "templates": 947,
     "testing": 344,

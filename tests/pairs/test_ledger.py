@@ -79,7 +79,7 @@ async def test_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ann = await server.create("ann")
         bob = await server.create("bob", tokens_per_day=2.0 * WHOLE)
         assert [200, 200] == [await server.status(one) for one in (ann, bob)]
-        slow = Slow(monkeypatch, "used")
+        slow = Slow(monkeypatch, "usage_since")
         config = server.listener._config
         limits = LimitsConfig(requests_per_minute=1000)
         server.listener.change(structs.replace(config, limits=limits), None)
