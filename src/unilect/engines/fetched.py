@@ -24,7 +24,7 @@ def when_here(
     make: Callable[[BackendSpec, Path], Backend],
 ) -> Backend:
     """
-    The engine for a model: at once where its files are local ones, else one that fetches them when it is started.
+    Make the engine for a model: at once where its files are local ones, else one that fetches them when it is started.
 
     Args:
         fetch: Returns the path of what a location names, once it is here.
@@ -48,7 +48,7 @@ class _Fetched(Backend):
         self.capabilities = Capabilities(is_final=False)
 
     def __getattribute__(self, name: str) -> Any:
-        """All but the start and the end is the engine's, once it is made."""
+        """Read all but the start and the end from the engine, once it is made."""
         engine = None if name.startswith("_") or name in ("start", "aclose") else self._engine
         return super().__getattribute__(name) if engine is None else getattr(engine, name)
 

@@ -35,7 +35,7 @@ class Decoder:
         self._new: list[int] = []
 
     def feed(self, token: int) -> str:
-        """The text that is settled now; empty where the token must wait for the next."""
+        """Return the text that is settled now; empty where the token must wait for the next."""
         self._new.append(token)
         return self._take(last=False)
 
@@ -53,7 +53,7 @@ class Decoder:
         return REPLACEMENT if text is None else text[len(before) :]
 
     def _text(self, tokens: list[int]) -> str | None:
-        """None for bytes that are no text."""
+        """Return the text of tokens; None for bytes that are none."""
         try:
             return self._decode(tokens)
         except UnicodeDecodeError:
@@ -75,7 +75,7 @@ class StopWords:
         self.found: str | None = None
 
     def feed(self, text: str) -> str:
-        """The text that is certainly before any stop word; its end is held back where a word may begin there."""
+        """Return the text that is certainly before any stop word; its end is held back where a word may begin there."""
         text = self.held + text
         places = [(at, word) for word in self._words if (at := text.find(word)) >= 0]
         if places:

@@ -27,7 +27,7 @@ BYTES_PER_TOKEN = 32
 
 
 def most_bytes(context: int) -> int:
-    """The longest text that is tokenized for a model with this context."""
+    """Return the longest text that is tokenized for a model with this context."""
     return max(LEAST_BYTES, BYTES_PER_TOKEN * context)
 
 
@@ -69,7 +69,7 @@ def check_tokenize(text: str | list[int], context: int) -> None:
 
 
 def size_of(text: str) -> int:
-    """Bytes of a text in UTF-8."""
+    """Return bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
@@ -81,7 +81,7 @@ def _check_prompt(prompt: Prompt, context: int, param: str) -> None:
 
 
 def beyond(context: int, count: int, param: str) -> ContextLengthExceeded:
-    """The error for a prompt or an input that has more tokens than the context."""
+    """Make the error for a prompt or an input that has more tokens than the context."""
     return ContextLengthExceeded(
         f"This model's maximum context length is {context} tokens, and `{param}` has {count}. Shorten it.",
         param=param,
@@ -98,7 +98,7 @@ def _check(size: int, context: int, param: str, subject: str) -> None:
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:
-    """All that a template may put into the prompt."""
+    """Yield all that a template may put into the prompt."""
     for message in request.messages:
         yield from _texts_of(message)
     for more in (request.tools, request.functions, request.chat_template_kwargs):

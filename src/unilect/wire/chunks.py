@@ -150,7 +150,7 @@ class ChunkDecoder:
         self.finished = self.done or (self._whole and not (self._goes_on or self._unsure))
 
     def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[Chunk]:
-        """The chunks of all frames; none where that fails, after the events of each were appended."""
+        """Return the chunks of all frames; none where that fails, after the events of each were appended."""
         try:
             chunks = _fast(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -175,7 +175,7 @@ class ChunkDecoder:
         return frames[len(texts) :]
 
     def _plain_text(self, chunk: Chunk) -> str | None:
-        """The text of a chunk that has only text for choice 0, as nearly all have; else None."""
+        """Return the text of a chunk that has only text for choice 0, as nearly all have; else None."""
         if len(chunk.choices) != 1 or chunk.usage is not None:
             return None
         choice = chunk.choices[0]
@@ -210,7 +210,7 @@ class ChunkDecoder:
 
     def end(self) -> list[Event]:
         """
-        The last events of a stream whose bytes have ended.
+        Return the last events of a stream whose bytes have ended.
 
         An answer without `[DONE]` and without a finish reason for each choice was cut, and is never reported as finished.
 
@@ -265,7 +265,7 @@ class ChunkDecoder:
     def _tool_calls(
         self, delta: Delta, extra: Extra | None, index: int, into: list[Event]
     ) -> Extra | None:
-        """The events of a delta's tool calls, and its remaining unknown fields."""
+        """Return the events of a delta's tool calls, and its remaining unknown fields."""
         calls = self._calls.setdefault(index, Calls())
         entries = delta.tool_calls or []
         if delta.function_call is not None:
@@ -344,7 +344,7 @@ class ChunkDecoder:
 
 
 def _first_piece(call: Call, arguments: str, index: int, extra: Extra | None) -> ToolCallDelta:
-    """The first piece of a call that a client gets."""
+    """Return the first piece of a call that a client gets."""
     call.is_sent = True
     id = call.id or f"call_{call.number}"
     return ToolCallDelta(call.number, arguments, id, call.name, index, extra)

@@ -38,7 +38,7 @@ class _List(Struct):
 
 def decode_embeddings(body: bytes) -> Embeddings:
     """
-    The vectors of an embeddings answer, also if the server sends base64 without a request for it.
+    Return the vectors of an embeddings answer, also if the server sends base64 without a request for it.
 
     Raises:
         BackendError: The body is not an embeddings answer.
@@ -54,7 +54,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
 
 def vector(given: list[float] | str) -> list[float]:
     """
-    A vector, also where it comes as base64.
+    Return a vector, also where it comes as base64.
 
     Raises:
         ValueError: It is none.

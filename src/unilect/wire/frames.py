@@ -109,14 +109,14 @@ _replies = msgspec.msgpack.Decoder(Reply).decode
 
 
 def pack(message: Any) -> bytes:
-    """A frame."""
+    """Return a frame."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_HEAD_BYTES, "big") + body
 
 
 def raw(value: Any) -> Raw:
     """
-    A value inside of a frame.
+    Return a value inside of a frame.
 
     Raises:
         InvalidRequest: It holds a number that no frame can hold.
@@ -128,13 +128,13 @@ def raw(value: Any) -> Raw:
 
 
 def of_events(batch: list[Event], last: bool = False) -> bytes:
-    """A frame of events."""
+    """Return a frame of events."""
     named = [(type(event).__name__, raw(_plain(event))) for event in batch]
     return pack(Reply(events=named, last=last))
 
 
 def _plain(event: Event) -> Event:
-    """An event whose further fields are values: those that came as JSON and were not read are JSON still."""
+    """Return an event whose further fields are values: those that came as JSON and were not read are JSON still."""
     extra: Extra | None = getattr(event, "extra", None)
     if extra is None:
         return event
@@ -150,7 +150,7 @@ def _values(of: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_error(error: UnilectError) -> bytes:
-    """A frame of an error."""
+    """Return a frame of an error."""
     reply = ErrorReply(
         type(error).__name__, error.message, error.param, error.retry_after_s, logged=error.logged
     )
@@ -161,7 +161,7 @@ def of_error(error: UnilectError) -> bytes:
 
 def reply_of(body: bytes) -> Reply:
     """
-    The reply in a frame.
+    Return the reply in a frame.
 
     Raises:
         BackendError: It is none.
@@ -180,7 +180,7 @@ def reply_of(body: bytes) -> Reply:
 
 def reply_in(frame: bytes) -> Reply:
     """
-    The reply in a whole frame; see `reply_of`.
+    Return the reply in a whole frame; see `reply_of`.
 
     Raises:
         UnilectError: As `reply_of`.
@@ -200,12 +200,12 @@ def _error_of(failed: ErrorReply) -> UnilectError:
 
 
 def events_of(reply: Reply) -> list[Event]:
-    """The events of a reply."""
+    """Return the events of a reply."""
     return [_KINDS[name](event) for name, event in reply.events]
 
 
 def _too_large(request: Any) -> errors.InvalidRequest:
-    """The error that names the parameter in which a whole number is beyond 64 bits."""
+    """Make the error that names the parameter in which a whole number is beyond 64 bits."""
     for name in getattr(request, "__struct_fields__", ()):
         try:
             msgspec.msgpack.encode(getattr(request, name))
@@ -220,7 +220,7 @@ def _too_large(request: Any) -> errors.InvalidRequest:
 
 async def read(reader: asyncio.StreamReader) -> bytes:
     """
-    The body of the next frame.
+    Return the body of the next frame.
 
     Raises:
         asyncio.IncompleteReadError: The other side is gone.

@@ -342,7 +342,7 @@ class FrameDecoder:
             into.append(Usage(frame.tokens_evaluated, frame.tokens_predicted, _count_cached(frame)))
 
     def _piece_extra(self, frame: _Frame, data: bytes) -> Extra | None:
-        """The extra fields of a piece: the requested ids, native probabilities and timings."""
+        """Return the extra fields of a piece: the requested ids, native probabilities and timings."""
         native: dict[str, Any] = {}
         choice: dict[str, Any] = {}
         if self._tokens and frame.tokens:
@@ -357,14 +357,14 @@ class FrameDecoder:
 
 
 def _reason(frame: _Frame) -> FinishReason:
-    """The finish reason; the answer to an empty prompt is empty and has no reason."""
+    """Return the finish reason; the answer to an empty prompt is empty and has no reason."""
     if frame.stop_type is not None:
         return _FINISHES.get(frame.stop_type, "stop")
     return "stop" if frame.stopped_eos or frame.stopped_word else "length"
 
 
 def _last_extra(frame: _Frame, data: bytes) -> Extra:
-    """The extra fields of a last frame: counters and settings, for clients of this protocol only."""
+    """Return the extra fields of a last frame: counters and settings, for clients of this protocol only."""
     fields = msgspec.json.decode(data, type=dict[str, Raw])
     native = {name: raw for name, raw in fields.items() if name not in _TOLD}
     chunk: dict[str, Any] = {"truncated": True} if frame.truncated else {}
@@ -381,7 +381,7 @@ def _count_cached(frame: _Frame) -> int | None:
 
 
 def _logprob(told: _Probability, top: int) -> TokenLogprob:
-    """A token with its log probability, in either format; a server of 2023 sends only those of the likeliest tokens."""
+    """Return a token with its log probability, in either format; a server of 2023 sends only those of the likeliest tokens."""
     if told.content is None:
         likeliest = [_token(one) for one in told.top_logprobs or told.top_probs]
         return TokenLogprob(told.token, _log(told), told.bytes, likeliest[:top])
@@ -408,7 +408,7 @@ def facts_of(props: bytes, meta: Mapping[str, Any]) -> NativeFacts:
 
 
 async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:
-    """An answer with the token ids of its prompt as `promptToken`, in the first event."""
+    """Yield an answer with the token ids of its prompt as `promptToken`, in the first event."""
     told: list[Event] = [Opaque(Extra({"promptToken": ids}), 0)]
     async with aclosing(batches):
         async for batch in batches:

@@ -101,7 +101,7 @@ def body(
     request: TextRequest, generation: Generation, stop: Sequence[str], room: int | None
 ) -> dict[str, Any]:
     """
-    The body for /completion, without the prompt.
+    Return the body for /completion, without the prompt.
 
     Args:
         stop: The template's stop sequences, before the request's own.
@@ -161,7 +161,7 @@ def sampling_fields(request: GenerationRequest, vocabulary: int | None = None) -
 
 
 def top_logprobs(request: GenerationRequest) -> int | None:
-    """The number of requested top log probabilities; None for no log probabilities."""
+    """Return the number of requested top log probabilities; None for no log probabilities."""
     if isinstance(request, ChatRequest):
         top = (request.top_logprobs or 0) if request.logprobs else None
     else:
@@ -172,7 +172,7 @@ def top_logprobs(request: GenerationRequest) -> int | None:
 def _rename_parameters(
     request: GenerationRequest, generation: Generation, room: int | None
 ) -> dict[str, Any]:
-    """The parameters that have another name or format there."""
+    """Return the parameters that have another name or format there."""
     fields: dict[str, Any] = {"cache_prompt": request.cache_prompt is not False}
     limit = request.token_limit
     if limit is not None or room is not None:
@@ -214,7 +214,7 @@ def check_images(count: int) -> None:
 
 
 def wrong_part(part: Part, where: str) -> InvalidRequest:
-    """The error for a content part that llama.cpp does not support."""
+    """Make the error for a content part that llama.cpp does not support."""
     what = "this model supports text and images only"
     if isinstance(part, ImagePart):
         what = "an image must be a `data:image/...;base64,` URL"
@@ -225,7 +225,7 @@ def turns(
     conversation: Sequence[Message], marker: str | None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """
-    A conversation for a text-only template; the role `developer` becomes `system`, and `function` becomes `tool`.
+    Return a conversation for a text-only template; the role `developer` becomes `system`, and `function` becomes `tool`.
 
     Args:
         marker: The marker for an image; None if images are numbered, as in 2023.
@@ -265,7 +265,7 @@ def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
 
 
 def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None) -> dict[str, Any]:
-    """The prompt fields, with its images in the format of the generation."""
+    """Return the prompt fields, with its images in the format of the generation."""
     if not images:
         return {"prompt": prompt}
     if marker is not None:
@@ -276,7 +276,7 @@ def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None
 
 def infill_fields(request: CompletionRequest, prompt: str | list[int]) -> dict[str, Any]:
     """
-    The texts before and after the gap, and those of other files, for /infill.
+    Return the texts before and after the gap, and those of other files, for /infill.
 
     Raises:
         InvalidRequest: The prompt is not text.

@@ -30,7 +30,7 @@ NO_REASON = ("", "null", "none")  # of answers that go on
 
 def plain_json(data: bytes) -> Any:
     """
-    A frame as plain values.
+    Return a frame as plain values.
 
     Incomplete characters, from a cut between tokens, become U+FFFD; Python's NaN and -Infinity, for the
     log probability of zero, become `LEAST_LOGPROB`.
@@ -49,7 +49,7 @@ def plain_json(data: bytes) -> Any:
 
 
 def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
-    """A normalized chunk, including its choices."""
+    """Return a normalized chunk, including its choices."""
     chunk = {name: value for name, value in chunk.items() if name not in _UNREAD}
     choices = chunk.get("choices")
     if isinstance(choices, list):
@@ -64,7 +64,7 @@ def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields that are not null: servers send a `null` for many fields that they do not use."""
+    """Return the fields that are not null: servers send a `null` for many fields that they do not use."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -122,7 +122,7 @@ def _delta(delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _texts(parts: list[Any]) -> tuple[str, str]:
-    """The text and the reasoning of content parts, in Mistral's format."""
+    """Return the text and the reasoning of content parts, in Mistral's format."""
     texts: list[str] = []
     thoughts: list[str] = []
     for part in parts:
@@ -139,7 +139,7 @@ def _texts(parts: list[Any]) -> tuple[str, str]:
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    """An entry of `tool_calls`: arguments as text, indexes and ids of the right type, unknown fields separated."""
+    """Return an entry of `tool_calls`: arguments as text, indexes and ids of the right type, unknown fields separated."""
     call = without_nulls(call)
     if "function" not in call and "name" in call:  # flat, without a `function`
         names = [name for name in ("name", "arguments") if name in call]
@@ -158,7 +158,7 @@ _CALL_FIELDS = ("index", "id", "type", "function")
 
 
 def _function(function: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A call's function, and its unknown fields."""
+    """Return a call's function, and its unknown fields."""
     known: dict[str, Any] = {k: v for k, v in function.items() if k in ("name", "arguments")}
     if isinstance(known.get("arguments"), dict | list):
         known["arguments"] = msgspec.json.encode(known["arguments"]).decode()

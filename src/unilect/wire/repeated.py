@@ -38,7 +38,7 @@ class RepeatedFrames:
             self._before, self._after = frame[:start], frame[end:]
 
     def text(self, frame: bytes) -> str | None:
-        """The text of one frame that matches the pattern; None for any other."""
+        """Return the text of one frame that matches the pattern; None for any other."""
         before, after = self._before, self._after
         if not before or frame[: len(before)] != before or frame[-len(after) :] != after:
             return None
@@ -51,7 +51,7 @@ class RepeatedFrames:
 
     def texts(self, frames: list[bytes]) -> list[str]:
         """
-        The texts of the leading frames that match the pattern; none if a check fails.
+        Return the texts of the leading frames that match the pattern; none if a check fails.
 
         A text is the inside of a JSON string. All are decoded as one list, separated by line ends, which a JSON string
         cannot contain. So a quote in a text or a backslash at its end is detected.

@@ -57,7 +57,7 @@ class _Results(Struct):
 
 def wire_body(request: RerankRequest, model: str, server: str) -> bytes:
     """
-    The body for a server of a kind, by its name.
+    Return the body for a server of a kind, by its name.
 
     Raises:
         UnsupportedParameter: It would drop a parameter silently.
@@ -82,7 +82,7 @@ def wire_body(request: RerankRequest, model: str, server: str) -> bytes:
 
 def decode_ranking(body: bytes, count: int) -> Ranking:
     """
-    The scores of a rerank answer, as the server gives them.
+    Return the scores of a rerank answer, as the server gives them.
 
     Args:
         count: How many documents were sent.
@@ -109,11 +109,11 @@ def decode_ranking(body: bytes, count: int) -> Ranking:
 
 
 def are_logits(ranking: Ranking) -> bool:
-    """True for scores that cannot be probabilities."""
+    """Return True for scores that cannot be probabilities."""
     return not all(0 <= score <= 1 for score in ranking.scores)
 
 
 def from_logits(ranking: Ranking) -> Ranking:
-    """A ranking whose scores are from 0 to 1."""
+    """Return a ranking whose scores are from 0 to 1."""
     scores = [sigmoid(score) for score in ranking.scores]
     return msgspec.structs.replace(ranking, scores=scores)

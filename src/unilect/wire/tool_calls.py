@@ -33,7 +33,7 @@ class Call(Struct):
     is_sent: bool = False
 
     def is_whole(self) -> bool:
-        """True when the arguments so far are a complete JSON object."""
+        """Return True if the arguments so far are a complete JSON object."""
         last = next((piece for piece in reversed(self.pieces) if not piece.isspace()), "")
         if not last.rstrip().endswith("}"):  # of a server that repeats names every piece is asked
             return False
@@ -82,17 +82,17 @@ class Calls:
         return (call, "".join(call.pieces)) if call.name else None
 
     def nameless(self) -> list[Call]:
-        """The calls that were never sent, because they have no name."""
+        """Return the calls that were never sent, because they have no name."""
         return [call for call in self._calls if not call.is_sent]
 
     def empty(self) -> list[Call]:
-        """The calls that were told without arguments: an object without fields, which clients can read."""
+        """Return the calls that were told without arguments: an object without fields, which clients can read."""
         return [
             call for call in self._calls if call.is_sent and not any(map(str.strip, call.pieces))
         ]
 
     def _latest(self, index: int | None, id: str) -> Call | None:
-        """The last call with this index; without an index the one with this id, else the last of all."""
+        """Return the last call with this index; without an index the one with this id, else the last of all."""
         for call in reversed(self._calls):
             if index is not None and call.index == index:
                 return call
@@ -104,7 +104,7 @@ class Calls:
 def _is_another(
     call: Call, index: int | None, id: str, name: str, arguments: str, apart: bool
 ) -> bool:
-    """True when a piece with a name and the index of an earlier call begins another call: the server's indexes are wrong."""
+    """Return True if a piece with a name and the index of an earlier call begins another call: the server's indexes are wrong."""
     if not call.name or (id and id == call.id):
         return False
     if apart and index is None:

@@ -21,7 +21,7 @@ from unilect.wire.normalize import plain_json, without_nulls
 
 def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     """
-    The events of a non-streaming answer.
+    Return the events of a non-streaming answer.
 
     Args:
         choices: The number of requested choices.
@@ -48,7 +48,7 @@ def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
 
 
 def _chunk(answer: Any) -> Any:
-    """The chunk that is equivalent to an answer; any other value is unchanged, and the decoder refuses it."""
+    """Return the chunk that is equivalent to an answer; any other value is unchanged, and the decoder refuses it."""
     if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
         return answer
     choices = [_with_delta(choice, number) for number, choice in enumerate(answer["choices"])]
@@ -56,7 +56,7 @@ def _chunk(answer: Any) -> Any:
 
 
 def _with_delta(choice: Any, number: int) -> Any:
-    """A choice with its message as a delta. Choices and calls without an index are numbered in order."""
+    """Return a choice with its message as a delta. Choices and calls without an index are numbered in order."""
     if not isinstance(choice, dict):
         return choice
     choice = {"index": number} | without_nulls(choice)

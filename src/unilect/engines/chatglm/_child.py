@@ -55,7 +55,7 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_openmp() -> bool:
-    """True where the library's threads can be limited: by OpenMP's own variable, which it reads where it was built with it."""
+    """Return True if the library's threads can be limited: by OpenMP's own variable, which it reads where it was built with it."""
     return re.search(r"/lib(g|i)?omp\d*[.-]", Path("/proc/self/maps").read_text()) is not None
 
 
@@ -92,7 +92,7 @@ class Model:
         self._unsettled = (REPLACEMENT,) if self._speaks_turns else (REPLACEMENT, *PUNCTUATION)
 
     def tokens(self, prompt: str | list[int] | list[dict[str, str]]) -> list[int]:
-        """The ids of a prompt: a text, ids, or turns."""
+        """Return the ids of a prompt: a text, ids, or turns."""
         if isinstance(prompt, str):
             return list(self._tokenizer.encode(prompt, _NO_LIMIT))
         ids = [item for item in prompt if isinstance(item, int)]
@@ -111,20 +111,20 @@ class Model:
         return [*ids, self.assistant]
 
     def plain(self, text: str) -> list[int]:
-        """The ids of a text, without special ones."""
+        """Return the ids of a text, without special ones."""
         ids = list(self._tokenizer.encode(text, _NO_LIMIT))
         return ids[:-2] if self._suffixed else ids[2:]
 
     def text(self, ids: list[int]) -> str:
-        """The text of ids; special ones have none."""
+        """Return the text of ids; special ones have none."""
         return str(self._tokenizer.decode([id for id in ids if self.has_text(id)]))
 
     def has_text(self, id: int) -> bool:
-        """True for an id that is no special one."""
+        """Return True for an id that is no special one."""
         return 0 <= id < self._texts
 
     def decoder(self) -> Decoder:
-        """A decoder for one answer."""
+        """Return a decoder for one answer."""
         return Decoder(self.text, self._unsettled)
 
     def next_token(self, ids: list[int], config: Any, read: int, prompt: int) -> int:
@@ -229,7 +229,7 @@ class _Answer:
         self._connection.sendall(f"data: {data}\n\n".encode(errors="replace"))
 
     def _client_left(self) -> bool:
-        """True once the client has closed its side, which is all that it ever does after its request."""
+        """Return True once the client has closed its side, which is all that it ever does after its request."""
         return bool(self._closing.poll(0)) and not self._connection.recv(1, socket.MSG_PEEK)
 
 

@@ -48,7 +48,7 @@ _ROLES = {
 
 def generate_body(request: TextRequest, family: Family, vocabulary: int) -> dict[str, Any]:
     """
-    The body for the child's /generate.
+    Return the body for the child's /generate.
 
     Raises:
         InvalidRequest: The model cannot be asked this.
@@ -63,7 +63,7 @@ def generate_body(request: TextRequest, family: Family, vocabulary: int) -> dict
 
 def sampling(request: GenerationRequest) -> dict[str, Any]:
     """
-    The library's sampling. Where only the likeliest token may be taken, it is: the library reads a `top_p` or a temperature of
+    Return the library's sampling. Where only the likeliest token may be taken, it is: the library reads a `top_p` or a temperature of
     0 as none.
     """
     temperature = _or(request.temperature, DEFAULTS["temperature"])
@@ -102,7 +102,7 @@ def prompt_of(
 
 def turns(request: ChatRequest, family: Family) -> list[Turn]:
     """
-    The conversation as turns.
+    Return the conversation as turns.
 
     Raises:
         InvalidRequest: The model was not made for such a conversation.

@@ -116,19 +116,19 @@ class ChatglmEngine(Backend):
                 yield batch
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; see `Backend`."""
+        """Return the token ids of a text; see `Backend`."""
         bounds.check_tokenize(text, self._context)
         return await self._tokens("/tokenize" if special else "/tokenize_plain", text)
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids; see `Backend`."""
+        """Return the text of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
         if any(token >= self._head.vocabulary for token in tokens):
             raise unknown_token("prompt")
         return (await self._call("/detokenize", {"tokens": tokens}, Content)).content
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
-        """The number of tokens that the model would read; see `Backend`."""
+        """Return the number of tokens that the model would read; see `Backend`."""
         bounds.check_request(request, self._context)
         prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
         return len(await self._tokens("/tokenize", prompt))
@@ -146,7 +146,7 @@ class ChatglmEngine(Backend):
         await self._child.aclose()
 
     async def _batches(self, request: TextRequest, body: bytes) -> Batches:
-        """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
+        """Return the answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
         server = await self._child.connect()
         batches = stream(server.stream, "/generate", body, ChunkDecoder(joined=not request.stream))
         if not isinstance(request, ChatRequest):
@@ -162,7 +162,7 @@ class ChatglmEngine(Backend):
 
 def backend(spec: BackendSpec) -> ChatglmEngine:
     """
-    The engine for `chatglm:path/to/model.bin`.
+    Make the engine for `chatglm:path/to/model.bin`.
 
     Raises:
         ConfigError: The library is not installed, or the file is wrong.

@@ -70,7 +70,7 @@ def of_server(request: TextRequest, build: str, slot: int) -> list[Event]:
 async def stream_completion(
     server: HttpServer, request: TextRequest, body: dict[str, Any]
 ) -> Batches:
-    """The events of a plain completion."""
+    """Yield the events of a plain completion."""
     decoder = FrameDecoder(not request.stream, top_logprobs(request), bool(request.return_tokens))
     answer = stream(server.stream, "/completion", msgspec.json.encode(body), decoder)
     try:
@@ -85,7 +85,7 @@ async def stream_echo(
     server: HttpServer, request: CompletionRequest, body: dict[str, Any], ids: list[int]
 ) -> Batches:
     """
-    The events of a prompt that is told with its log probabilities, and of its continuation where one is wanted.
+    Yield the events of a prompt that is told with its log probabilities, and of its continuation where one is wanted.
 
     Args:
         body: What asks for the continuation.
@@ -164,7 +164,7 @@ def stream_forced_call(
     server: HttpServer, request: ChatRequest, prompt: str, body: dict[str, Any], style: CallStyle
 ) -> Batches:
     """
-    The events of one forced call.
+    Return the events of one forced call.
 
     Args:
         prompt: The rendered conversation.
@@ -183,7 +183,7 @@ async def stream_chat(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
     """
-    The events of a chat.
+    Yield the events of a chat.
 
     Args:
         template: The chat template, which shows how its models think and call.
@@ -221,7 +221,7 @@ def with_inline_reasoning(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
     """
-    The events of a chat whose thoughts are told apart and in its text, too, with their marks.
+    Return the events of a chat whose thoughts are told apart and in its text, too, with their marks.
 
     llama.cpp documents this as `deepseek-legacy`, and tells them apart only.
     """
@@ -237,7 +237,7 @@ def with_inline_reasoning(
 
 
 def _twice(event: Event, scanner: Scanner) -> list[Event]:
-    """An event, and what it tells of thoughts; their tokens are counted once."""
+    """Return an event, and what it tells of thoughts; their tokens are counted once."""
     found: list[Event] = []
     if isinstance(event, TextDelta):
         found = scanner.add(event.text)
@@ -299,7 +299,7 @@ class _ReplayFilter:
 async def _regenerate(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
-    """The text of a chat, made with the same seed and read leniently: thoughts and calls as far as they are some."""
+    """Yield the text of a chat, made with the same seed and read leniently: thoughts and calls as far as they are some."""
     prompt = await apply_template(server, template_body(request) | {"messages": body["messages"]})
     thoughts = thoughts_of(template)
     end = thoughts[1] if thoughts is not None and has_begun(prompt, thoughts) else None
@@ -325,7 +325,7 @@ async def _regenerate(
 
 def _without_verbose(event: Event) -> Event | None:
     """
-    An event with what the server's last chunk says beside OpenAI's fields: that the context was full.
+    Return an event with what the server's last chunk says beside OpenAI's fields: that the context was full.
 
     Its fingerprint may name no build, and `of_server` has told it.
     """
@@ -343,7 +343,7 @@ def _without_verbose(event: Event) -> Event | None:
 
 
 def without_alternatives(batches: Batches) -> Batches:
-    """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
+    """Return an answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
     return map_batches(batches, lambda batch: list(map(_drop_alternatives, batch)))
 
 

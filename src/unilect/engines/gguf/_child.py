@@ -189,7 +189,7 @@ def _build() -> str:
 
 
 def has_gpu() -> bool:
-    """True where llama.cpp has something faster than the processor."""
+    """Return True if llama.cpp has something faster than the processor."""
     return bool(_gpus())
 
 
@@ -199,7 +199,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _member(kind: Any, prefix: str, name: str) -> Any:
-    """A member of one of llama.cpp's enumerations."""
+    """Return a member of one of llama.cpp's enumerations."""
     return getattr(kind, f"{prefix}_{name.upper()}")
 
 

@@ -36,7 +36,7 @@ async def add_constraints(
     request: TextRequest, body: dict[str, Any], checker: Checker
 ) -> dict[str, Any]:
     """
-    A body whose constraints llama.cpp follows: its grammar is of the answer alone, whatever a chat's model thinks before.
+    Return a body whose constraints llama.cpp follows: its grammar is of the answer alone, whatever a chat's model thinks before.
 
     Raises:
         InvalidRequest: A constraint cannot be compiled; the message names its parameter.
@@ -74,7 +74,7 @@ async def simplify_tool(tool: dict[str, Any], checker: Checker) -> dict[str, Any
 
 
 async def plain(schema: Mapping[str, Any], checker: Checker) -> dict[str, Any]:
-    """A schema that llama.cpp's converter takes, and that allows no less."""
+    """Return a schema that llama.cpp's converter takes, and that allows no less."""
     for one in (schema, loose(schema)):
         if one == loose(one) and await checker.is_taken(one):
             return dict(one)
@@ -82,7 +82,7 @@ async def plain(schema: Mapping[str, Any], checker: Checker) -> dict[str, Any]:
 
 
 def loose(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema without what llama.cpp's converter does not take."""
+    """Return a schema without what llama.cpp's converter does not take."""
     made: dict[str, Any] = map_subschemas(normal(schema), _loose)
     return made
 

@@ -60,7 +60,7 @@ def _words_of_template(message: str) -> str | None:
 
 
 def fault(error: BackendError) -> UnilectError:
-    """The error itself, or what it means where its words tell a want of memory, a fault of the request, or an answer that was lost."""
+    """Return the error itself, or what it means where its words tell a want of memory, a fault of the request, or an answer that was lost."""
     if _NO_MEMORY in error.message:
         return MemoryExhausted("", logged=error.logged)  # the supervisor knows the sizes
     if any(words in error.message for words in _TOLD):

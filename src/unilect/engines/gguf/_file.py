@@ -175,7 +175,7 @@ def read_head(path: Path) -> GgufHead:
 
 def read_model(path: Path) -> GgufHead:
     """
-    The head of a model.
+    Return the head of a model.
 
     Raises:
         ValueError: As in `read_head`, or it is a file that only goes with a model.
@@ -350,7 +350,7 @@ class _Reader:
         raise _Damaged(f"a field has the unknown type {kind}")
 
     def _array(self) -> Any:
-        """The elements of an array; None for a long one, which is skipped over."""
+        """Return the elements of an array; None for a long one, which is skipped over."""
         kind, count = self._number("I"), self._number("Q")
         if kind not in (*_NUMBERS, _STRING):
             raise _Damaged(f"an array has elements of the type {kind}")

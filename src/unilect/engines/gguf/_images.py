@@ -67,7 +67,7 @@ def _of_bmp(data: bytes) -> tuple[int, int]:
 
 
 def _of_jpeg(data: bytes) -> tuple[int, int]:
-    """The size in the first frame header; errors as `struct`, where there is none."""
+    """Return the size in the first frame header; errors as `struct`, where there is none."""
     at = 2
     for _ in range(_MAX_SEGMENTS):
         mark, kind, length = struct.unpack_from(">BBH", data, at)

@@ -63,7 +63,7 @@ class FillIn(Struct, frozen=True):
 
 def fill_in_of(fields: Mapping[str, Any], ids: Mapping[bytes, int]) -> FillIn | None:
     """
-    The tokens of a file; None where the model has none.
+    Return the tokens of a file; None where the model has none.
 
     Args:
         fields: The metadata of its head.
@@ -83,7 +83,7 @@ async def gap_ids(
     server: HttpServer, marks: FillIn | None, request: CompletionRequest, context: int
 ) -> list[int]:
     """
-    The ids of a prompt for the gap between the prompt and the suffix of a request.
+    Return the ids of a prompt for the gap between the prompt and the suffix of a request.
 
     Args:
         context: How many tokens prompt and answer may have.
@@ -112,7 +112,7 @@ async def gap_ids(
 async def _others(
     server: HttpServer, marks: FillIn, snippets: list[Snippet], room: int
 ) -> list[int]:
-    """The ids of what stands before the gap's file: the project, and snippets of other files, of which the last fill the room."""
+    """Return the ids of what stands before the gap's file: the project, and snippets of other files, of which the last fill the room."""
     ids = [] if marks.file is None else [marks.file, *await tokenize(server, _FILE, plain=True)]
     for snippet in reversed(snippets):
         if len(ids) >= room:

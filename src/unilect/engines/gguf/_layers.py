@@ -47,11 +47,11 @@ class Layers(Struct, frozen=True):
     widest: int = 0
 
     def slot(self, context: int, step: int) -> int:
-        """Bytes of a request with the whole context, where so many tokens are read in one step."""
+        """Return bytes of a request with the whole context, where so many tokens are read in one step."""
         return int(self.whole * cells(context) + self.windowed * self._window_cells(context, step)) + self.state  # fmt: skip
 
     def checkpoint(self, context: int, step: int) -> int:
-        """Bytes of what llama.cpp copies of a request to come back to, since it cannot go back by itself."""
+        """Return bytes of what llama.cpp copies of a request to come back to, since it cannot go back by itself."""
         return int(self.windowed * self._window_cells(context, step)) + self.state
 
     def _window_cells(self, context: int, step: int) -> int:
@@ -88,12 +88,12 @@ def cells(tokens: int) -> int:
 
 
 def field(head: "GgufHead", name: str) -> Any:
-    """A value of the architecture's own; None where the file has none."""
+    """Return a value of the architecture's own; None where the file has none."""
     return head.fields.get(f"{head.architecture}.{name}")
 
 
 def number(head: "GgufHead", name: str) -> int:
-    """A number of the architecture's own, of a list the largest; 0 where the file has none."""
+    """Return a number of the architecture's own, of a list the largest; 0 where the file has none."""
     value = field(head, name)
     if isinstance(value, list):
         value = max((one for one in value if isinstance(one, int)), default=0)
@@ -141,7 +141,7 @@ def _recurrent(head: "GgufHead", count: int) -> list[bool]:
 
 
 def _state(head: "GgufHead") -> int:
-    """Bytes of the state of one layer that has one."""
+    """Return bytes of the state of one layer that has one."""
     width = number(head, "embedding_length")
     if step := number(head, "wkv.head_size"):
         return 4 * width * (step + (number(head, "token_shift_count") or 2))

@@ -50,7 +50,7 @@ class Adapters:
         return tuple(Adapter(Path(path).name, scale) for path, scale in self.files)
 
     def changes(self, request: TextRequest) -> bool:
-        """True for a request that wants other scales than those of the settings."""
+        """Return True for a request that wants other scales than those of the settings."""
         scales = [scale for _, scale in self.files]
         return request.lora is not None and scales != self._scales(request)
 

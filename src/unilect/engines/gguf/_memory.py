@@ -112,7 +112,7 @@ def needs(
 
 def budget(need: Needs, cache_ram_mib: int | None, free: int | None, engines: int = 1) -> Needs:
     """
-    The needs with what may be remembered beside the slots: a share of what is left where the model is loaded, unless somebody says.
+    Return the needs with what may be remembered beside the slots: a share of what is left where the model is loaded, unless somebody says.
 
     Args:
         cache_ram_mib: The option.
@@ -172,7 +172,7 @@ def memory_warning(name: str, need: Needs, free: int | None) -> str:
 
 
 def describe(need: Needs) -> str:
-    """The sizes in words."""
+    """Return the sizes in words."""
     return (
         f"weights {_gigabytes(need.weights)}, KV cache {_gigabytes(need.cache)} "
         f"(`context` {need.context} x `parallel` {need.parallel})"
@@ -180,7 +180,7 @@ def describe(need: Needs) -> str:
 
 
 def describe_most(need: Needs) -> str:
-    """The sizes in words, with what may be remembered beside the slots."""
+    """Return the sizes in words, with what may be remembered beside the slots."""
     parts = [f"{_gigabytes(need.prompts)} of idle conversations (`cache_ram_mib`)"]
     if need.checkpoint:
         count = f"{need.checkpoints} for each slot"
@@ -211,7 +211,7 @@ def _gigabytes(size: float) -> str:
 
 
 def _count_repacked(head: "GgufHead") -> int:
-    """Bytes of the weights that llama.cpp copies on this processor."""
+    """Return bytes of the weights that llama.cpp copies on this processor."""
     words = processor_words()
     sizes = {
         kind: size for word in words & _REPACKED.keys() for kind, size in _REPACKED[word].items()
@@ -220,7 +220,7 @@ def _count_repacked(head: "GgufHead") -> int:
 
 
 def _size(path: Path, size: int) -> int:
-    """Bytes of a file and of those that it is split into."""
+    """Return bytes of a file and of those that it is split into."""
     match = _SPLIT.match(path.name)
     if match is None:
         return size

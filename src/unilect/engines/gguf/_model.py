@@ -133,7 +133,7 @@ def static_capabilities(
 
 
 def _with_thinking(parameters: Mapping[str, Support], template: str) -> dict[str, Support]:
-    """The parameters with those of thinking, by what a template asks for; an effort that it does not know is ignored, and named."""
+    """Return the parameters with those of thinking, by what a template asks for; an effort that it does not know is ignored, and named."""
     found = {**parameters, **{name: wire.PARAMETERS[name] for name in (_THINKS, _EFFORT)}}
     if _THINKS not in template:
         found[_THINKS] = "refused"

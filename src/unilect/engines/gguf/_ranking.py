@@ -130,7 +130,7 @@ class Ranker:
         return msgspec.structs.replace(found, cut=cut)
 
     async def _shorten(self, server: HttpServer, text: str, room: int) -> str | None:
-        """The beginning of a text that has more tokens than there is room for; None of any other. A token is at least a byte."""
+        """Return the beginning of a text that has more tokens than there is room for; None of any other. A token is at least a byte."""
         if bounds.size_of(text) < room:
             return None
         longest = bounds.most_bytes(self._context)
@@ -165,6 +165,6 @@ def _group(texts: list[str], most: int) -> Iterator[list[tuple[int, str]]]:
 
 
 def _logit(probability: float) -> float:
-    """The number of which a probability is the sigmoid; those that rounding has made 0 or 1 are as far out as it goes."""
+    """Return the number of which a probability is the sigmoid; those that rounding has made 0 or 1 are as far out as it goes."""
     kept = min(max(probability, 1e-12), 1 - 1e-12)
     return math.log(kept / (1 - kept))

@@ -61,7 +61,7 @@ def chat_body(
     request: ChatRequest, lora: dict[str, Any], tokens: int | None = None
 ) -> dict[str, Any]:
     """
-    The body for /v1/chat/completions.
+    Return the body for /v1/chat/completions.
 
     Args:
         lora: What it says of adapters.
@@ -114,7 +114,7 @@ def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 def completion_body(
     request: CompletionRequest, lora: dict[str, Any], tokens: int | None = None
 ) -> dict[str, Any]:
-    """The body for /completion, the native call: one prompt, one choice."""
+    """Return the body for /completion, the native call: one prompt, one choice."""
     body = _common(request, lora, tokens)
     prompt = request.prompts[0]
     body["prompt"] = prompt if prompt else ""
@@ -135,7 +135,7 @@ def conversation(request: TextRequest) -> bytes:
 
 
 def template_body(request: ChatRequest) -> dict[str, Any]:
-    """The body for /apply-template and for counting tokens."""
+    """Return the body for /apply-template and for counting tokens."""
     body: dict[str, Any] = {"messages": messages(request.messages)}
     body |= template_flags(request) | _ending(request)
     if request.tools and request.tool_choice != "none":
@@ -201,7 +201,7 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
 
 
 def _call(call: MessageToolCall) -> dict[str, Any]:
-    """An earlier call, whose arguments llama.cpp can read."""
+    """Return an earlier call, whose arguments llama.cpp can read."""
     function = {"name": call.function.name, "arguments": arguments_text(call.function.arguments)}
     return {"id": call.id, "type": call.type, "function": function}
 
@@ -244,6 +244,6 @@ def _common(request: GenerationRequest, lora: dict[str, Any], tokens: int | None
 
 
 def _seed(seed: int) -> int:
-    """A seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
+    """Return a seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
     cut = seed % 2**32
     return cut if seed == -1 or cut < 2**32 - 1 else 0

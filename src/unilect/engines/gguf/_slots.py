@@ -77,7 +77,7 @@ class Slots:
 
     async def take(self, prompt: bytes, wish: int | None = None) -> int:
         """
-        A slot for a prompt, once one is free and it is this request's turn; to be given back.
+        Return a slot for a prompt, once one is free and it is this request's turn; to be given back.
 
         Args:
             prompt: What the engine will read, in any form whose beginning stays as the conversation goes on.
@@ -165,7 +165,7 @@ class Slots:
             self.give_back(slot)
 
     def give_back(self, slot: int) -> None:
-        """The request is over, however it ended: the slot goes to who has waited longest."""
+        """Give the slot of a request that is over, however it ended, to who has waited longest."""
         self.tickets.pop(slot, None)
         while self._waiting:
             waiter = self._waiting.popleft()
@@ -175,7 +175,7 @@ class Slots:
         self._free.add(slot)
 
     def forget(self) -> None:
-        """The engine was started anew, and its slots are empty."""
+        """Forget what the slots held: the engine was started anew."""
         self._blocks.clear()
         self._owners.clear()
         self._restored.clear()
@@ -197,7 +197,7 @@ class Slots:
         return found
 
     def dismiss(self) -> None:
-        """The model is stopped: who waits need not wait longer."""
+        """Fail all who wait: the model is stopped."""
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -206,7 +206,7 @@ class Slots:
                 )
 
     def _enqueue(self) -> asyncio.Future[int]:
-        """A place at the end of the line."""
+        """Return a place at the end of the line."""
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         return waiter
@@ -224,7 +224,7 @@ class Slots:
             raise
 
     def _choose(self, blocks: list[int], caller: str) -> int:
-        """The free slot that was filled for the caller, or the one with the longest common beginning, where that is long enough; else another."""
+        """Return the free slot that was filled for the caller, or the one with the longest common beginning, where that is long enough; else another."""
         own = {slot for slot in self._free if self._owners.get(slot) == caller}
         for slot in self._restored & own:
             return slot
@@ -239,7 +239,7 @@ class Slots:
 
     def _to_fill(self, own: set[int], worth: int) -> int:
         """
-        The free slot whose content costs least.
+        Return the free slot whose content costs least.
 
         Args:
             own: Those of the caller's.
@@ -255,7 +255,7 @@ class Slots:
         return min(mine or self._free, key=lambda slot: self._order.get(slot, 0))
 
     def _is_anothers(self, slot: int, caller: str) -> bool:
-        """True where a slot holds prompts of another caller, from whom this one is kept apart."""
+        """Return True if a slot holds prompts of another caller, from whom this one is kept apart."""
         return self.apart and self._owners.get(slot, caller) != caller
 
 
@@ -264,7 +264,7 @@ def _tells_of_reading(event: Event) -> bool:
 
 
 def _blocks(prompt: bytes) -> list[int]:
-    """Hashes of the whole blocks of a prompt, which are kept instead of it."""
+    """Return hashes of the whole blocks of a prompt, which are kept instead of it."""
     end = min(len(prompt) // BLOCK_BYTES, _MAX_BLOCKS) * BLOCK_BYTES
     return [hash(prompt[at : at + BLOCK_BYTES]) for at in range(0, end, BLOCK_BYTES)]
 

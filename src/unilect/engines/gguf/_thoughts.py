@@ -37,7 +37,7 @@ class ThoughtsOfModel:
         self, server: HttpServer, body: dict[str, Any], prompt: str, template: str
     ) -> dict[str, Any]:
         """
-        A body whose grammar begins behind the thoughts.
+        Return a body whose grammar begins behind the thoughts.
 
         Args:
             body: Its grammar is of the answer; with `FRAMED` where that is JSON.
@@ -72,5 +72,5 @@ class ThoughtsOfModel:
 
 
 def _is_over(prompt: str, ending: Ending) -> bool:
-    """The prompt has ended the thoughts already."""
+    """Return True if the prompt has ended the thoughts already."""
     return prompt.rstrip().endswith((ending.mark + ending.rest).rstrip())

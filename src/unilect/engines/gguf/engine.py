@@ -204,19 +204,19 @@ class GgufEngine(Backend):
         return await self._ranker.rank(request, self._main)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; see `Backend`."""
+        """Return the token ids of a text; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
         return await self._main.call(text, lambda server: tokenize(server, text, special))
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text without special tokens in it; see `Backend`."""
+        """Return the token ids of a text without special tokens in it; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
         return await self._main.call(
             text, lambda server: tokenize(server, text, special, plain=True)
         )
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids; see `Backend`."""
+        """Return the text of token ids; see `Backend`."""
         return await self._of_ids(tokens, detokenize)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
@@ -224,12 +224,12 @@ class GgufEngine(Backend):
         return await self._of_ids(tokens, pieces_of)
 
     async def render(self, request: ChatRequest) -> str:
-        """The prompt of a chat; see `Backend`."""
+        """Return the prompt of a chat; see `Backend`."""
         bounds.check_request(request, self._longest)
         return await self._main.call(request, lambda server: self._turns.render(server, request))
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
-        """The number of tokens that the model would read; see `Backend`."""
+        """Return the number of tokens that the model would read; see `Backend`."""
         bounds.check_request(request, self._longest)
 
         async def ask(server: HttpServer) -> int:
@@ -278,7 +278,7 @@ class GgufEngine(Backend):
             self._checker = Checker()  # the engine may be started again
 
     async def compile(self, request: TextRequest) -> dict[str, Any]:
-        """The body of a request for llama.cpp, with its constraints; see `Backend`."""
+        """Return the body of a request for llama.cpp, with its constraints; see `Backend`."""
         lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, lora, self._vocabulary)
@@ -293,7 +293,7 @@ class GgufEngine(Backend):
         return body
 
     async def _prompt_ids(self, server: HttpServer, request: TextRequest) -> list[int]:
-        """The ids of a request's prompt, without what the server puts before it."""
+        """Return the ids of a request's prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
             prompt = await self._turns.render(server, request)
             return await tokenize(server, prompt)
@@ -302,7 +302,7 @@ class GgufEngine(Backend):
     async def _ids(
         self, server: HttpServer, asked: CompletionRequest | Prompt, special: bool
     ) -> list[int]:
-        """The ids of a prompt, with or without what the server puts before it."""
+        """Return the ids of a prompt, with or without what the server puts before it."""
         if isinstance(asked, CompletionRequest):
             if asked.fills_in:
                 return await gap_ids(server, self._head.fill_in, asked, self._longest)
@@ -454,7 +454,7 @@ class GgufEngine(Backend):
 
 def backend(spec: BackendSpec) -> Backend:
     """
-    The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
+    Make the engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
 
     Raises:
         ConfigError: There is no such file, or it is no valid GGUF file.
@@ -463,6 +463,6 @@ def backend(spec: BackendSpec) -> Backend:
 
 
 def engine(spec: BackendSpec, path: Path) -> GgufEngine:
-    """The engine for a file, with the settings of a model."""
+    """Make the engine for a file, with the settings of a model."""
     own = (spec.threads, partial(spec.progress, "loading"), spec.checker)
     return GgufEngine(spec.name, path, spec.config, *own, spec.engines, spec.several_callers)

@@ -61,7 +61,7 @@ class Ticket:
         self._digest: bytes | None = None
 
     def note_begin(self) -> None:
-        """A piece of its answer has come."""
+        """Note that a piece of its answer has come."""
         if self.on_begin is not None:
             self.on_begin()
             self.on_begin = None
@@ -131,13 +131,13 @@ class CrashBlame:
             )
 
     def find_stuck(self, after_s: float) -> Ticket | None:
-        """A request of which the engine has said nothing for so long, and which it has not had."""
+        """Return a request of which the engine has said nothing for so long, and which it has not had."""
         now = self._clock()
         late = (one for one in self._running if not one.taken and now - one.acked_at > after_s)
         return next(late, None)
 
     def block(self, ticket: Ticket) -> None:
-        """The engine hangs on this request, and on no other."""
+        """Refuse such requests for a while: the engine hangs on this one, and on no other."""
         self._culprits[ticket.digest] = self._clock() + REMEMBERED_S
 
     def is_culprit(self, ticket: Ticket) -> bool:
@@ -145,20 +145,20 @@ class CrashBlame:
         return bool(self._culprits) and self._rest_s(ticket.digest) > 0
 
     def count_deaths(self, ticket: Ticket) -> int:
-        """At how many deaths a request was there, of which nobody knows the culprit."""
+        """Count the deaths at which a request was there, and of which nobody knows the culprit."""
         self._forget()
         if not self._deaths:
             return 0
         return sum(ticket.digest in death.suspects for death in self._deaths)
 
     def enter(self, ticket: Ticket, life: int) -> None:
-        """A request goes into the engine, in this of its lives."""
+        """Note that a request goes into the engine, in this of its lives."""
         ticket.life, ticket.since = life, self._clock()
         ticket.acked_at = ticket.since
         self._running.add(ticket)
 
     def leave(self, ticket: Ticket, answered: bool) -> None:
-        """A request leaves. One without an answer may still be at work; one that has all of it is no suspect, though the engine died meanwhile."""
+        """Note that a request leaves. One without an answer may still be at work; one that has all of it is no suspect, though the engine died meanwhile."""
         ran = ticket in self._running
         self._running.discard(ticket)
         if not (ran or answered):
@@ -172,12 +172,12 @@ class CrashBlame:
             self._clear(ticket.digest)
 
     def note_answer(self, asked_at: float) -> None:
-        """The engine has answered a question of this time: it has done with all that had left by then."""
+        """Note that the engine has answered a question of this time: it has done with all that had left by then."""
         self._lingering = [ticket for ticket in self._lingering if ticket.left_at > asked_at]
 
     def record_death(self, life: int, before: float | None = None, of_memory: bool = False) -> int:
         """
-        The engine has died.
+        Record a death of the engine.
 
         Args:
             life: Which of its lives is over.
@@ -233,7 +233,7 @@ class CrashBlame:
 
 
 def digest(request: Any) -> bytes:
-    """A digest of what a request asks."""
+    """Return a digest of what a request asks."""
     if isinstance(request, Struct):
         names = {field.name for field in msgspec.structs.fields(request)}
         aside: dict[str, Any] = {name: None for name in _ASIDE if name in names}

@@ -42,13 +42,13 @@ class Watchdog:
         self._task: asyncio.Task[None] | None = None
 
     def enter(self) -> None:
-        """A request begins."""
+        """Note that a request begins."""
         self._running += 1
         if self._ask is not None and (self._task is None or self._task.done()):
             self._task = spawn_detached(self._watch())
 
     def leave(self) -> None:
-        """A request has ended."""
+        """Note that a request has ended."""
         self._running -= 1
 
     def stop(self) -> None:

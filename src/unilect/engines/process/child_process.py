@@ -192,7 +192,7 @@ class ChildProcess:
         self._failures, self._ended_at = 0, 0.0
 
     async def has_ended(self, life: int) -> bool:
-        """True when this life of the child is over, or ends just now (its broken connections are seen first)."""
+        """Return True if this life of the child is over, or ends just now (its broken connections are seen first)."""
         process = self._process
         if life != self.starts or self.state != "ready" or process is None:
             return True
@@ -434,7 +434,7 @@ def _is_ending(pid: int) -> bool:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a stream, but for those without an end (a bar of progress): a reader that gave up would stop the writer."""
+    """Yield the lines of a stream, but for those without an end (a bar of progress): a reader that gave up would stop the writer."""
     while True:
         try:
             line = await stream.readline()
@@ -446,5 +446,5 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def python_command(module: str) -> list[str]:
-    """The command line that runs a module of ours in a child."""
+    """Return the command line that runs a module of ours in a child."""
     return [sys.executable, "-m", module]

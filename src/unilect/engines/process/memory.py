@@ -55,7 +55,7 @@ def own_bytes(pid: int) -> int:
 
 
 def processor_words(root: Path = Path("/")) -> frozenset[str]:
-    """The processor's features, as the system lists them; none where it does not."""
+    """Return the processor's features, as the system lists them; none where it does not."""
     try:
         with (root / "proc" / "cpuinfo").open() as file:
             lines = (line.partition(":") for line in file)
@@ -66,7 +66,7 @@ def processor_words(root: Path = Path("/")) -> frozenset[str]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The control groups that this process is in, from its own up; a container sees its own as the only one."""
+    """Yield the control groups that this process is in, from its own up; a container sees its own as the only one."""
     top = root / "sys" / "fs" / "cgroup"
     try:
         lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
@@ -79,7 +79,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _number(file: Path) -> int | None:
-    """The only number of a file; None where there is none, as in `max`."""
+    """Return the only number of a file; None where there is none, as in `max`."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):

@@ -33,7 +33,7 @@ class Reservations:
             del self._bytes[engine]
 
     def of_others(self, engine: Starting) -> int:
-        """Bytes that the engines which began to start before this one have yet to take."""
+        """Return bytes that the engines which began to start before this one have yet to take."""
         left = 0
         for other, size_bytes in self._bytes.items():
             if other is engine:

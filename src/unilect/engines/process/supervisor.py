@@ -107,7 +107,7 @@ class Supervisor:
         self.blame.check(Ticket(request))
 
     async def call(self, request: Any, function: Callable[[], Awaitable[_Item]]) -> _Item:
-        """The one value that the child answers with; few such calls run at the same time."""
+        """Return the one value that the child answers with; few such calls run at the same time."""
         async with self._calls, self.watch(request):
             return await function()
 
@@ -165,7 +165,7 @@ class Supervisor:
 
     def _note_death(self, life: int) -> int:
         """
-        A life of the child has ended; who sees it first says so, the others hear the same.
+        Record that a life of the child has ended; who sees it first says so, the others hear the same.
 
         Returns:
             Of how many deaths the culprit is now known.

@@ -111,7 +111,7 @@ _BY_NAME = {name: style for style in STYLES.values() for name in style.names}
 
 def style(conv: Conv) -> Style:
     """
-    The format of a conv.
+    Return the format of a conv.
 
     Raises:
         BackendError: Its number is unknown, and nothing else identifies it.
@@ -136,7 +136,7 @@ def style(conv: Conv) -> Style:
 
 def chat_prompt(conv: Conv, messages: Sequence[Message]) -> ChatPrompt:
     """
-    The prompt of a chat: by the named format of the conv's name, else by the conv's fields.
+    Return the prompt of a chat: by the named format of the conv's name, else by the conv's fields.
 
     Raises:
         InvalidRequest: A message has a role that the template does not have.
@@ -175,7 +175,7 @@ def _fill_template(conv: Conv, how: Style, messages: Sequence[Message]) -> str:
 
 
 def _split_messages(conv: Conv, messages: Sequence[Message]) -> tuple[str, list[tuple[str, str]]]:
-    """The system message and the turns, after the template's own examples. A system message replaces the template's."""
+    """Return the system message and the turns, after the template's own examples. A system message replaces the template's."""
     turns = [(role, text or "") for role, text in conv.messages]
     systems = []
     for number, message in enumerate(messages):
@@ -199,7 +199,7 @@ def _beginning(conv: Conv, how: Style, system: str) -> str:
 
 
 def _system(conv: Conv, how: Style, system: str) -> str:
-    """The system message in its template. A ChatML-like template without a header for it gets ChatML's."""
+    """Return the system message in its template. A ChatML-like template without a header for it gets ChatML's."""
     frame = conv.system_template
     if system and how is STYLES["CHATML"] and frame == "{system_message}":
         head, marked, _ = conv.roles[0].partition("user")
@@ -208,14 +208,14 @@ def _system(conv: Conv, how: Style, system: str) -> str:
 
 
 def _round(conv: Conv, how: Style, number: int) -> str:
-    """The text before a user turn; chatglm2 counts its rounds from one."""
+    """Return the text before a user turn; chatglm2 counts its rounds from one."""
     if number % 2:
         return ""
     return how.round.replace("{round}", str(number // 2 + (conv.name == "chatglm2")))
 
 
 def _images(message: Message) -> list[str]:
-    """The images of a message; of a `data:` URL only its base64, as workers expect it."""
+    """Return the images of a message; of a `data:` URL only its base64, as workers expect it."""
     if not isinstance(message.content, list):
         return []
     urls = [part.image_url.url for part in message.content if isinstance(part, ImagePart)]
@@ -224,7 +224,7 @@ def _images(message: Message) -> list[str]:
 
 def decode(body: bytes) -> Conv:
     """
-    The answer of /worker_get_conv_template.
+    Return the answer of /worker_get_conv_template.
 
     Raises:
         BackendError: The answer is not a template.
@@ -239,7 +239,7 @@ class _Answer(Struct):
 
 def text_of(prompt: Prompt, param: str) -> str:
     """
-    A prompt, which must be text: a worker does not accept token ids, and has no endpoint to detokenize them.
+    Return a prompt, which must be text: a worker does not accept token ids, and has no endpoint to detokenize them.
 
     Raises:
         InvalidRequest: The prompt is a list of token ids.

@@ -61,7 +61,7 @@ ERRORS: dict[int, type[UnilectError]] = {
 
 
 def error(number: int, text: str) -> UnilectError:
-    """The error for a worker's or controller's `error_code`."""
+    """Make the error for a worker's or controller's `error_code`."""
     kind = ERRORS.get(number, BackendError)
     if kind.status < 500:
         told = "The model's worker refused the request"
@@ -98,7 +98,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Frame]:
         """
-        The frames that these bytes complete.
+        Return the frames that these bytes complete.
 
         Raises:
             BackendError: A frame is invalid, or too long.
@@ -166,7 +166,7 @@ class AnswerDecoder:
 
     def add(self, frames: list[Frame]) -> list[Event]:
         """
-        The events of these frames: at most one piece of text, however many there are.
+        Return the events of these frames: at most one piece of text, however many there are.
 
         Raises:
             UnilectError: The worker sent an error, or aborted the answer.
@@ -183,7 +183,7 @@ class AnswerDecoder:
 
     def end(self) -> list[Event]:
         """
-        The rest of the text and the finish; the usage is `usage`.
+        Return the rest of the text and the finish; the usage is `usage`.
 
         Raises:
             BackendError: The answer is incomplete.
@@ -232,7 +232,7 @@ class AnswerDecoder:
         return [TextDelta(new or "", logprobs=logprobs, tokens=count)]
 
     def _new_tokens(self) -> list[TokenLogprob] | None:
-        """The tokens since the last piece. The prompt's first token has no probability, null in JSON."""
+        """Return the tokens since the last piece. The prompt's first token has no probability, null in JSON."""
         told = self._logprobs
         if told is None or not self._wants_logprobs:
             return None
@@ -261,7 +261,7 @@ class AnswerDecoder:
 
 
 def _extension(sent: str, text: str) -> str | None:
-    """The new part of a text, ignoring changed whitespace. None if it is another text; "" if it only got shorter."""
+    """Return the new part of a text, ignoring changed whitespace. None if it is another text; "" if it only got shorter."""
     if text.startswith(sent):
         return text[len(sent) :]
     place = 0
@@ -280,7 +280,7 @@ def _extension(sent: str, text: str) -> str | None:
 
 def embeddings(body: bytes) -> tuple[list[list[float]], int]:
     """
-    The vectors of /worker_get_embeddings, and the tokens of the inputs.
+    Return the vectors of /worker_get_embeddings, and the tokens of the inputs.
 
     Raises:
         UnilectError: The answer is an error, or has no embeddings.

@@ -68,13 +68,13 @@ class Directory(Protocol):
     """A directory of the workers of each model."""
 
     async def models(self) -> dict[str, bool]:
-        """The models, and whether each supports images."""
+        """Return the models, and whether each supports images."""
 
     async def address(self, model: str) -> str:
-        """The URL of a worker of this model; empty if there is none."""
+        """Return the URL of a worker of this model; empty if there is none."""
 
     def connect_to(self, address: str) -> str | None:
-        """The IP address of a worker's URL, if it was resolved already."""
+        """Return the IP address of a worker's URL, if it was resolved already."""
 
     async def report_lost(self, address: str) -> None:
         """Report that a worker is unreachable."""
@@ -100,7 +100,7 @@ class Controller:
         self._server = server
 
     async def models(self) -> dict[str, bool]:
-        """The models of all workers, from the controller's list; this does not make it poll the workers."""
+        """Return the models of all workers, from the controller's list; this does not make it poll the workers."""
         found = await self._list("/list_models")
         try:
             seeing = set(await self._list("/list_multimodal_models"))
@@ -109,7 +109,7 @@ class Controller:
         return {model: model in seeing for model in found}
 
     async def address(self, model: str) -> str:
-        """The worker that the controller chooses."""
+        """Return the worker that the controller chooses."""
         answer = await self._server.post(
             "/get_worker_address", msgspec.json.encode({"model": model})
         )
@@ -231,7 +231,7 @@ class FastChatUpstream(Backend):
         raise UnsupportedOperation("FastChat's workers cannot detokenize. Choose another model.")
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
-        """The number of prompt tokens; see `Backend`."""
+        """Return the number of prompt tokens; see `Backend`."""
         worker = await self._worker(self._model)
         if isinstance(request, str | list):
             return len(request) if isinstance(request, list) else await self._count(worker, request)
@@ -269,7 +269,7 @@ class FastChatUpstream(Backend):
         yield [*events, usage]
 
     def _prompt(self, worker: _Worker, request: TextRequest) -> ChatPrompt:
-        """The prompt, with the stop sequences of the worker's template, which apply to raw prompts too, as with FastChat."""
+        """Return the prompt, with the stop sequences of the worker's template, which apply to raw prompts too, as with FastChat."""
         if isinstance(request, ChatRequest):
             check_images(request.messages)
             if self._template is None:
@@ -281,7 +281,7 @@ class FastChatUpstream(Backend):
         return ChatPrompt(text, worker.conv.stop, worker.conv.stop_token_ids or [])
 
     def _params(self, request: TextRequest, prompt: ChatPrompt, limit: int) -> dict[str, Any]:
-        """The body for a worker; `echo` is true by default there."""
+        """Return the body for a worker; `echo` is true by default there."""
         params: dict[str, Any] = {
             "model": self._model,
             "prompt": prompt.text,
@@ -308,7 +308,7 @@ class FastChatUpstream(Backend):
 
     async def _limit(self, worker: _Worker, text: str, asked: int | None) -> int:
         """
-        The limit of tokens for the answer: the requested number, or the rest of the context.
+        Return the limit of tokens for the answer: the requested number, or the rest of the context.
 
         Raises:
             ContextLengthExceeded: The prompt is too long. A worker would truncate its beginning silently.
@@ -333,7 +333,7 @@ class FastChatUpstream(Backend):
 
     async def _worker(self, model: str) -> _Worker:
         """
-        The worker for this request, with its template and context.
+        Return the worker for this request, with its template and context.
 
         Raises:
             BackendUnavailable: No worker has the model.
@@ -412,14 +412,14 @@ def _none(model: str) -> BackendUnavailable:
 
 
 def _is_gone(error: UnilectError) -> bool:
-    """True if the worker did not answer, so another may; false if it answered with an error."""
+    """Return True if the worker did not answer, so another may; false if it answered with an error."""
     return isinstance(error, BackendUnavailable) or isinstance(
         error.__cause__, OSError | ProtocolError
     )
 
 
 def _choose(models: list[str], configured: str | None, wanted: str) -> str:
-    """The configured model, the wanted one, else the only one."""
+    """Return the configured model, the wanted one, else the only one."""
     if not models:
         raise BackendUnavailable(
             "The FastChat controller has no worker that answers. Start one, or try again soon.",
@@ -441,7 +441,7 @@ def _decode(body: bytes, kind: type[StructT]) -> StructT:
 
 
 async def list_models(spec: BackendSpec) -> list[str]:
-    """The names of all models of a controller's workers."""
+    """Return the names of all models of a controller's workers."""
     server = _controller(spec)
     try:
         return list(await Controller(server).models())
@@ -450,7 +450,7 @@ async def list_models(spec: BackendSpec) -> list[str]:
 
 
 def backend(spec: BackendSpec) -> FastChatUpstream:
-    """The upstream for `fastchat+http(s)://controller:21001`."""
+    """Make the upstream for `fastchat+http(s)://controller:21001`."""
     return FastChatUpstream(Controller(_controller(spec)), spec.config, spec.name)
 
 

@@ -160,11 +160,11 @@ class LlamaCppUpstream(Backend):
         return await embed_each(request.inputs, one, at_once)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; a server of 2023 never adds special tokens. See `Backend`."""
+        """Return the token ids of a text; a server of 2023 never adds special tokens. See `Backend`."""
         return await tokenize(self._server, text, special)
 
     async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text without special tokens in it; see `Backend`."""
+        """Return the token ids of a text without special tokens in it; see `Backend`."""
         self._require_2025("parse_special")
         return await tokenize(self._server, text, special, plain=True)
 
@@ -189,19 +189,19 @@ class LlamaCppUpstream(Backend):
             )
 
     async def render(self, request: ChatRequest) -> str:
-        """The prompt of a chat, with a mark for each image; see `Backend`."""
+        """Return the prompt of a chat, with a mark for each image; see `Backend`."""
         prompt, _ = await self._prompt(request)
         return str(prompt)
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids; see `Backend`."""
+        """Return the text of token ids; see `Backend`."""
         try:
             return await detokenize(self._server, tokens)
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
             raise unknown_token("prompt") from error
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
-        """The number of prompt tokens, without images; see `Backend`."""
+        """Return the number of prompt tokens, without images; see `Backend`."""
         if isinstance(request, TextRequest):
             return await self._count((await self._prompt(request))[0])
         return await self._count(request)
@@ -275,7 +275,7 @@ class LlamaCppUpstream(Backend):
         return True
 
     async def _prompt(self, request: TextRequest) -> tuple[Prompt, list[str]]:
-        """The rendered prompt, and its images as base64."""
+        """Return the rendered prompt, and its images as base64."""
         if isinstance(request, CompletionRequest):
             return request.prompts[0], []
         turns, images = wire.turns(request.messages, self._marker)
@@ -290,7 +290,7 @@ class LlamaCppUpstream(Backend):
     async def _body(
         self, request: TextRequest, prompt: Prompt, images: list[str]
     ) -> tuple[str, bytes]:
-        """The path and the body of the request."""
+        """Return the path and the body of the request."""
         stop: tuple[str, ...] = ()
         if images:
             await self._check_sight()
@@ -309,7 +309,7 @@ class LlamaCppUpstream(Backend):
 
     async def _room(self, prompt: Prompt, limit: int | None) -> int | None:
         """
-        The limit of tokens for the answer. A prompt that is certainly short enough is not counted: a token is at least a byte.
+        Return the limit of tokens for the answer. A prompt that is certainly short enough is not counted: a token is at least a byte.
 
         Raises:
             ContextLengthExceeded: The prompt is too long.
@@ -333,7 +333,7 @@ class LlamaCppUpstream(Backend):
             raise
 
     async def _count(self, prompt: Prompt) -> int:
-        """The tokens of a prompt, with those that the server adds before it; a server of 2023 does not report these."""
+        """Return the tokens of a prompt, with those that the server adds before it; a server of 2023 does not report these."""
         if isinstance(prompt, list):
             return len(prompt)
         return len(await tokenize(self._server, prompt, special=True)) + self._of_2023
@@ -373,7 +373,7 @@ class LlamaCppUpstream(Backend):
             raise self._cannot(path) from error
 
     def _cannot(self, path: str) -> UnilectError:
-        """The error for an endpoint that the server does not have or support."""
+        """Make the error for an endpoint that the server does not have or support."""
         if path == "/infill":
             parameters = {**self.capabilities.parameters, "suffix": "refused"}
             self.capabilities = msgspec.structs.replace(self.capabilities, parameters=parameters)
@@ -425,7 +425,7 @@ def _capabilities(
 
 def _theirs(template: str) -> ChatTemplate | None:
     """
-    A server's own template: Jinja or a format's name, never a path, because that would be a path on this machine.
+    Return a server's own template: Jinja or a format's name, never a path, because that would be a path on this machine.
 
     None for a template that cannot be used here, such as one that is built into the server: the server then renders each chat.
     """
@@ -447,7 +447,7 @@ def _no_embeddings() -> UnsupportedOperation:
 
 def backend(spec: BackendSpec) -> LlamaCppUpstream:
     """
-    The upstream for `llamacpp+http(s)://host:port/prefix`.
+    Make the upstream for `llamacpp+http(s)://host:port/prefix`.
 
     Raises:
         ConfigError: The URL, or the chat template, is invalid.

@@ -65,7 +65,7 @@ class PatientServer:
         self._refusal: InvalidRequest | None = None
 
     def body(self) -> bytes:
-        """The body, as far as it is known how the server wants it."""
+        """Return the body, as far as it is known how the server wants it."""
         return self._body_of(self._request, self._in_form(self._form))
 
     async def post(self, path: str, body: bytes) -> bytes:
@@ -89,7 +89,7 @@ class PatientServer:
 
     def _after(self, error: InvalidRequest) -> bytes:
         """
-        The body to be sent after a refusal.
+        Return the body to be sent after a refusal.
 
         Raises:
             InvalidRequest: There is none.
@@ -134,7 +134,7 @@ class PatientServer:
 
 
 def in_form(request: ChatRequest, form: int) -> list[Any] | None:
-    """The messages of a chat in the form of a number; None where they are sent as they are."""
+    """Return the messages of a chat in the form of a number; None where they are sent as they are."""
     if not form:
         return None
     raw = request.raw_fields.get("messages")

@@ -44,7 +44,7 @@ class Salts:
 
     def of(self, fields: Mapping[str, Any]) -> dict[str, str]:
         """
-        The field of the request in hand; none where no key is required, since all callers are one then.
+        Return the field of the request in hand; none where no key is required, since all callers are one then.
 
         Args:
             fields: The request's; a salt of the client's own parts its requests further.

@@ -234,7 +234,7 @@ _CONTEXTS = ("max_model_len", "loaded_context_length", "context_length", "max_co
 
 
 def by_models(models: list[dict[str, Any]], model: str) -> ServerKind:
-    """The kind of a server, from its list of models."""
+    """Return the kind of a server, from its list of models."""
     cards = [card for card in models if card["id"] == model] or models
     owners = {str(card.get("owned_by")) for card in cards}
     kind = _BY_OWNER.get(owners.pop(), UNKNOWN) if len(owners) == 1 else UNKNOWN
@@ -247,7 +247,7 @@ def by_models(models: list[dict[str, Any]], model: str) -> ServerKind:
 
 def by_description(told: Mapping[str, Any]) -> ServerKind:
     """
-    The kind of a server that lists no models, from its /openapi.json.
+    Return the kind of a server that lists no models, from its /openapi.json.
 
     One whose chats have no field `tools` would drop them silently; such a server takes the fields that it describes, and no others.
     """
@@ -273,7 +273,7 @@ def by_description(told: Mapping[str, Any]) -> ServerKind:
 
 
 def _fields(told: Mapping[str, Any], path: str) -> frozenset[str]:
-    """The fields of the bodies that are posted to a path; none where they are not told, or any field may be there."""
+    """Return the fields of the bodies that are posted to a path; none where they are not told, or any field may be there."""
     try:
         body = told["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         schema = told["components"]["schemas"][body["$ref"].rpartition("/")[2]]
@@ -285,7 +285,7 @@ def _fields(told: Mapping[str, Any], path: str) -> frozenset[str]:
 
 def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
     """
-    The capabilities of a model on a server of this kind.
+    Return the capabilities of a model on a server of this kind.
 
     Args:
         card: The model as the server lists it.
@@ -328,7 +328,7 @@ def description(card: Mapping[str, Any]) -> Description:
 
 
 def wire_fields(kind: ServerKind, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a request under the server's names, without those that it does not accept."""
+    """Return the fields of a request under the server's names, without those that it does not accept."""
     for ours, theirs in kind.renamed.items():
         if ours in fields:
             value = fields.pop(ours)
@@ -400,7 +400,7 @@ def check(kind: ServerKind, request: TextRequest) -> None:
 
 
 def _unilect(own: Mapping[str, Any]) -> Capabilities:
-    """The capabilities that another unilect reports; its emulated parameters are native here."""
+    """Return the capabilities that another unilect reports; its emulated parameters are native here."""
     told, names, thinking = (own.get(name) for name in ("parameters", "template_names", "thinking"))
     parameters: dict[str, Support] = {
         name: "refused" if support == "refused" else "native"
@@ -423,7 +423,7 @@ def _unilect(own: Mapping[str, Any]) -> Capabilities:
 
 
 def _context(card: Mapping[str, Any]) -> int | None:
-    """The context size of a model, under any of the servers' names for it."""
+    """Return the context size of a model, under any of the servers' names for it."""
     meta = card.get("meta")
     found = [card.get(name) for name in _CONTEXTS]
     if isinstance(meta, dict):
@@ -436,7 +436,7 @@ def _number(value: Any) -> int | None:
 
 
 def _sees(card: Mapping[str, Any]) -> bool:
-    """False if the server reports that a model does not support images."""
+    """Return False if the server reports that a model does not support images."""
     architecture = card.get("architecture")
     inputs = architecture.get("input_modalities") if isinstance(architecture, dict) else None
     return "image" in inputs if isinstance(inputs, list) else True

@@ -62,14 +62,14 @@ class Tokens:
         self._model = {"model": model}
 
     async def ids(self, text: str, special: bool) -> list[int]:
-        """The token ids of a text."""
+        """Return the token ids of a text."""
         body = {"prompt": text, "add_special_tokens": special}
         if not self._is_vllm:
             body = {"content": text, "add_special": special}
         return (await self._ask(self._root, "/tokenize", body, _Ids)).tokens
 
     async def text(self, tokens: list[int]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         told = await self._ask(self._root, "/detokenize", {"tokens": tokens}, _Text)
         return told.content or told.prompt or ""
 

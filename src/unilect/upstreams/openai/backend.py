@@ -237,15 +237,15 @@ class OpenAIUpstream(Backend):
             await self._root.aclose()
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; see `Backend`."""
+        """Return the token ids of a text; see `Backend`."""
         return await self._tokens.ids(text, special)
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids; see `Backend`."""
+        """Return the text of token ids; see `Backend`."""
         return await self._tokens.text(tokens)
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
-        """The number of tokens that the model would read; see `Backend`."""
+        """Return the number of tokens that the model would read; see `Backend`."""
         if isinstance(request, ChatRequest):
             turns = in_form(request, self._forms.first)
             more = {} if turns is None else {"messages": turns}
@@ -263,11 +263,11 @@ class OpenAIUpstream(Backend):
         return wire_fields(self.kind, fields) | more_fields(self.kind, request)
 
     def _whole_body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
-        """The body that asks for a whole answer."""
+        """Return the body that asks for a whole answer."""
         return self._body(request, messages, {"stream": _FALSE})
 
     def _stream_body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
-        """The body that asks for a stream."""
+        """Return the body that asks for a stream."""
         more = {"stream": _TRUE}
         if self.kind.stream_options:
             more["stream_options"] = _USAGE
@@ -297,7 +297,7 @@ async def _whole(server: PatientServer, path: str, body: bytes, choices: int) ->
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
     """
-    The fields of a request for the upstream's body: unchanged if the request came from OpenAI's dialect, else encoded
+    Return the fields of a request for the upstream's body: unchanged if the request came from OpenAI's dialect, else encoded
     from the Struct.
     """
     fields = request.raw_fields or collect_fields(request)
@@ -305,7 +305,7 @@ def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
 
 
 async def list_models(spec: BackendSpec) -> list[str]:
-    """The names of all models of a server."""
+    """Return the names of all models of a server."""
     server = _server(spec)
     try:
         return [str(card["id"]) for card in await model_cards(server)]
@@ -314,7 +314,7 @@ async def list_models(spec: BackendSpec) -> list[str]:
 
 
 def backend(spec: BackendSpec) -> OpenAIUpstream:
-    """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
+    """Make the upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config, server = spec.config, _server(spec)
     root = server_at(root_of(_url(spec)), config)
     whole_answers = None if config.whole_answers == "auto" else config.whole_answers

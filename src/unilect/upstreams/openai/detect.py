@@ -108,7 +108,7 @@ async def learn(
 
 
 async def _text_embeddings(root: HttpServer, model: str | None) -> Detected | None:
-    """The result for a server that lists no models, where it is text-embeddings-inference."""
+    """Return the result for a server that lists no models, where it is text-embeddings-inference."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             info = await tei.info_of(root)
@@ -122,7 +122,7 @@ async def _text_embeddings(root: HttpServer, model: str | None) -> Detected | No
 
 async def model_cards(server: HttpServer) -> list[dict[str, Any]]:
     """
-    The models that a server lists, as it describes them; what has no text as its id is left out.
+    Return the models that a server lists, as it describes them; what has no text as its id is left out.
 
     Raises:
         UnilectError: The server cannot be asked, or its answer is not a list of models.
@@ -141,7 +141,7 @@ async def model_cards(server: HttpServer) -> list[dict[str, Any]]:
 
 def choose(models: list[dict[str, Any]], wanted: str) -> str:
     """
-    The name of the wanted model of a list, else of its only one.
+    Return the name of the wanted model of a list, else of its only one.
 
     Raises:
         BackendError: The list does not have exactly one model.
@@ -160,7 +160,7 @@ def choose(models: list[dict[str, Any]], wanted: str) -> str:
 async def _recognise(
     server: HttpServer, root: HttpServer, listed: list[dict[str, Any]], model: str
 ) -> tuple[ServerKind, dict[str, Any]]:
-    """The kind of a server, and its description of a model."""
+    """Return the kind of a server, and its description of a model."""
     if not listed:
         return by_description(await _fetch_object(root, "/openapi.json")), {}
     kind = by_models(listed, model)
@@ -185,7 +185,7 @@ async def _is_ollama(root: HttpServer) -> bool:
 
 
 async def _fetch_object(server: HttpServer, path: str) -> dict[str, Any]:
-    """The JSON object at a path; an empty one for any other answer."""
+    """Return the JSON object at a path; an empty one for any other answer."""
     try:
         return _object(await server.get(path))
     except UnilectError:

@@ -140,7 +140,7 @@ class TextEmbeddings:
         self, path: str, body: dict[str, Any], kind: type[list[_Item]], count: int
     ) -> tuple[list[_Item], int]:
         """
-        The answer to a call, which is a list, and the tokens that were read for it; 0 where that is not told.
+        Return the answer to a call, which is a list, and the tokens that were read for it; 0 where that is not told.
 
         Raises:
             UnilectError: As the server says; or its answer is another one.
@@ -160,7 +160,7 @@ class TextEmbeddings:
 
 
 def _as_length(error: InvalidRequest) -> InvalidRequest:
-    """A refusal, as that of a text that is too long where it says so."""
+    """Return a refusal, as that of a text that is too long where it says so."""
     if (found := _TOO_LONG.search(error.message)) is None:
         return error
     context, tokens = int(found[1]), int(found[2])
