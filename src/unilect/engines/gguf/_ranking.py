@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import msgspec
-from msgspec import Struct
 
 from unilect.core.errors import InvalidRequest
 from unilect.core.ranking import Ranking, RerankRequest, sigmoid
@@ -30,26 +29,6 @@ _DOCUMENT = "{document}"
 _TEMPLATE = "tokenizer.chat_template.rerank"
 #: llama.cpp's names of networks whose outputs it makes probabilities of.
 _GIVE_PROBABILITIES = frozenset({"qwen3", "qwen3vl"})
-
-
-class Part(Struct, frozen=True):
-    """
-    Documents that are ranked in one call.
-
-    Attributes:
-        places: In the request.
-        texts: Of the documents.
-        room: Tokens that one may have.
-        cuts: One that has more is told, since the context is what limits it.
-        refuses: It is refused.
-    """
-
-    query: str
-    places: tuple[int, ...]
-    texts: tuple[str, ...]
-    room: int
-    cuts: bool
-    refuses: bool
 
 
 class Ranker:
@@ -81,24 +60,12 @@ class Ranker:
             )
         taken = await child.call(request.query, partial(self._count_taken, request.query))
         scores, tokens, cut = list[float](), 0, list[int]()
-        for part in self._parts(request, self._context - taken):
-            found = await child.call(part, partial(self._rank_part, part))
+        for group in _group(request.texts, self._context - len(request.query)):
+            rank = partial(self._rank_group, request, group, self._context - taken)
+            found = await child.call((request.query, group), rank)
             scores += [self._score(score, request.raw_scores) for score in found.scores]
             tokens, cut = tokens + found.prompt_tokens, cut + found.cut
         return Ranking(scores, tokens, cut)
-
-    def _parts(self, request: RerankRequest, room: int) -> Iterator[Part]:
-        limit = room if request.max_tokens_per_doc is None else request.max_tokens_per_doc
-        for some in _group(request.texts, self._context - len(request.query)):
-            places, texts = zip(*some, strict=True)
-            yield Part(
-                request.query,
-                places,
-                texts,
-                min(room, limit),
-                room <= limit,
-                request.truncate is False,
-            )
 
     async def _count_taken(self, query: str, server: HttpServer) -> int:
         """
@@ -113,19 +80,28 @@ class Ranker:
             raise bounds.beyond(self._context, taken, "query")
         return taken
 
-    async def _rank_part(self, part: Part, server: HttpServer) -> Ranking:
-        """Rank documents with llama.cpp, each as long as it may be."""
+    async def _rank_group(
+        self, request: RerankRequest, group: list[tuple[int, str]], room: int, server: HttpServer
+    ) -> Ranking:
+        """
+        Rank documents with llama.cpp in one call, each as long as it may be.
+
+        Args:
+            group: The documents and their places in the request.
+            room: Tokens that the context leaves for each; that one is cut for it is told, or refused.
+        """
+        limit = room if request.max_tokens_per_doc is None else request.max_tokens_per_doc
         texts, cut = list[str](), list[int]()
-        for place, text in zip(part.places, part.texts, strict=True):
-            short = await self._shorten(server, text, part.room)
-            if short is not None and part.cuts:
-                if part.refuses:
+        for place, text in group:
+            short = await self._shorten(server, text, min(room, limit))
+            if short is not None and room <= limit:
+                if request.truncate is False:
                     size = len(await tokenize(server, text[: bounds.most_bytes(self._context)]))
-                    taken = self._context - part.room
+                    taken = self._context - room
                     raise bounds.beyond(self._context, size + taken, f"documents[{place}]")
                 cut.append(place)
             texts.append(text if short is None else short)
-        body = msgspec.json.encode({"query": part.query, "documents": texts})
+        body = msgspec.json.encode({"query": request.query, "documents": texts})
         found = decode_ranking(await server.post("/v1/rerank", body), len(texts))
         return msgspec.structs.replace(found, cut=cut)
 
