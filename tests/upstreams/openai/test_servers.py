@@ -10,7 +10,7 @@ import pytest
 from support.backends.engine import chat, completion
 from support.backends.scripted import HELLO, Exchange, answer, scripted, stream_of
 from unilect.adapt.emulation import generate
-from unilect.adapt.tools import Plan, plan
+from unilect.adapt.tools import ToolEmulation, plan
 from unilect.api.backend import BackendSpec, Capabilities, Description
 from unilect.api.parameters.rules import CONSTRAINTS, resolve_parameters
 from unilect.config.server import ModelConfig
@@ -128,18 +128,26 @@ def test_what_is_refused(kind: str, fields: dict[str, Any]) -> None:
     ("kind", "fields", "made"),
     [
         ("Ollama", {"tools": [TOOL]}, None),
-        ("Ollama", {"tool_choice": "required", "tools": [TOOL]}, Plan(True, "schema")),
-        ("Ollama", {"parallel_tool_calls": False, "tools": [TOOL]}, Plan(single=True)),
-        ("FastChat", {"tools": [TOOL]}, Plan(True)),
-        ("FastChat", {"response_format": {"type": "json_object"}}, Plan(formed=True)),
-        ("chatglm.cpp", {"tools": [TOOL], "tool_choice": "required"}, Plan(True, "retry")),
+        ("Ollama", {"tool_choice": "required", "tools": [TOOL]}, ToolEmulation(True, "schema")),
+        ("Ollama", {"parallel_tool_calls": False, "tools": [TOOL]}, ToolEmulation(single=True)),
+        ("FastChat", {"tools": [TOOL]}, ToolEmulation(True)),
+        ("FastChat", {"response_format": {"type": "json_object"}}, ToolEmulation(formed=True)),
+        ("chatglm.cpp", {"tools": [TOOL], "tool_choice": "required"}, ToolEmulation(True, "retry")),
         ("transformers serve", {"tools": [TOOL]}, None),
-        ("transformers serve", {"response_format": {"type": "json_object"}}, Plan(formed=True)),
-        ("transformers serve", {"tool_choice": "required", "tools": [TOOL]}, Plan(forced="retry")),
+        (
+            "transformers serve",
+            {"response_format": {"type": "json_object"}},
+            ToolEmulation(formed=True),
+        ),
+        (
+            "transformers serve",
+            {"tool_choice": "required", "tools": [TOOL]},
+            ToolEmulation(forced="retry"),
+        ),
         ("vLLM", {"tool_choice": "required", "tools": [TOOL]}, None),
     ],
 )
-def test_what_is_made_up_for(kind: str, fields: dict[str, Any], made: Plan | None) -> None:
+def test_what_is_made_up_for(kind: str, fields: dict[str, Any], made: ToolEmulation | None) -> None:
     """What a server drops of tools and formats is made up for, with the best that the server has."""
     can = capabilities(NAMED[kind], {})
     request = chat(**fields)
