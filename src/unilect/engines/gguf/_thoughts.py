@@ -24,18 +24,15 @@ _BUDGET = "thinking_budget_tokens"
 class ThoughtsOfModel:
     """The place of thoughts in one model's turns. Its template is probed once, for the first chat that bounds them."""
 
-    def __init__(self) -> None:
+    def __init__(self, template: str) -> None:
+        self._template = template
         self._shown: Thoughts | None = None
 
-    async def find_open_ending(
-        self, server: HttpServer, prompt: str, template: str
-    ) -> Ending | None:
+    async def find_open_ending(self, server: HttpServer, prompt: str) -> Ending | None:
         """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
-        return find_open_ending(prompt, await self._of(server, template))
+        return find_open_ending(prompt, await self._probe(server))
 
-    async def bound(
-        self, server: HttpServer, body: dict[str, Any], prompt: str, template: str
-    ) -> dict[str, Any]:
+    async def bound(self, server: HttpServer, body: dict[str, Any], prompt: str) -> dict[str, Any]:
         """
         Return a body whose grammar begins behind the thoughts.
 
@@ -43,7 +40,7 @@ class ThoughtsOfModel:
             body: Its grammar is of the answer; with `FRAMED` where that is JSON.
             prompt: The rendered conversation.
         """
-        shown = await self._of(server, template)
+        shown = await self._probe(server)
         ending = find_open_ending(prompt, shown)
         is_schema = FRAMED in body
         if is_schema and ending is None and shown.is_framed:  # only llama.cpp knows how
@@ -54,20 +51,15 @@ class ThoughtsOfModel:
             del body[_BUDGET]
         if ending is not None:
             body["grammar"] = behind(body["grammar"], ending, thinks=thinks)
-        elif (
-            thinks
-            and is_schema
-            and shown.ending
-            and shown.opening
-            and not _is_over(prompt, shown.ending)
-        ):
-            body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
+        elif thinks and is_schema and shown.ending and shown.opening:
+            if not _is_over(prompt, shown.ending):
+                body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
         return body
 
-    async def _of(self, server: HttpServer, template: str) -> Thoughts:
+    async def _probe(self, server: HttpServer) -> Thoughts:
         if self._shown is None:
             made = [await prompt_of(server, turns, goes_on) for turns, goes_on in probes()]
-            self._shown = learn_marks(made, template)
+            self._shown = learn_marks(made, self._template)
         return self._shown
 
 

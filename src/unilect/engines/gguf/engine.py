@@ -127,7 +127,10 @@ class GgufEngine(Backend):
         self._isolation = CacheIsolation(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
         self._chat_template = self._template or self._head.template
-        self._turns, self._thoughts = Turns(self._chat_template), ThoughtsOfModel()
+        self._turns, self._thoughts = (
+            Turns(self._chat_template),
+            ThoughtsOfModel(self._chat_template),
+        )
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
@@ -339,12 +342,12 @@ class GgufEngine(Backend):
             body = body | {"messages": await self._turns.fit(server, body["messages"])}
             if "grammar" in body:
                 prompt = await self._turns.render(server, request)
-                body = await self._thoughts.bound(server, body, prompt, template)
+                body = await self._thoughts.bound(server, body, prompt)
             is_legacy = request.reasoning_format == "deepseek-legacy"
             tell = with_inline_reasoning if is_legacy else stream_chat
             return tell(server, request, body, template)
         prompt = await self._turns.render(server, request)
-        if (ending := await self._thoughts.find_open_ending(server, prompt, template)) is not None:
+        if (ending := await self._thoughts.find_open_ending(server, prompt)) is not None:
             prompt += ending.mark + ending.rest
         without = (*CONVERSATION, "stop")
         sampling = {name: value for name, value in body.items() if name not in without}
@@ -355,7 +358,10 @@ class GgufEngine(Backend):
         self._loaded = found
         self._chat_template = self._template or found.props.chat_template
         self._style = call_style(self._chat_template)
-        self._turns, self._thoughts = Turns(self._chat_template), ThoughtsOfModel()
+        self._turns, self._thoughts = (
+            Turns(self._chat_template),
+            ThoughtsOfModel(self._chat_template),
+        )
         self._template_fault = fault
         self.capabilities = refine(self._known, found, self._chat_template, fault)
 
