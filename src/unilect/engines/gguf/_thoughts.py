@@ -43,6 +43,7 @@ class ThoughtsOfModel:
         shown = await self._probe(server)
         ending = find_open_ending(prompt, shown)
         is_schema = FRAMED in body
+        is_over = shown.ending is not None and _is_over(prompt, shown.ending)
         if is_schema and ending is None and shown.is_framed:  # only llama.cpp knows how
             return {name: value for name, value in body.items() if name != "grammar"}
         body = {name: value for name, value in body.items() if name != FRAMED}
@@ -51,9 +52,8 @@ class ThoughtsOfModel:
             del body[_BUDGET]
         if ending is not None:
             body["grammar"] = behind(body["grammar"], ending, thinks=thinks)
-        elif thinks and is_schema and shown.ending and shown.opening:
-            if not _is_over(prompt, shown.ending):
-                body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
+        elif thinks and is_schema and shown.ending and shown.opening and not is_over:
+            body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
         return body
 
     async def _probe(self, server: HttpServer) -> Thoughts:

@@ -295,18 +295,13 @@ class GgufEngine(Backend):
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
 
-    async def _prompt_ids(self, server: HttpServer, request: TextRequest) -> list[int]:
-        """Return the ids of a request's prompt, without what the server puts before it."""
-        if isinstance(request, ChatRequest):
-            prompt = await self._turns.render(server, request)
-            return await tokenize(server, prompt)
-        return await self._ids(server, request, special=False)
-
     async def _ids(
-        self, server: HttpServer, asked: CompletionRequest | Prompt, special: bool
+        self, server: HttpServer, asked: TextRequest | Prompt, special: bool
     ) -> list[int]:
         """Return the ids of a prompt, with or without what the server puts before it."""
-        if isinstance(asked, CompletionRequest):
+        if isinstance(asked, ChatRequest):
+            asked = await self._turns.render(server, asked)
+        elif isinstance(asked, CompletionRequest):
             if asked.fills_in:
                 return await gap_ids(server, self._head.fill_in, asked, self._longest)
             asked = asked.prompts[0]
@@ -319,7 +314,7 @@ class GgufEngine(Backend):
         if top_logprobs(request) == 0:  # of the answer's own tokens only
             batches = without_alternatives(batches)
         if request.tokenize:
-            batches = with_prompt_tokens(batches, await self._prompt_ids(server, request))
+            batches = with_prompt_tokens(batches, await self._ids(server, request, special=False))
         return batches
 
     async def _start_stream(
