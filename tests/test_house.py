@@ -50,7 +50,7 @@ BUDGETS = {
     "dialects/responses": 2_016,
     "engines": 217,
     "engines/chatglm": 527,
-    "engines/gguf": 2_464,
+    "engines/gguf": 2_443,
     "engines/process": 992,
     "engines/transformers": 864,
     "engines/transformers/batch": 1_275,
@@ -74,7 +74,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 682,
     "upstreams/llamacpp": 330,
-    "upstreams/openai": 962,
+    "upstreams/openai": 959,
     "web": 1_662,
     "wire": 1_530,
 }

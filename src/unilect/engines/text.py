@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from unilect.core.marks import count_overlap
 
 REPLACEMENT = "\ufffd"
-#: What an older tokenizer rewrites to full width once it sees the character after it.
+#: Characters that an older tokenizer rewrites to full width once it sees the character after it.
 PUNCTUATION = (",", "!", ":", ";", "?")
 _MAX_HELD = 16  # tokens; what is no character by then never will be
 

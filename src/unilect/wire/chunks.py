@@ -62,7 +62,7 @@ _REASON_WORDS: dict[FinishReason, str] = {
     "content_filter": "content_filter safety sensitive",
 }
 _REASONS = {word: reason for reason, words in _REASON_WORDS.items() for word in words.split()}
-#: What a server says of an answer that it did not finish.
+#: Finish reasons of an answer that a server did not finish.
 _BROKEN = names(
     "error abort aborted cancelled canceled failed network_error insufficient_system_resource"
 )

@@ -40,7 +40,7 @@ _KINDS: dict[str, Any] = {
         events.Progress,
     )
 }
-#: What may be said of a request; anything else is a flaw of the other side.
+#: The errors that may be told of a request; anything else is a flaw of the other side.
 _ERRORS = {
     kind.__name__: kind
     for kind in (

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 _BUSY_RETRY_S = 1.0
 NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest
 _FINISHES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": "length"}
-#: What of a last frame becomes events, or is no client's business.
+#: The fields of a last frame that become events, or is no client's business.
 _TOLD = frozenset({"content", "completion_probabilities", "tokens", "model"})
 
 

@@ -32,13 +32,13 @@ from unilect.core.requests import (
 )
 
 MAX_IMAGES = 8
-#: What templates call the others.
+#: The names by which templates know the other roles.
 ROLES: dict[str, str] = {"developer": "system", "function": "tool"}
 _FIRST_IMAGE = 10  # llama.cpp's own client counts from here
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,64};base64,")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\v\f"
 _APART = names("n_probs n_keep n_discard id_slot return_progress")
-#: What a body holds as it is; other parameters are put right below.
+#: Parameters that a body holds as they are; other parameters are put right below.
 SAMPLING = (
     *names(
         "temperature top_p min_p typical_p presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau mirostat_eta "

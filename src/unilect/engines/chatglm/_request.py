@@ -26,7 +26,7 @@ from unilect.tools.messages import text
 
 Turn: TypeAlias = dict[str, str]
 
-#: What the library has itself where a request does not say.
+#: The library's own values where a request does not say.
 DEFAULTS = {"temperature": 0.95, "top_p": 0.7}
 TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")  # it calls one tool at a time
 PARAMETERS = declare_support(

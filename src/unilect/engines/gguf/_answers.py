@@ -46,7 +46,7 @@ from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder, apply_template, 
 from unilect.wire.llamacpp_request import top_logprobs
 from unilect.wire.stream import map_batches, stream
 
-#: What belongs to a chat's body and not to that of its text alone.
+#: The fields that belong to a chat's body and not to that of its text alone.
 CONVERSATION = names(
     "messages tools tool_choice parallel_tool_calls response_format chat_template_kwargs verbose response_fields logprobs "
     "top_logprobs add_generation_prompt continue_final_message reasoning_format thinking_budget_tokens"

@@ -15,7 +15,7 @@ from unilect.http.client import raise_for_answer
 from unilect.http.error_bodies import clean, error_message, error_text, server_fault, unknown_token
 from unilect.templates.chat import template_refusal
 
-#: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
+#: llama.cpp's words about a part of a request that it cannot use, and the parameters that the part may have come from.
 _TOLD = {
     "contains invalid tokens": ("prompt", "input"),
     "failed to parse grammar": ("grammar", "json_schema", "response_format", "tools"),
@@ -23,7 +23,7 @@ _TOLD = {
     "empty grammar stack": ("grammar", "json_schema", "response_format", "tools"),
     "longer than 33554432 bytes": ("prompt", "messages", "input"),
 }
-#: What llama.cpp says of images; of texts it says neither.
+#: llama.cpp's words about images; of texts it says neither.
 _OF_IMAGES = ("Failed to load image", "Failed to tokenize prompt")
 #: The C++ library's words where there is no memory, behind whatever the server was doing.
 _NO_MEMORY = "std::bad_alloc"

@@ -20,7 +20,7 @@ from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long
 from unilect.wire.llamacpp import tokenize
 
-#: Where a file's head says a token's id, and by which texts llama.cpp knows it where it does not.
+#: The fields of a file's head with a token's id, and the texts by which llama.cpp knows it without them.
 _MARKS = {
     "before": (
         names("fim_pre prefix"),

@@ -1,7 +1,7 @@
 """
 Request bodies for llama.cpp's server.
 
-What it bends or refuses is put right here (ENGINES 2.3 measured each): every LoRA adapter is named in every request, since a
+What it bends or refuses is put right here, as measured: every LoRA adapter is named in every request, since a
 request that names none reuses the prompt cache of one that did; progress is asked for, since only then can a prompt be given up
 while it is read; a developer is a system; `repetition_penalty` is `repeat_penalty`.
 

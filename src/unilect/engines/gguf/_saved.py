@@ -60,7 +60,7 @@ class SavedSlots:
             name: Of the file, as the caller has it.
 
         Returns:
-            What llama.cpp says of it.
+            llama.cpp's answer.
 
         Raises:
             UnilectError: As llama.cpp says; or the name is none, or there is no such file, or no folder.

@@ -1,7 +1,7 @@
 """
 Requests that crashed an engine: they are not retried, and refused for a while.
 
-Who ran in the engine when it died is a suspect, and so is who had left without an answer: its work goes on behind it.
+A request that ran in the engine when it died is a suspect, and so is one that had left without an answer: its work goes on behind it.
 
 1. A single death convicts nobody: a driver fails, an operator ends a process. The culprit is the only one that was there at an earlier
    death, too, and was not answered between. Of an engine that hangs it is the one that was there alone: to try that again would take
@@ -30,7 +30,7 @@ KEPT_WHOLE = 4  # of those that left: their digest is made when it is needed, if
 MAX_CULPRITS = 1024
 MAX_DEATHS = 32
 _LINGERS_S = 120.0  # where no watchdog says earlier that an engine has done with it
-#: What may differ between two requests that ask for the same.
+#: The fields that may differ between two requests that ask for the same.
 _ASIDE = (
     "model", "user", "seed", "stream", "stream_options", "metadata", "store", "service_tier", "safety_identifier",
     "prompt_cache_key", "prompt_cache_retention",

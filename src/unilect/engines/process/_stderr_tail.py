@@ -13,9 +13,9 @@ _KEPT_LINES = 60
 _MOST_CHARACTERS = 300
 #: Control characters, also those that only some terminals follow; a line's text is all that is told.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-#: What llama.cpp puts before a line: time, level.
+#: llama.cpp's beginning of a line: time, level.
 _PREFIX = re.compile(r"^[\d.:]+ [DIWE] ")
-#: What gdb says when a library calls it to show where it ended.
+#: gdb's words when a library calls it to show where it ended.
 _DEBUGGER = re.compile(
     r"\[(?:Inferior|New LWP|Thread|Detaching)|#\d+ |0x[0-9a-f]+ in |warning: |Using host libthread_db|This GDB|Enable debuginfod|Debuginfod"
     r"|Downloading |To make this setting|See:|Reading symbols|\(gdb\)|Could not attach|ptrace|No stack"

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TextIO
 from unilect.engines.process import memory
 from unilect.runtime.child_limits import die_with, go_first, ignore_user_signals, limit_growth
 
-#: What a child may take after it has loaded, beside what it says itself: requests, answers, compiled grammars.
+#: The memory that a child may take after it has loaded, beside what it says itself: requests, answers, compiled grammars.
 MARGIN_BYTES = 768 * memory.MIB
 
 

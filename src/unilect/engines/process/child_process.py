@@ -173,7 +173,7 @@ class ChildProcess:
         Make sure that the child serves. A caller that gives up does not stop what others wait for.
 
         Returns:
-            What it said when it became ready.
+            Its words when it became ready.
 
         Raises:
             BackendUnavailable: It cannot be started, or has died too often, or was stopped meanwhile.

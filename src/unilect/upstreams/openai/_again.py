@@ -25,9 +25,9 @@ from unilect.templates.turns import fit
 
 #: Makes the body of a request, with other messages than its own where there are some.
 BodyOf: TypeAlias = Callable[[GenerationRequest, list[Any] | None], bytes]
-#: What conversations are turned into, from the one that loses least.
+#: The forms that conversations are turned into, from the one that loses least.
 _FORMS = (ALL, LITTLE, LEAST)
-#: What servers say of a conversation that a template does not take: the template's own words.
+#: Servers' words about a conversation that a template does not take: the template's own words.
 _OF_TEMPLATE = re.compile(r"\broles?\b|system|alternat|template|jinja|tool.calls?", re.IGNORECASE)
 
 

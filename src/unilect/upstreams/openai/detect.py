@@ -19,7 +19,7 @@ from unilect.api.backend import Capabilities, Description
 from unilect.core.errors import BackendError, BackendTimeout, BackendUnavailable, UnilectError
 from unilect.families import name_of, of_name
 from unilect.http.client import MAX_LIST_BYTES, HttpServer
-from unilect.http.error_bodies import NoSuchPath
+from unilect.http.error_bodies import NoSuchPath, plain
 from unilect.upstreams.openai import tei
 from unilect.upstreams.openai._salt import takes_salt
 from unilect.upstreams.openai._servers import (
@@ -173,7 +173,7 @@ async def _recognise(
     return kind, card
 
 
-#: What Ollama says of a model, and no more.
+#: All that Ollama says of a model.
 _BARE = frozenset({"id", "object", "created", "owned_by"})
 
 
@@ -202,8 +202,5 @@ async def _in_time(server: HttpServer, path: str) -> dict[str, Any]:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+    value = plain(body)
     return value if isinstance(value, dict) else {}
