@@ -1,6 +1,8 @@
 """Tests of unilect.fleet.driver.serve_internals without a cluster: the private names of Ray that are used are there, and mean what they are used for."""
 
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,3 +61,13 @@ def test_the_names() -> None:
     assert hasattr(controller.ServeController, "get_serve_instance_details")
     assert hasattr(replica.ReplicaActor, "get_num_ongoing_requests")
     assert "_blocking" in inspect.signature(serve.delete).parameters
+
+
+def test_where_private_parts_are() -> None:
+    """Two modules import private parts of Ray: this one, and the one that connects to a head."""
+    fleet = Path(serve_internals.__file__).parents[1]
+    private = re.compile(r"^(?:from|import) ray[\w.]*(?:\._| import .*\b_)", re.MULTILINE)
+
+    assert ["serve_internals.py", "state.py"] == sorted(
+        file.name for file in fleet.rglob("*.py") if private.search(file.read_text())
+    )
