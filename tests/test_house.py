@@ -60,7 +60,7 @@ BUDGETS = {
     "fleet": 1_001,
     "fleet/driver": 1_008,
     "http": 1_057,
-    "hub": 337,
+    "hub": 334,
     "limits": 1_158,
     "models": 1_183,
     "runtime": 659,

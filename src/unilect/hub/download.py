@@ -36,6 +36,9 @@ _FOLDER_FILE = re.compile(
 )
 _WEIGHTS = re.compile(r"^model(-\d+-of-\d+)?\.safetensors$")
 _PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
+_ABSENT = (
+    "neither a local file nor one on the hub. Check its spelling; a private one needs HF_TOKEN."
+)
 _HASH = re.compile(r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 
 
@@ -459,32 +462,26 @@ def _may_pass(error: Exception) -> bool:
 @contextmanager
 def _translate_errors(name: str) -> Iterator[None]:
     """Translate the errors of the hub's client, of its HTTP client and of the operating system into one sentence."""
+    import httpx2
     from huggingface_hub import errors
 
+    absent = errors.EntryNotFoundError, errors.HFValidationError
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise ConfigError(
-            f"{name}: its owner asks for your consent to terms. Give it on the hub, and set HF_TOKEN."
-        ) from error
-    except errors.LocalEntryNotFoundError as error:
-        raise ConfigError(f"{name}: HF_ENDPOINT does not answer as a hub does.") from error
-    except (
-        errors.RepositoryNotFoundError,
-        errors.RevisionNotFoundError,
-        errors.EntryNotFoundError,
-        errors.HFValidationError,
-    ) as error:
-        raise ConfigError(
-            f"{name}: neither a local file nor one on the hub. Check its spelling; a private one needs HF_TOKEN."
-        ) from error
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        raise ConfigError(f"{name}: the hub answered with status {status}. Try again.") from error
-    except _hub_errors() as error:
-        raise ConfigError(
-            f"{name}: the connection to the hub broke again and again. What has come is kept; start "
-            "again to go on from there."
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"{name}: could not be fetched ({error.strerror or error}).") from error
+    except (OSError, httpx2.HTTPError, *absent) as error:
+        match error:
+            case errors.GatedRepoError():
+                told = "its owner asks for your consent to terms. Give it on the hub, and set HF_TOKEN."
+            case errors.LocalEntryNotFoundError():
+                told = "HF_ENDPOINT does not answer as a hub does."
+            case errors.RepositoryNotFoundError() | errors.RevisionNotFoundError():
+                told = _ABSENT
+            case errors.EntryNotFoundError() | errors.HFValidationError():
+                told = _ABSENT
+            case errors.HfHubHTTPError():
+                told = f"the hub answered with status {error.response.status_code}. Try again."
+            case httpx2.HTTPError() | errors.OfflineModeIsEnabled():
+                told = "the connection to the hub broke again and again. What has come is kept; start again to go on from there."
+            case _:
+                told = f"could not be fetched ({getattr(error, 'strerror', None) or error})."
+        raise ConfigError(f"{name}: {told}") from error
