@@ -374,10 +374,9 @@ def _left_corners(rules: list[Rule], nullable: list[bool]) -> list[list[tuple[in
             for item in items:
                 if item.most == 0:
                     continue
-                skipped = item.least == 0 or (item.rule is not None and nullable[item.rule])
                 inside = item.rule is not None and nullable[item.rule]
                 begin.append((item.rule, (item.most or item.least + 1) if inside else 1))
-                if not skipped:
+                if item.least > 0 and not inside:
                     break
         corners.append(begin)
     return corners

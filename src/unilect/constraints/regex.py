@@ -26,6 +26,8 @@ _SPACES: list[Range] = [(0x09, 0x0D), (0x20, 0x20)]
 _ASCII: Range = (0, 0x7F)
 #: Blanks and ends of lines beyond ASCII, which only some readers take for such.
 _FAR_SPACES: list[Range] = [(0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)]  # fmt: skip
+_CLASSES = {sre.CATEGORY_DIGIT: _DIGITS, sre.CATEGORY_WORD: _WORDS}
+_OUTSIDE = {sre.CATEGORY_NOT_DIGIT: _DIGITS, sre.CATEGORY_NOT_WORD: _WORDS}
 _LINES: list[Range] = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]
 #: Characters that JSON always escapes: control characters, quotes and backslashes; beside them halves of characters.
 _ESCAPED: list[Range] = [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)]
@@ -203,7 +205,7 @@ def _members(items: list[Any], place: _Place) -> list[Range]:
             case sre.RANGE:
                 ranges.append(value)
             case sre.CATEGORY:
-                wide = wide or value in (sre.CATEGORY_DIGIT, sre.CATEGORY_WORD)
+                wide = wide or value in _CLASSES
                 ranges += _category(value, place, negated)
             case _:
                 raise ValueError(f"{str(op).lower()} in a class has no grammar")
@@ -214,25 +216,14 @@ def _members(items: list[Any], place: _Place) -> list[Range]:
 
 
 def _category(value: Any, place: _Place, negated: bool) -> list[Range]:
-    match value:
-        case sre.CATEGORY_DIGIT:
-            return _DIGITS
-        case sre.CATEGORY_NOT_DIGIT:
-            return _limit_to_ascii(_without(_DIGITS), place, negated)
-        case sre.CATEGORY_WORD:
-            return _WORDS
-        case sre.CATEGORY_NOT_WORD:
-            return _limit_to_ascii(_without(_WORDS), place, negated)
-        case sre.CATEGORY_SPACE:
-            return _SPACES + _FAR_SPACES if place.is_json and negated else _SPACES
-    if place.is_json and not negated:
-        return _without(_SPACES + _FAR_SPACES)
-    return _without(_SPACES)
-
-
-def _limit_to_ascii(ranges: list[Range], place: _Place, negated: bool) -> list[Range]:
-    """Of a negated category, in ASCII alone: digits and letters beyond it are such to some readers."""
-    return _within(ranges, *_ASCII) if place.is_json and not negated else ranges
+    if value in _CLASSES:
+        return _CLASSES[value]
+    if value in _OUTSIDE:  # digits and letters beyond ASCII are such to some readers
+        left = _without(_OUTSIDE[value])
+        return _within(left, *_ASCII) if place.is_json and not negated else left
+    is_space = value == sre.CATEGORY_SPACE
+    spaces = _SPACES + _FAR_SPACES if place.is_json and negated == is_space else _SPACES
+    return spaces if is_space else _without(spaces)
 
 
 def _without(ranges: list[Range]) -> list[Range]:

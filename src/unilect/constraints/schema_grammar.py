@@ -172,9 +172,9 @@ class _Writer:
         return " | ".join(dict.fromkeys(written))
 
     def _constants(self, schema: Schema) -> str:
-        values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
-        if "const" in schema:
-            values = [schema["const"]]
+        values = [schema.get("const")]
+        if "const" not in schema and isinstance(schema["enum"], list):
+            values = schema["enum"]
         kinds = types_of(schema) if "type" in schema else None
         fitting = [value for value in values if kinds is None or _kind_of(value) & set(kinds)]
         if not fitting:

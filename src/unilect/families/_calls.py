@@ -47,7 +47,7 @@ _FENCED = re.compile(
     r"([A-Za-z0-9_.-]{1,128})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
 )
 _CODE = re.compile(r"```[a-z_]*\n(.*?)(?:\n?```|$)", re.S)
-_PYTHON = re.compile(r"\[\s*([A-Za-z_]\w*\(.*\))\s*\]", re.S)
+_PYTHON = re.compile(r"\[\s*[A-Za-z_]\w*\(.*\)\s*\]", re.S)
 _LINES = re.compile(r"[A-Za-z_]\w*(?:\.call)?\(.*\)", re.S)
 _NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _TAG = re.compile(r'<(?:function=|(?:invoke|function) name=")([\w.-]+)')
@@ -212,10 +212,12 @@ def _read_fence(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return ([(found[1], read[0][1])], text[found.end() :]) if read else None
 
 
-def _read_python(text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _read_python(
+    text: str, tools: Tools, form: re.Pattern[str] = _PYTHON
+) -> tuple[Calls, str] | None:
     """Llama 3.2 and 4: `[name(city="Paris")]`."""
-    found = _PYTHON.match(text)
-    calls = python_calls(f"[{found[1]}]") if found is not None else None
+    found = form.match(text)
+    calls = python_calls(found[0]) if found is not None else None
     if not calls or found is None or not all(name in tools for name, _ in calls):
         return None
     return calls, text[found.end() :]
@@ -223,11 +225,7 @@ def _read_python(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 def _read_lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """OLMo 3: `name(city="Paris")`, a line for each call; Llama 3: `name.call(city="Paris")`."""
-    found = _LINES.match(text)
-    calls = python_calls(found[0]) if found is not None else None
-    if not calls or found is None or not all(name in tools for name, _ in calls):
-        return None
-    return calls, text[found.end() :]
+    return _read_python(text, tools, _LINES)
 
 
 _FORMS: tuple[_Form, ...] = (

@@ -6,8 +6,6 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from unilect.constraints.checker import Checker
 from unilect.core.errors import InvalidRequest
@@ -27,11 +25,17 @@ async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker
     The GBNF that allows one call of a tool that may be called, and nothing else.
 
     Raises:
-        InvalidRequest: llama.cpp cannot follow a tool's schema.
+        InvalidRequest: llama.cpp cannot follow a tool's schema; the message says where it stands.
     """
     calls, rules = [], []
+    names = [tool.function.name for tool in request.tools or ()]
     for number, (name, schema) in enumerate(callable_tools(request).items()):
-        grammar = await tool_grammar(request, name, schema, checker)
+        where = f"tools[{names.index(name)}].function.parameters"
+        try:
+            grammar = await checker.schema_to_gbnf(schema, where)
+        except InvalidRequest as error:  # the message says where, and the parameter is the whole
+            error.param = "tools"
+            raise
         head = json.dumps(call_head(name, style))
         calls.append(f'{head} tool{number}-root "}}"')
         rules.append(prefix_rules(grammar, f"tool{number}-"))
@@ -41,22 +45,3 @@ async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker
 def prefix_rules(grammar: str, prefix: str) -> str:
     """A grammar whose rules have longer names, so that several fit into one grammar."""
     return _SYMBOL.sub(lambda found: prefix + found[1] if found[1] else found[0], grammar)
-
-
-async def tool_grammar(
-    request: ChatRequest, name: str, schema: Mapping[str, Any], checker: Checker
-) -> str:
-    """
-    llama.cpp's grammar for the arguments of one tool.
-
-    Raises:
-        InvalidRequest: llama.cpp cannot follow the tool's schema; the message says where it stands.
-    """
-    names = [tool.function.name for tool in request.tools or ()]
-    try:
-        return await checker.schema_to_gbnf(
-            schema, f"tools[{names.index(name)}].function.parameters"
-        )
-    except InvalidRequest as error:  # the message says where, and the parameter is the whole
-        error.param = "tools"
-        raise

@@ -101,22 +101,14 @@ class Turns:
         most = max(self._waiting, key=lambda one: (len(self._waiting[one]), one == caller))
         jobs = self._waiting[most]
         job = jobs.pop()
+        full = "The queue of grammars and schemas to compile is full"
         if jobs:
-            job.fail(
-                TooManyWaiting(
-                    "The queue of grammars and schemas to compile is full, and your share of it is taken by your own. Wait for some "
-                    "of them, or send fewer at a time.",
-                    retry_after_s=_RETRY_S,
-                )
-            )
+            why = f"{full}, and your share of it is taken by your own. Wait for some of them, or send fewer at a time."
+            job.fail(TooManyWaiting(why, retry_after_s=_RETRY_S))
         else:
             del self._waiting[most]
-            job.fail(
-                CheckerUnavailable(
-                    "The queue of grammars and schemas to compile is full. Try again in a moment.",
-                    retry_after_s=_RETRY_S,
-                )
-            )
+            why = f"{full}. Try again in a moment."
+            job.fail(CheckerUnavailable(why, retry_after_s=_RETRY_S))
 
 
 def _rank(job: Job) -> bool:
