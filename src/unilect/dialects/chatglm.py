@@ -22,7 +22,7 @@ from unilect.core.requests import MAX_MESSAGES, Count, Request, Text
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai.chunks import encode_json, unilect_field
 from unilect.web.decode import BodyDecoder, decode_request
-from unilect.web.route import Route
+from unilect.web.route import Route, call
 from unilect.web.site import Site
 from unilect.web.streaming import respond_whole
 
@@ -67,16 +67,8 @@ def routes(site: Site) -> list[Route]:
             request, run, lambda answer, ignored: body(asked, answer, ignored)
         )
 
-    return [
-        Route(
-            "POST",
-            "/",
-            create_langchain_answer,
-            "langchain",
-            request=LangChainRequest,
-            summary="Answer a prompt and its history (ChatGLM, LangChain)",
-        )
-    ]
+    summary = "Answer a prompt and its history (ChatGLM, LangChain)"
+    return [call("/", create_langchain_answer, summary, LangChainRequest, "langchain")]
 
 
 def as_body(asked: LangChainRequest, context: int | None) -> bytes:

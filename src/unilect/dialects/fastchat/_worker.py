@@ -25,7 +25,6 @@ from unilect.core.events import (
     Answer,
     Event,
     Finish,
-    ReasoningDelta,
     TextDelta,
     TokenLogprob,
     Usage,
@@ -311,8 +310,6 @@ class FrameEncoder:
                     self._reason = "length" if reason == "length" else "stop"
                 case Usage():
                     self._usage = event
-                case ReasoningDelta() | _:
-                    continue
         return self._frame(None) + b"\0" if self._text != before else b""
 
     def keep_alive(self) -> bytes:

@@ -36,9 +36,9 @@ _NO_SLOT = -1
 _NOTHING = object()
 _PIECE = b'"tokens":[],"stop":false,"id_slot":%d,"slot_id":%d,"multimodal":false}\n\n'
 #: The names of a request's settings in the generations of the protocol, where they are not its own.
-_SETTINGS = {"max_tokens": ("n_predict",), "logprobs": ("n_probs",)}
+_SETTINGS = {"max_tokens": "n_predict", "logprobs": "n_probs"}
 #: Where the generations have different names for one setting.
-_TWINS = (("temp", "temperature"),)
+_TWINS = (("temp", "temperature"), ("temperature", "temp"))
 
 
 class NativeEncoder:
@@ -164,16 +164,14 @@ class NativeEncoder:
         if not told:
             asked = msgspec.structs.asdict(self._request)
             told = {
-                name: asked[field]
+                _SETTINGS.get(field, field): asked[field]
                 for field in self._request.__struct_fields__
-                for name in _SETTINGS.get(field, (field,))
                 if asked[field] is not None
                 and field not in ("raw_fields", "prompt", "model", "user")
             }
-        for one, other in _TWINS:
-            for name, twin in ((one, other), (other, one)):
-                if name in told:
-                    told.setdefault(twin, told[name])
+        for name, twin in _TWINS:
+            if name in told:
+                told.setdefault(twin, told[name])
         return told | {"model": self._model, "stream": bool(self._request.stream)}
 
     def _timings(self, usage: Usage) -> dict[str, Any]:

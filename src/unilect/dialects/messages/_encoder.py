@@ -29,10 +29,9 @@ from unilect.core.events import (
 )
 from unilect.dialects.messages._conversation import sign_thought
 from unilect.dialects.messages._errors import envelope
+from unilect.dialects.openai.chunks import encode_json, encode_lines, unilect_field
 from unilect.web.param_locations import AS_SENT, ParamLocations
 
-encode_json = msgspec.json.encode
-encode_lines = msgspec.json.Encoder().encode_lines
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _random = random.Random()  # seeded by the system; ids must be unique, and guard nothing
 _TEXT, _THOUGHT, _NO_BLOCK = -1, -2, -3  # keys of blocks; that of a call is its number
@@ -143,7 +142,7 @@ class MessageEncoder:
         self._usage = answer.usage
         reason, word = self._stop(finish, choice.stop, bool(choice.tool_calls))
         body = self._message(content) | {"stop_reason": reason, "stop_sequence": word}
-        return encode_json(body | ({"unilect": {"ignored": list(ignored)}} if ignored else {}))
+        return encode_json(body | unilect_field(ignored))
 
     def _encode_other(self, event: Event, frames: list[bytes]) -> None:
         match event:

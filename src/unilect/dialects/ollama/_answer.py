@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from unilect.answers.service import Run
 from unilect.api.parameters.rules import refusal
 from unilect.core.errors import BackendError, UnilectError
@@ -33,10 +31,10 @@ from unilect.core.events import (
 )
 from unilect.dialects.ollama._errors import error_body
 from unilect.dialects.ollama._messages import Said, context_of
+from unilect.dialects.openai.chunks import encode_json
 from unilect.runtime.context import current_request
 
 ROWS = "application/x-ndjson"
-encode_json = msgspec.json.encode
 #: What a row holds of an answer: text, thoughts and calls, in the form of its endpoint.
 Shape = Callable[..., dict[str, Any]]
 

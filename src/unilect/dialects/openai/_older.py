@@ -6,7 +6,7 @@ Whoever writes OpenAI's own words pays one look at the names of the fields.
 """
 
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,8 +19,8 @@ from unilect.core.requests import (
     GenerationRequest,
     JsonSchemaFormat,
 )
+from unilect.web.decode import RawFields
 
-RawFields: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
 _LIMITS = ("max_tokens", "max_completion_tokens")

@@ -12,7 +12,7 @@ Source: https://platform.openai.com/docs/api-reference/responses/create (`input`
 import base64
 import binascii
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -181,7 +181,7 @@ class Conversation:
         elif kind in _OUTPUTS:
             self._output(item, place)
         elif kind == "additional_tools":
-            self._tools.add(_list(item, "tools", place), f"{place}.tools")
+            self._tools.add(item.get("tools"), f"{place}.tools")
         elif kind == "compaction":
             self._add_compaction(item, place)
         elif kind.startswith(_LEFT_OUT):
@@ -407,11 +407,4 @@ def _text(fields: dict[str, Any], name: str, place: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         wrong(f"{place}.{name}", "a text")
-    return value
-
-
-def _list(fields: dict[str, Any], name: str, place: str) -> Sequence[Any]:
-    value = fields.get(name)
-    if not isinstance(value, list):
-        wrong(f"{place}.{name}", "a list")
     return value

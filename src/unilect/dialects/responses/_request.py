@@ -8,7 +8,6 @@ Source: https://platform.openai.com/docs/api-reference/responses/create
 """
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -198,7 +197,7 @@ def _read(
 ) -> tuple[ChatRequest, ParamLocations, Tools, list[str]]:
     """The chat of a conversation, where its parts stand, its tools, and the items that were left out."""
     tools = Tools()
-    tools.add(asked.tools or ())
+    tools.add(asked.tools or [])
     conversation = Conversation(asked.instructions, tools)
     for place, item in talk:
         conversation.add(item, place)
@@ -277,16 +276,10 @@ _NOT_HERE = {
 }
 
 
-@cache
-def _valid_fields() -> frozenset[str]:
-    """The fields that are honoured, or may be ignored without a word."""
-    return parameters_of(ResponseRequest) | parameters_of(ChatRequest) | _ACCEPTED
-
-
-@cache
-def _plain() -> frozenset[str]:
-    """The fields of which nothing has to be said."""
-    return parameters_of(ResponseRequest) - _NAMED - _NOT_HERE.keys() - {"n", "n_cmpl"}
+#: The fields that are honoured, or may be ignored without a word.
+_VALID_FIELDS = parameters_of(ResponseRequest) | parameters_of(ChatRequest) | _ACCEPTED
+#: The fields of which nothing has to be said.
+_PLAIN = parameters_of(ResponseRequest) - _NAMED - _NOT_HERE.keys() - {"n", "n_cmpl"}
 
 
 def _left_out(asked: ResponseRequest) -> list[str]:
@@ -298,13 +291,13 @@ def _left_out(asked: ResponseRequest) -> list[str]:
     """
     found: list[str] = []
     for name, raw in asked.raw_fields.items():
-        if name in _plain() or bytes(memoryview(raw)[:5]) == b"null":
+        if name in _PLAIN or bytes(memoryview(raw)[:5]) == b"null":
             continue
         if name in _NOT_HERE:
             raise refusal(name, f"this endpoint has {_NOT_HERE[name]} for it")
         if name in ("n", "n_cmpl") and bytes(raw) != b"1":
             raise refusal(name, "a response is one answer")
-        if name in _NAMED or name not in _valid_fields():
+        if name in _NAMED or name not in _VALID_FIELDS:
             found.append(name)
     if asked.reasoning is not None:
         found += [f"reasoning.{name}" for name in ("context", "mode") if getattr(asked.reasoning, name) is not None]  # fmt: skip

@@ -8,7 +8,6 @@ Source: https://platform.openai.com/docs/api-reference/responses/create (`tools`
 """
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -64,7 +63,7 @@ class Tools:
         self.left_out: list[str] = []
         self._values = 0
 
-    def add(self, tools: Sequence[Any], where: str = "tools", namespace: str | None = None) -> None:
+    def add(self, tools: Any, where: str = "tools", namespace: str | None = None) -> None:
         """
         Add tools.
 
@@ -73,18 +72,17 @@ class Tools:
             namespace: The name of the namespace that they stand in.
 
         Raises:
-            InvalidRequest: One is no tool, or there are too many.
+            InvalidRequest: They are no list, one is no tool, or there are too many.
         """
+        if not isinstance(tools, list):
+            wrong(where, "a list of tools")
         for number, tool in enumerate(tools):
             place = f"{where}[{number}]"
             kind: Any = tool.get("type") if isinstance(tool, dict) else None
             if not isinstance(kind, str):
                 wrong(place, "an object with a `type`, such as `function`")
             if kind == "namespace" and namespace is None:
-                inner = tool.get("tools")
-                if not isinstance(inner, list):
-                    wrong(f"{place}.tools", "a list of tools")
-                self.add(inner, f"{place}.tools", _name(tool, place))
+                self.add(tool.get("tools"), f"{place}.tools", _name(tool, place))
             elif kind in ("function", "custom"):
                 self._add(tool, namespace, place)
             elif kind.startswith(_HOSTED):
