@@ -51,7 +51,7 @@ BUDGETS = {
     "engines": 217,
     "engines/chatglm": 527,
     "engines/gguf": 2_443,
-    "engines/process": 992,
+    "engines/process": 1_001,
     "engines/transformers": 864,
     "engines/transformers/batch": 1_275,
     "engines/transformers/model": 1_053,

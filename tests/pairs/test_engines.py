@@ -158,5 +158,5 @@ async def test_adapter_requests_and_clients_that_leave_twice(times: int) -> None
 
         await model.start()
         async with asyncio.timeout(60):
-            slot = await model._slots.take(b"")
-        model._slots.give_back(slot)
+            slot = await model._slots.acquire(b"")
+        model._slots.release(slot)

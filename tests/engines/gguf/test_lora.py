@@ -33,11 +33,11 @@ class Child:
 async def test_a_model_that_is_stopped_meanwhile(begun: bool) -> None:
     """A slot that is being emptied, or is about to be, when its model is stopped is there again when the model is started anew."""
     slots, tasks, child = Slots(1), Tasks(), cast(Any, Child())
-    empty(tasks, slots, await slots.take(b""), child)
+    empty(tasks, slots, await slots.acquire(b""), child)
     if begun:
         await child.asked.wait()
 
     await tasks.aclose()
 
     async with asyncio.timeout(60):
-        assert 0 == await slots.take(b"")
+        assert 0 == await slots.acquire(b"")

@@ -19,15 +19,15 @@ OTHER = b"something else " * BLOCK_BYTES
 
 def waiting(slots: Slots, prompt: bytes = b"") -> asyncio.Task[int]:
     """A request that takes a slot when it is its turn."""
-    return asyncio.ensure_future(slots.take(prompt))
+    return asyncio.ensure_future(slots.acquire(prompt))
 
 
 async def read(slots: Slots, caller: str, prompt: bytes) -> int:
     """The slot in which a prompt of a caller's was read."""
     with of(caller):
-        slot = await slots.take(prompt)
+        slot = await slots.acquire(prompt)
     slots.note_batch(slot, [Progress(0, 9)])
-    slots.give_back(slot)
+    slots.release(slot)
     return slot
 
 
@@ -40,12 +40,12 @@ async def settled() -> None:
 async def test_lowest_free_slot_is_handed_out() -> None:
     """Slots are handed out from the lowest on, and a gap is filled first."""
     slots = Slots(4)
-    first = [await slots.take(b"") for _ in range(4)]
+    first = [await slots.acquire(b"") for _ in range(4)]
     for slot in (3, 1):
-        slots.give_back(slot)
+        slots.release(slot)
 
     assert [0, 1, 2, 3] == first
-    assert [1, 3] == [await slots.take(b""), await slots.take(b"")]
+    assert [1, 3] == [await slots.acquire(b""), await slots.acquire(b"")]
 
 
 async def test_wish() -> None:
@@ -54,43 +54,43 @@ async def test_wish() -> None:
     slots.apart = True
     assert 0 == await read(slots, "a", LONG)
     with of("a"):
-        assert 2 == await slots.take(LONG, 2)
-        assert 0 == await slots.take(LONG, 2)
-        slots.give_back(2)
-        slots.give_back(0)
-        assert 0 == await slots.take(LONG, 9)
-        slots.give_back(0)
+        assert 2 == await slots.acquire(LONG, 2)
+        assert 0 == await slots.acquire(LONG, 2)
+        slots.release(2)
+        slots.release(0)
+        assert 0 == await slots.acquire(LONG, 9)
+        slots.release(0)
     with of("b"):
-        assert 1 == await slots.take(LONG, 0)
+        assert 1 == await slots.acquire(LONG, 0)
 
 
 async def test_conversation_goes_back_to_its_slot() -> None:
     """A conversation gets the slot that holds its beginning, though a lower one is free and another is busy."""
     slots = Slots(3)
     for prompt in (OTHER, b"busy", LONG):
-        await slots.take(prompt)
-    slots.give_back(0)
-    slots.give_back(2)
+        await slots.acquire(prompt)
+    slots.release(0)
+    slots.release(2)
 
-    assert await slots.take(LONG + b" goes on") == 2
+    assert await slots.acquire(LONG + b" goes on") == 2
 
 
 async def test_short_beginning_is_not_worth_a_gap() -> None:
     """A beginning that is soon read again draws a request away from its neighbours only where it has none."""
     slots = Slots(2)
     for prompt in (OTHER, SHORT):
-        await slots.take(prompt)
-    slots.give_back(1)
-    slots.give_back(0)
-    alone = await slots.take(SHORT + b" goes on")
-    slots.give_back(alone)
+        await slots.acquire(prompt)
+    slots.release(1)
+    slots.release(0)
+    alone = await slots.acquire(SHORT + b" goes on")
+    slots.release(alone)
     slots = Slots(3)
     for prompt in (b"another", b"busy", SHORT):
-        await slots.take(prompt)
-    slots.give_back(0)
-    slots.give_back(2)
+        await slots.acquire(prompt)
+    slots.release(0)
+    slots.release(2)
 
-    assert (1, 0) == (alone, await slots.take(SHORT + b" goes on"))
+    assert (1, 0) == (alone, await slots.acquire(SHORT + b" goes on"))
 
 
 async def test_conversations_that_take_turns_keep_their_slots() -> None:
@@ -110,11 +110,11 @@ async def test_beside_others(kept: bool, expected: list[int]) -> None:
     slots = Slots(4)
     slots.kept = kept
     for prompt in (LONG, b"busy", OTHER, SHORT):
-        await slots.take(prompt)
+        await slots.acquire(prompt)
     for slot in (2, 0, 3):
-        slots.give_back(slot)
+        slots.release(slot)
     slots._order[0] = 9  # was heard of later
-    found = [await slots.take(b"x" + LONG) for _ in range(2)]
+    found = [await slots.acquire(b"x" + LONG) for _ in range(2)]
 
     assert expected == found
 
@@ -132,24 +132,24 @@ async def test_nothing_is_held_by_a_new_engine() -> None:
     """After the engine was started anew, a conversation gets the lowest slot like any other."""
     slots = Slots(2)
     for prompt in (OTHER, LONG):
-        await slots.take(prompt)
-    slots.give_back(0)
-    slots.give_back(1)
+        await slots.acquire(prompt)
+    slots.release(0)
+    slots.release(1)
     slots.forget()
 
-    assert await slots.take(LONG) == 0
+    assert await slots.acquire(LONG) == 0
 
 
 async def test_requests_wait_in_their_order() -> None:
     """Who came first gets the first slot that is given back, also when a later one's conversation is in it."""
     slots = Slots(1)
-    await slots.take(LONG)
+    await slots.acquire(LONG)
     first, second = waiting(slots), waiting(slots, LONG)
     await settled()
-    slots.give_back(0)
+    slots.release(0)
     await settled()
     order = (first.done(), second.done())
-    slots.give_back(0)
+    slots.release(0)
 
     assert (True, False) == order
     assert await second == 0
@@ -158,12 +158,12 @@ async def test_requests_wait_in_their_order() -> None:
 async def test_one_who_left_is_passed_over() -> None:
     """The place of a request that left while it waited is free."""
     slots = Slots(1)
-    await slots.take(b"")
+    await slots.acquire(b"")
     first, second = waiting(slots), waiting(slots)
     await settled()
     first.cancel()
     await settled()
-    slots.give_back(0)
+    slots.release(0)
 
     assert await second == 0
 
@@ -172,10 +172,10 @@ async def test_one_who_left_is_passed_over() -> None:
 async def test_one_who_leaves_as_it_is_its_turn_gives_the_slot_on(give_first: bool) -> None:
     """A slot that is handed to a request in the moment in which it leaves is not lost."""
     slots = Slots(1)
-    await slots.take(b"")
+    await slots.acquire(b"")
     first, second = waiting(slots), waiting(slots)
     await settled()
-    steps = [lambda: slots.give_back(0), first.cancel]
+    steps = [lambda: slots.release(0), first.cancel]
     for step in steps if give_first else reversed(steps):
         step()
 
@@ -187,16 +187,16 @@ async def test_one_who_leaves_as_it_is_its_turn_gives_the_slot_on(give_first: bo
 async def test_stopped_model_keeps_nobody_waiting() -> None:
     """Who waits for a model that is stopped is told so, and the slots serve on after a new start."""
     slots = Slots(1)
-    await slots.take(b"")
+    await slots.acquire(b"")
     requests = [waiting(slots) for _ in range(2)]
     await settled()
-    slots.dismiss()
+    slots.fail_waiting()
     for request in requests:
         with pytest.raises(BackendUnavailable, match="stopped"):
             await request
-    slots.give_back(0)
+    slots.release(0)
 
-    assert await slots.take(b"") == 0
+    assert await slots.acquire(b"") == 0
 
 
 @given(
@@ -213,7 +213,7 @@ async def test_any_coming_and_going(count: int, steps: list[tuple[str, int]]) ->
         if step == "come":
             queue.append(waiting(slots, prompts[number % len(prompts)]))
         elif step == "go" and busy:
-            slots.give_back(busy.pop(number % len(busy)).result())
+            slots.release(busy.pop(number % len(busy)).result())
         elif step == "leave" and queue:
             queue.pop(number % len(queue)).cancel()
         if number % 2:
@@ -269,15 +269,15 @@ async def test_what_was_not_read_is_nobodys(batch: list[Event], is_read: bool) -
     slots.apart = True
     await read(slots, "ada", LONG)
     with of("bob"):
-        slot = await slots.take(LONG)
+        slot = await slots.acquire(LONG)
         slots.note_batch(slot, batch)
-        slots.give_back(slot)
+        slots.release(slot)
     found: dict[str, bool] = {}
     for name in ("bob", "ada"):
         with of(name):
-            slot = await slots.take(LONG)
+            slot = await slots.acquire(LONG)
             found[name] = "cache_prompt" not in slots.fields(slot)
-            slots.give_back(slot)
+            slots.release(slot)
 
     assert {"bob": is_read, "ada": False} == found
 
@@ -296,7 +296,7 @@ async def test_nobody_reads_anothers(count: int, asked: list[tuple[str, bytes, b
     holds: dict[int, set[str]] = {slot: set() for slot in range(count)}
     for caller, prompt, is_read in asked:
         with of(caller):
-            slot = await slots.take(prompt)
+            slot = await slots.acquire(prompt)
         if "cache_prompt" not in slots.fields(slot):
             assert {caller} == holds[slot]
         elif is_read:
@@ -304,13 +304,13 @@ async def test_nobody_reads_anothers(count: int, asked: list[tuple[str, bytes, b
         holds[slot] |= {caller}  # of a request that was given up something may have been read
         if is_read:
             slots.note_batch(slot, [Progress(0, 9)])
-        slots.give_back(slot)
+        slots.release(slot)
 
 
 async def test_all_slots_are_free_of_others() -> None:
     """Whoever needs every slot gets them after those before, and before those after."""
     slots = Slots(2)
-    busy = [await slots.take(b"") for _ in range(2)]
+    busy = [await slots.acquire(b"") for _ in range(2)]
     order: list[str] = []
 
     async def all_of_them() -> None:
@@ -323,20 +323,20 @@ async def test_all_slots_are_free_of_others() -> None:
     await settled()
     for slot in busy:
         assert not order
-        slots.give_back(slot)
+        slots.release(slot)
         await settled()
     await every
-    slots.give_back(await later)
+    slots.release(await later)
 
     assert ["all"] == order
-    assert [0, 1] == [await slots.take(b"") for _ in range(2)]
+    assert [0, 1] == [await slots.acquire(b"") for _ in range(2)]
 
 
 @pytest.mark.parametrize("given", [0, 1])
 async def test_who_gives_up_all_slots_keeps_none(given: int) -> None:
     """Whoever leaves while waiting for every slot leaves those that it had to others."""
     slots = Slots(2)
-    busy = [await slots.take(b"") for _ in range(2)]
+    busy = [await slots.acquire(b"") for _ in range(2)]
 
     async def all_of_them() -> None:
         async with slots.all():
@@ -347,11 +347,11 @@ async def test_who_gives_up_all_slots_keeps_none(given: int) -> None:
     later = [waiting(slots), waiting(slots)]
     await settled()
     for slot in busy[:given]:
-        slots.give_back(slot)
+        slots.release(slot)
     every.cancel()
     await settled()
     for slot in busy[given:]:
-        slots.give_back(slot)
+        slots.release(slot)
 
     assert [0, 1] == sorted([await request for request in later])
     assert every.cancelled()

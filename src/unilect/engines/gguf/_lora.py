@@ -81,7 +81,7 @@ def empty(tasks: Tasks, slots: Slots, slot: int, child: ChildServer) -> None:
     """Begin to empty a slot, and give it back when nothing is left in it of a prompt, also where that is cancelled before its first step."""
     task = tasks.start("emptying a slot", _erase(slot, child))
     # who cancels it stops the child, whose next life has empty slots
-    task.add_done_callback(lambda _: slots.give_back(slot))
+    task.add_done_callback(lambda _: slots.release(slot))
 
 
 async def _erase(slot: int, child: ChildServer) -> None:

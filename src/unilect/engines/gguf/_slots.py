@@ -75,9 +75,9 @@ class Slots:
         self._restored: set[int] = set()  # and not asked since
         self._waiting: deque[asyncio.Future[int]] = deque()
 
-    async def take(self, prompt: bytes, wish: int | None = None) -> int:
+    async def acquire(self, prompt: bytes, wish: int | None = None) -> int:
         """
-        Return a slot for a prompt, once one is free and it is this request's turn; to be given back.
+        Return a slot for a prompt, once one is free and it is this request's turn; to be released.
 
         Args:
             prompt: What the engine will read, in any form whose beginning stays as the conversation goes on.
@@ -130,7 +130,7 @@ class Slots:
                 if not (waiter.cancel() or waiter.cancelled() or waiter.exception()):
                     taken.append(waiter.result())
             for slot in taken:
-                self.give_back(slot)
+                self.release(slot)
 
     @contextmanager
     def hold(self, slot: int, fills: bool = False) -> Iterator[None]:
@@ -162,9 +162,9 @@ class Slots:
                 self._owners[slot] = caller
                 self._restored.add(slot)
         finally:
-            self.give_back(slot)
+            self.release(slot)
 
-    def give_back(self, slot: int) -> None:
+    def release(self, slot: int) -> None:
         """Give the slot of a request that is over, however it ended, to who has waited longest."""
         self.tickets.pop(slot, None)
         while self._waiting:
@@ -196,7 +196,7 @@ class Slots:
                     del slot[name]
         return found
 
-    def dismiss(self) -> None:
+    def fail_waiting(self) -> None:
         """Fail all who wait: the model is stopped."""
         while self._waiting:
             waiter = self._waiting.popleft()
@@ -220,7 +220,7 @@ class Slots:
                 with suppress(ValueError):  # it was passed over already
                     self._waiting.remove(waiter)
             elif waiter.exception() is None:  # it was our turn, and we left in the same moment
-                self.give_back(waiter.result())
+                self.release(waiter.result())
             raise
 
     def _choose(self, blocks: list[int], caller: str) -> int:

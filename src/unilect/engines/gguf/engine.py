@@ -163,16 +163,16 @@ class GgufEngine(Backend):
         apart = self._adapters.changes(request)
         await self._isolation.ensure(self._generator.process)
         prompt = b"" if apart else wire.conversation(request)
-        slot = await self._slots.take(prompt, request.id_slot)
+        slot = await self._slots.acquire(prompt, request.id_slot)
         try:
             async with supervisor.watch(request) as ticket:
                 self._slots.tickets[slot] = ticket
                 batches = await self._generate(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
-                        if not ticket.taken:
+                        if not ticket.is_acked:
                             batch = [*of_server(request, self._build, slot), *batch]
-                        ticket.taken = True
+                        ticket.is_acked = True
                         self._slots.note_batch(slot, batch)
                         if ticket.on_begin is not None and tells(batch):
                             ticket.note_begin()
@@ -183,7 +183,7 @@ class GgufEngine(Backend):
             if apart:  # nothing is waited for here: who leaves may be cancelled again
                 empty(self._emptying, self._slots, slot, self._generator)
             else:
-                self._slots.give_back(slot)
+                self._slots.release(slot)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -273,7 +273,7 @@ class GgufEngine(Backend):
 
     async def aclose(self) -> None:
         """Stop both children; see `Backend`."""
-        self._slots.dismiss()
+        self._slots.fail_waiting()
         await self._emptying.aclose()
         await asyncio.gather(self._generator.aclose(), self._embedder.aclose())
         if self._has_own_checker:

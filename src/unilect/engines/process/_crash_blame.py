@@ -7,7 +7,7 @@ A request that ran in the engine when it died is a suspect, and so is one that h
    death, too, and was not answered between. Of an engine that hangs it is the one that was there alone: to try that again would take
    everybody's time. Several that ask for the same are several.
    A death for want of memory is the engine's own: nobody is a suspect of it.
-2. CrashBlame take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
+2. Suspects take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
    two deaths. Who is answered is cleared.
 3. Requests are told apart by a digest of what they ask; of those that are answered none is made before an engine has died.
 """
@@ -46,17 +46,26 @@ class Ticket:
         since: When it came there.
         acked_at: When it was last known that the engine had it, if nothing was said of it.
         left_at: When it left without an answer.
-        taken: The engine has said something of it, if only how far it has read.
+        is_acked: The engine has said something of it, if only how far it has read.
         on_begin: Called when its answer begins.
     """
 
-    __slots__ = ("_digest", "_request", "acked_at", "left_at", "life", "on_begin", "since", "taken")
+    __slots__ = (
+        "_digest",
+        "_request",
+        "acked_at",
+        "is_acked",
+        "left_at",
+        "life",
+        "on_begin",
+        "since",
+    )
 
     def __init__(self, request: Any) -> None:
         self._request = request
         self.life = 0
         self.since = self.acked_at = self.left_at = 0.0
-        self.taken = False
+        self.is_acked = False
         self.on_begin: Callable[[], None] | None = None
         self._digest: bytes | None = None
 
@@ -133,7 +142,7 @@ class CrashBlame:
     def find_stuck(self, after_s: float) -> Ticket | None:
         """Return a request of which the engine has said nothing for so long, and which it has not had."""
         now = self._clock()
-        late = (one for one in self._running if not one.taken and now - one.acked_at > after_s)
+        late = (one for one in self._running if not one.is_acked and now - one.acked_at > after_s)
         return next(late, None)
 
     def block(self, ticket: Ticket) -> None:
