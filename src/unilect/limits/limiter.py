@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Protocol
 
 from msgspec import Struct, structs
 
@@ -36,23 +35,12 @@ from unilect.limits.ratelimit import headers, select_limits
 from unilect.limits.refusals import refuse, refuse_large
 from unilect.limits.usage_resync import EVERY, UsageResync
 from unilect.runtime.context import Context, Rates, Requests
+from unilect.store.ledger import Ledger
 from unilect.store.records import KeyUsage
 
 _TRIES = 8  # others may take what is left between two of them
 _MOST_PLANS = 4096
 _NAMES = frozenset(Table.__struct_fields__)
-
-
-class Ledger(Protocol):
-    """A record of the usage before this server started."""
-
-    async def read_usage(self, since: float, key: str | None = None) -> Sequence[KeyUsage]:
-        """
-        Sum up all requests since a time, in seconds since 1970, of each key, or one, and of each owner and model.
-
-        Raises:
-            UnilectError: It cannot be read now.
-        """
 
 
 class _Plan:

@@ -387,10 +387,6 @@ def _check_count(count: int, param: str) -> None:
 
 
 def _check_ids(ids: Collection[str], param: str) -> None:
-    lengths = [len(id) for id in ids]
-    every = "".join(ids)
-    if every.isascii() and "\0" not in every and all(lengths) and max(lengths, default=1) <= _LONGEST_ID:  # fmt: skip
-        return
     for id in ids:
         if not _is_id(id):
             raise InvalidRequest(

@@ -57,14 +57,10 @@ class Store:
         check_place(config)
         default = default_url(environment)
         if is_permanent and location(config, environment) == MEMORY:
+            why = "there is neither HOME nor XDG_DATA_HOME" if config.url is None else "`url` in [store] is sqlite://"  # fmt: skip
             raise ConfigError(
-                "the store is in memory, and gone when this command ends: "
-                + (
-                    "`url` in [store] is sqlite://."
-                    if config.url is not None
-                    else "there is neither HOME nor XDG_DATA_HOME."
-                )
-                + " Name the file of a server's configuration with --config, whose [store] has a `url` that lasts."
+                f"the store is in memory, and gone when this command ends: {why}. Name the file of a server's configuration with --config, "
+                "whose [store] has a `url` that lasts."
             )
         if config.url is None and default is None and config.responses:
             log.warning(

@@ -11,8 +11,9 @@ from unilect.store.sql.connection import Connection
 
 #: The columns: the fields of a `LedgerRow`, and between them the day.
 _COLUMNS = "id, at, day, key, owner, model, backend, dialect, endpoint, prompt, cached, completion, first_token_ms, duration_ms, status, finish, cost"
+_NAMES = _COLUMNS.split(", ")
 _INSERT = f"""
-INSERT INTO ledger ({_COLUMNS}) VALUES ({", ".join("?" * (_COLUMNS.count(",") + 1))})
+INSERT INTO ledger ({_COLUMNS}) VALUES ({", ".join("?" * len(_NAMES))})
 ON CONFLICT (id) DO UPDATE SET status = excluded.status WHERE excluded.status = {CORRECTED}
 """
 _OF_SUM = itemgetter(2, 3, 4, 5)  # what tells the sum of a row's values from others
@@ -20,7 +21,7 @@ _TEXTS = ("key", "owner", "model", "backend", "dialect", "endpoint", "finish")
 _MOST_DELETED = 1000  # rows that one transaction deletes
 _DAY_S = 86_400
 #: Counts of a backend are its own words; beyond these a sum would not fit into the column.
-_MOST_TOKENS, _MOST_COST = 10**12, 10**15
+_MOST = {"prompt": 10**12, "cached": 10**12, "completion": 10**12, "cost": 10**15}
 _LONGEST = 400
 _PROBE = LedgerRow(id="probe", at=0.0)
 _DELETE_OLD = f"DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE at < ? ORDER BY at LIMIT {_MOST_DELETED})"
@@ -96,25 +97,14 @@ def _bounds(since: float, key: str | None) -> tuple[object, ...]:
 
 def _values(row: LedgerRow) -> tuple[object, ...]:
     """Make the values of a row, in the order of `_COLUMNS`, as every database takes them."""
-    numbers = (row.prompt, row.cached, row.completion, row.cost)
-    if min(numbers) < 0 or max(numbers) > _MOST_TOKENS:
-        most = dict.fromkeys(("prompt", "cached", "completion"), _MOST_TOKENS) | {
-            "cost": _MOST_COST
-        }
-        bounded = {name: min(max(getattr(row, name), 0), its_most) for name, its_most in most.items()}  # fmt: skip
-        row = structs.replace(row, **bounded)
-    if not _are_plain(row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint, row.finish):  # fmt: skip
-        texts = {name: _plain(getattr(row, name)) for name in _TEXTS}
-        row = structs.replace(row, **texts)
-    values = structs.astuple(row)
-    return (*values[:2], int(row.at // _DAY_S), *values[2:])
+    fields = structs.asdict(row) | {"day": int(row.at // _DAY_S)}
+    for name in _TEXTS:
+        fields[name] = _plain(fields[name])
+    for name, most in _MOST.items():
+        fields[name] = min(max(fields[name], 0), most)
+    return tuple([fields[name] for name in _NAMES])
 
 
-@lru_cache(256)
-def _are_plain(*texts: str) -> bool:
-    """Return True if every database takes these texts, most of which come again and again."""
-    return all(text == _plain(text) for text in texts)
-
-
+@lru_cache(1024)
 def _plain(text: str) -> str:
     return text[:_LONGEST].encode(errors="replace").decode().replace("\0", "")
