@@ -11,7 +11,7 @@ from unilect.core.marks import count_overlap
 REPLACEMENT = "\ufffd"
 #: Characters that an older tokenizer rewrites to full width once it sees the character after it.
 PUNCTUATION = (",", "!", ":", ";", "?")
-_MAX_HELD = 16  # tokens; what is no character by then never will be
+_MAX_HELD = 32  # tokens, each of which may end within a character
 
 
 class Decoder:
@@ -23,15 +23,19 @@ class Decoder:
     Args:
         decode: The text of some token ids.
         unsettled: Endings of a text that the next token may change.
+        before: The last tokens before the answer: some tokenizers drop the blank of a first word.
     """
 
     def __init__(
-        self, decode: Callable[[list[int]], str], unsettled: Sequence[str] = (REPLACEMENT,)
+        self,
+        decode: Callable[[list[int]], str],
+        unsettled: Sequence[str] = (REPLACEMENT,),
+        before: Sequence[int] = (),
     ) -> None:
         self._decode = decode
         self._unsettled = tuple(unsettled)
-        # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
-        self._before: list[int] = []
+        # then the tokens of the last piece: a tokenizer treats the first token of a text in its own way
+        self._before = list(before)
         self._new: list[int] = []
 
     def feed(self, token: int) -> str:
@@ -50,7 +54,11 @@ class Decoder:
         if open and not last and len(self._new) < _MAX_HELD:
             return ""
         self._before, self._new = self._new, []
-        return REPLACEMENT if text is None else text[len(before) :]
+        if text is None:
+            return REPLACEMENT
+        if not text.startswith(before):  # the token has completed a character
+            before = before.rstrip(REPLACEMENT)
+        return text[len(before) :]
 
     def _text(self, tokens: list[int]) -> str | None:
         """Return the text of tokens; None for bytes that are none."""

@@ -21,11 +21,11 @@ from support.models import thinking_templates as templates
 from support.models.strict_templates import CALLED, STYLES, TALK, missing
 from unilect.core.errors import InvalidRequest, UnsupportedParameter
 from unilect.core.events import Choice, Event, Fold, Usage, fold
+from unilect.engines.text import Decoder
 from unilect.engines.transformers.batch.constraint import AfterThought, Grammars
 from unilect.engines.transformers.job import Failed, Logprob, PromptRead, Step
 from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 from unilect.engines.transformers.words.request import prepare
-from unilect.engines.transformers.words.text import Detokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
@@ -141,8 +141,8 @@ def test_pieces_are_the_whole_text(kind: str, text: str, size: int) -> None:
 
     while decode(ids[:size]).endswith("\ufffd"):
         size += 1
-    detokenizer = Detokenizer(decode, ids[:size])
-    told = "".join(map(detokenizer.add, ids[size:])) + detokenizer.end()
+    decoder = Decoder(decode, before=ids[:size])
+    told = "".join(map(decoder.feed, ids[size:])) + decoder.end()
 
     assert decode(ids) == decode(ids[:size]) + told
 

@@ -3,12 +3,12 @@ Ends the thoughts of an answer after a number of tokens. Imports neither torch n
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from unilect.core.marks import count_overlap
+from unilect.engines.text import Decoder
 from unilect.engines.transformers.job import Constraint
-from unilect.engines.transformers.words.text import Detokenizer
 
 
 class ThoughtBudget:
@@ -30,7 +30,7 @@ class ThoughtBudget:
         budget: int,
         thoughts: tuple[str, str],
         encode: Callable[[str], list[int]],
-        decode: Callable[[Sequence[int]], str],
+        decode: Callable[[list[int]], str],
         has_begun: bool,
     ) -> None:
         self._inner = inner
@@ -38,7 +38,7 @@ class ThoughtBudget:
         self._begin_mark, self._end_mark = thoughts
         self._encode = encode
         self._end: list[int] = []  # the tokens of the mark that are still to come
-        self._detokenizer = Detokenizer(decode)
+        self._decoder = Decoder(decode)
         self._begins, self._thinks = not has_begun, has_begun
         self._text = ""
 
@@ -71,12 +71,12 @@ class ThoughtBudget:
 
     def _begin(self, token: int) -> None:
         """An answer that does not begin with the mark of thoughts has none."""
-        self._text = (self._text + self._detokenizer.add(token)).lstrip()
+        self._text = (self._text + self._decoder.feed(token)).lstrip()
         self._thinks = self._text.startswith(self._begin_mark)
         self._begins = not self._thinks and self._begin_mark.startswith(self._text)
 
     def _think(self, token: int) -> None:
         self._left -= 1
-        self._text += self._detokenizer.add(token)
+        self._text += self._decoder.feed(token)
         self._thinks = self._end_mark not in self._text
         self._text = self._text[1 - len(self._end_mark) :]

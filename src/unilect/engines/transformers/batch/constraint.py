@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from torch import Tensor
 
-from unilect.engines.transformers.words.text import Detokenizer
+from unilect.engines.text import Decoder
 
 _GAVE_UP = (
     "The grammar or schema of this request exceeded the parser's limits during the answer. Make it smaller, "
@@ -108,13 +108,13 @@ class AfterThought:
         self,
         inner: Grammar,
         mark: str,
-        decode: Callable[[Sequence[int]], str],
+        decode: Callable[[list[int]], str],
         stop_ids: Sequence[int],
     ) -> None:
         self._inner = inner
         self._stop_ids = list(stop_ids)
         self._mark = mark
-        self._detokenizer = Detokenizer(decode)
+        self._decoder = Decoder(decode)
         self._tail = ""
         self._active = False
 
@@ -129,6 +129,6 @@ class AfterThought:
         """Take a token in; see `Constraint`."""
         if self._active or ends:
             return self._inner.accept(token, ends)
-        self._tail = (self._tail + self._detokenizer.add(token))[-4 * len(self._mark) :]
+        self._tail = (self._tail + self._decoder.feed(token))[-4 * len(self._mark) :]
         self._active = self._mark in self._tail
         return False

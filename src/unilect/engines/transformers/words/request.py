@@ -24,7 +24,7 @@ from unilect.core.events import (
     Usage,
 )
 from unilect.core.requests import ChatRequest, CompletionRequest, GenerationRequest, TextRequest
-from unilect.engines.text import StopWords
+from unilect.engines.text import Decoder, StopWords
 from unilect.engines.transformers.batch.budget import ThoughtBudget
 from unilect.engines.transformers.job import (
     Constraint,
@@ -38,7 +38,6 @@ from unilect.engines.transformers.job import (
     Step,
 )
 from unilect.engines.transformers.words.prompt_builder import PromptBuilder
-from unilect.engines.transformers.words.text import Detokenizer
 from unilect.families import Reading
 from unilect.http.error_bodies import too_long
 from unilect.templates.thoughts import Ending
@@ -48,6 +47,7 @@ from unilect.tools.reader import reading_of
 from unilect.wire.llamacpp_request import check_one_constraint
 
 MAX_BEAMS = 16
+_CONTEXT = 6  # tokens of a prompt, beside which the first of an answer are decoded
 _LEAST = -9999.0  # JSON has no -inf
 _NO_BEAMS = names(
     "logit_bias repetition_penalty repeat_penalty presence_penalty frequency_penalty mirostat thinking_budget_tokens"
@@ -239,11 +239,11 @@ class AnswerStream:
         self._read: Callable[[list[Event]], list[Event]] = reads.read if reads is not None else list
         if isinstance(request, ChatRequest):
             stops += reader.stops
-            self._detokenizer = Detokenizer(reader.decode)
+            self._decoder = Decoder(reader.decode)
         else:
             prompt = request.prompts[0]
             self._written = prompt if isinstance(prompt, str) else reader.text(prompt)
-            self._detokenizer = Detokenizer(reader.decode, job.prompt)
+            self._decoder = Decoder(reader.decode, before=job.prompt[-_CONTEXT:])
         self._stops = StopWords([] if forced is not None else stops)
         self._made = self._told = self._thought = self._cached = 0
         self._blamed = _param_at_fault(request, forced is not None)
@@ -284,9 +284,9 @@ class AnswerStream:
     def _step(self, step: Step, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._made += len(step.tokens) + (step.finish == "stop" and not step.tokens)
         self._pending += [_logprob(one, bytes_of) for one in step.logprobs]
-        text = "".join(map(self._detokenizer.add, step.tokens))
+        text = "".join(map(self._decoder.feed, step.tokens))
         if step.finish is not None:
-            text += self._detokenizer.end()
+            text += self._decoder.end()
         whole = self._stops.held + text
         text = self._stops.feed(text)
         stopped = self._stops.found is not None
