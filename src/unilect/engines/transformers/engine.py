@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -62,6 +62,7 @@ _WHY_NOT = dict.fromkeys(_OF_OTHERS, "it is a reranker, for /v1/rerank")
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
 Asked: TypeAlias = TextRequest | EmbeddingRequest | RerankRequest
+Value = TypeVar("Value")
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
 _ENVIRONMENT = {
@@ -98,14 +99,13 @@ class HfServer:
     ) -> None:
         self.settings = settings
         self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
-        self._on_progress = on_progress
         self._timeout_s = config.timeout_s
         self.child = ChildProcess(
             name,
             python_command(_CHILD),
             lambda socket_path: settings | {"socket_path": socket_path},
             start_timeout_s=config.start_timeout_s,
-            on_progress=self._report if on_progress is not None else None,
+            on_progress=partial(self._report, on_progress) if on_progress is not None else None,
             environment=_ENVIRONMENT,
             takes_bytes=settings["size_bytes"] if settings["device"] in ("auto", "cpu") else 0,
         )
@@ -113,7 +113,7 @@ class HfServer:
         self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
         self._users: set[str] = set()
         self._warned: int | None = None
-        self._blends: tuple[int | None, set[str]] = (None, set())
+        self._blends: set[tuple[int | None, str]] = set()  # by the child that has them
         self._lock = asyncio.Lock()
 
     async def start(self, name: str, blend: list[tuple[str, float]]) -> dict[str, Any]:
@@ -146,8 +146,7 @@ class HfServer:
             if not self._has(name):
                 pid = self.child.pid
                 await self.value("adapter", {"name": name, "parts": blend})
-                known, names = self._blends
-                self._blends = (pid, (names if known == pid else set()) | {name})
+                self._blends = {one for one in self._blends if one[0] == pid} | {(pid, name)}
 
     async def stop(self, name: str) -> None:
         """A model stops; the last one stops the child."""
@@ -157,7 +156,8 @@ class HfServer:
             return
         async with self._lock:
             if name not in self._users and self._has(name) and self.child.alive:
-                self._blends[1].discard(name)  # whoever starts it now waits, and adds it again
+                # whoever starts it now waits, and adds it again
+                self._blends.discard((self.child.pid, name))
                 with suppress(UnilectError):  # a child that is gone, or hangs, has none before long
                     await self.value("adapter", {"name": name, "parts": []})
 
@@ -217,17 +217,15 @@ class HfServer:
             ) from error
 
     def _has(self, name: str) -> bool:
-        pid, names = self._blends
-        return pid == self.child.pid and name in names
+        return (self.child.pid, name) in self._blends
 
     async def _ask(self) -> None:
         """Something that the child answers between two steps."""
         await self.value("ping", None, patient=True)  # how patient, the watchdog knows
 
-    def _report(self, pid: int) -> None:
+    def _report(self, tell: Callable[[float], None], pid: int) -> None:
         """Progress is the part of the weights that the child has in memory; they are put in order after that."""
-        if self._on_progress is not None:
-            self._on_progress(min(_READ, resident_bytes(pid) / max(1.0, self._size)))
+        tell(min(_READ, resident_bytes(pid) / max(1.0, self._size)))
 
 
 class HfEngine(Backend):
@@ -339,12 +337,11 @@ class HfEngine(Backend):
 
     async def _replies(self, operation: str, request: Asked) -> Replies:
         """Send a request to the child, and yield its replies."""
-        bounds.check_request(request, self._context)
-        body = msgspec.structs.replace(request, raw_fields={})
+        body = frames.raw(self._body(request))
         async with self._server.supervisor.watch(request) as ticket:
             await self._server.add(self._name, self._blend)
             owner = "" if self._shares_cache else cache_owner()
-            call = frames.Call(operation, frames.raw(body), self._adapter, owner)
+            call = frames.Call(operation, body, self._adapter, owner)
             async with aclosing(self._server.replies(call)) as replies:
                 async for reply in replies:
                     ticket.note_begin()
@@ -352,22 +349,22 @@ class HfEngine(Backend):
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
-        found = await self._vectors("embed", request)
-        return Embeddings(found.vectors, found.tokens)
+        vectors, tokens, _ = await self._vectors("embed", request)
+        return Embeddings(vectors, tokens)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """Score the documents of a request; see `Backend`."""
-        found = await self._vectors("rerank", request)
-        logits = [logit for (logit,) in found.vectors]
+        vectors, tokens, cut = await self._vectors("rerank", request)
+        logits = [logit for (logit,) in vectors]
         if any(map(math.isnan, logits)):
             raise BackendError("The model produced NaN logits for this request. Change it.")
         scores = logits if request.raw_scores else [sigmoid(logit) for logit in logits]
-        return Ranking(scores, found.tokens, sorted(found.cut))
+        return Ranking(scores, tokens, sorted(cut))
 
     async def _vectors(
         self, operation: str, request: EmbeddingRequest | RerankRequest
-    ) -> frames.Vectors:
-        """All vectors that are asked for, in the order of their inputs."""
+    ) -> tuple[list[list[float]], int, list[int]]:
+        """Return the vectors in the order of their inputs, the number of tokens, and the places of inputs that were cut."""
         found, tokens, cut = dict[int, list[float]](), 0, list[int]()
         async with (
             self._server.embeddings,
@@ -379,8 +376,7 @@ class HfEngine(Backend):
                 part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
                 found |= dict(zip(part.places, part.vectors, strict=True))
                 tokens, cut = tokens + part.tokens, cut + part.cut
-        places = list(range(len(found)))
-        return frames.Vectors(places, [found[place] for place in places], tokens, cut)
+        return [found[place] for place in range(len(found))], tokens, cut
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
@@ -393,36 +389,32 @@ class HfEngine(Backend):
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
-        return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
+        return await self._value("detokenize", tokens, str)
 
     async def pieces(self, tokens: list[int]) -> list[bytes]:
         """Return the bytes of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
-        return msgspec.msgpack.decode(await self._value("pieces", tokens), type=list[bytes])
+        return await self._value("pieces", tokens, list[bytes])
 
     async def render(self, request: ChatRequest) -> str:
         """The prompt of a chat; see `Backend`."""
-        bounds.check_request(request, self._context)
-        body = msgspec.structs.replace(request, raw_fields={})
-        return msgspec.msgpack.decode(await self._value("render", body), type=str)
+        return await self._value("render", self._body(request), str)
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
-        bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
             return len(await self._prompt_ids(request))
+        bounds.check_request(request, self._context)
         prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
-        return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
+        return await self._value("count", prompt, int)
 
     def describe(self) -> Description:
         """Describe the model from its folder; see `Backend`."""
-        told, folder = self._folder.text_config, self._folder
-        family, weights = told.get("model_type"), told.get("dtype") or told.get("torch_dtype")
-        parameters = folder.size_bytes // folder.stored_bytes
-        width = told.get("hidden_size")
+        folder, config = self._folder, self._folder.text_config
+        weights, width = config.get("dtype") or config.get("torch_dtype"), config.get("hidden_size")
         return Description(
-            family,
-            parameters,
+            config.get("model_type"),
+            folder.size_bytes // folder.stored_bytes,
             weights and str(weights),
             folder.context,
             "safetensors",
@@ -445,23 +437,28 @@ class HfEngine(Backend):
 
     async def _ids(self, kind: str, text: str, special: bool) -> list[int]:
         bounds.check_tokenize(text, self._context)
-        return msgspec.msgpack.decode(await self._value(kind, (text, special)), type=list[int])
+        return await self._value(kind, (text, special), list[int])
 
     async def _prompt_ids(self, request: TextRequest) -> list[int]:
         """The ids of a prompt, without what the tokenizer puts before it."""
-        bounds.check_request(request, self._context)
+        body = self._body(request)
         if isinstance(request, ChatRequest):
-            body = msgspec.structs.replace(request, raw_fields={})
-            return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
+            return await self._value("chat_tokens", body, list[int])
         prompt = request.prompts[0]
         return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
 
-    async def _value(self, operation: str, body: Any) -> bytes:
+    def _body(self, request: Asked) -> Asked:
+        """Check a request, and return it without what the child does not read."""
+        bounds.check_request(request, self._context)
+        return msgspec.structs.replace(request, raw_fields={})
+
+    async def _value(self, operation: str, body: Any, type: type[Value]) -> Value:
         async def function() -> bytes:
             await self._server.add(self._name, self._blend)
             return await self._server.value(operation, body, self._adapter)
 
-        return await self._server.supervisor.call((operation, body), function)
+        value = await self._server.supervisor.call((operation, body), function)
+        return msgspec.msgpack.decode(value, type=type)
 
     def _template_of(self, config: ModelConfig) -> str:
         """The chat template, as far as it is known before the tokenizer is loaded."""

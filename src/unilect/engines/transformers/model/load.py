@@ -33,7 +33,6 @@ from unilect.engines.transformers.model.folder import has_tokenizer
 from unilect.engines.transformers.model.half import is_slow, widen
 from unilect.engines.transformers.model.int8 import quantize as to_8_bits
 from unilect.engines.transformers.model.invariance import NotBatchInvariant, check_batch_invariance
-from unilect.engines.transformers.model.joined import join
 from unilect.engines.transformers.model.lora import Adapters
 from unilect.engines.transformers.model.packed import pack
 from unilect.engines.transformers.model.rope import stretch
@@ -231,7 +230,6 @@ class LoadedModel:
     def _suit_processor(self, model: nn.Module) -> None:
         """Give a model the linear layers that a processor is quickest with."""
         if self._settings["quantize"] == "8bit":
-            join(model)
             to_8_bits(model)
         elif self._dtype == torch.float32:
             pack(model)
