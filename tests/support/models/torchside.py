@@ -91,7 +91,7 @@ class Asked:
         self.first = threading.Event()
         self.over = threading.Event()
 
-    def _emit(self, job: Any, output: Any) -> None:
+    def _emit(self, output: Any) -> None:
         from unilect.engines.transformers.job import Failed, PromptRead, Step
 
         self.outputs.append(output)

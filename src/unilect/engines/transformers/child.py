@@ -218,7 +218,7 @@ class Child:
             if answer.over:
                 ended.set_result(None)
 
-        job.emit = lambda _, output: self._outputs.append((read, output))
+        job.emit = lambda output: self._outputs.append((read, output))
         try:
             self._batch.submit(job)
             self._check_adapter(call.adapter)  # one that goes from here on ends the answer

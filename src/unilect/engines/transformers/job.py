@@ -145,7 +145,7 @@ class Job(Struct, kw_only=True, eq=False):
     Attributes:
         prompt: Token ids, at least one.
         max_tokens: The most tokens of the answer.
-        deliver: Gets each word of the answer, in the loop's thread.
+        emit: Gets each output, in the loop's thread; set before the job is handed over.
         adapter: The LoRA blend to apply, by its name.
         logprobs: How many alternatives are wanted beside each token's log probability; None for neither.
         choices: How many of the best beams are wanted.
@@ -161,7 +161,7 @@ class Job(Struct, kw_only=True, eq=False):
     prompt: list[int]
     sampling: Sampling
     max_tokens: int
-    emit: Callable[["Job", Output], None]
+    emit: Callable[[Output], None] = lambda output: None
     adapter: str | None = None
     logprobs: int | None = None
     choices: int = 1

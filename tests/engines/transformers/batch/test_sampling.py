@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from support.common.properties import given
-from unilect.engines.transformers.batch.sampling import RowSampler, Sampler, likeliest, logprobs
+from unilect.engines.transformers.batch.sampling import RowSampler, Sampler, logprobs
 from unilect.engines.transformers.job import Sampling
 
 SIZE, DRAWS, ROWS = 40, 20_000, 250
@@ -287,14 +287,3 @@ def test_log_probabilities() -> None:
     values = LOGITS.log_softmax(-1)
     assert found.value == pytest.approx(float(values[3]))
     assert [token for token, _ in found.top] == LOGITS.topk(2).indices.tolist()
-
-
-@pytest.mark.parametrize("size", [1, 40, 256, 512, 700])
-def test_the_likeliest_is_the_first_of_the_largest(size: int) -> None:
-    """In a vocabulary of any size the first of the largest logits is found, among ties and forbidden tokens too."""
-    logits = torch.randint(0, 9, (64, size)).float()
-    logits[0] = float("-inf")
-    logits[1] = float("-inf")
-    logits[1, -1] = -1e30
-
-    assert torch.equal(logits.argmax(-1), likeliest(logits))

@@ -65,9 +65,7 @@ class BatchKVCache(Cache):
             self.layers = [_BatchKVLayer(self, keys, values) for keys, values in states]
         if self.rows == 0:
             self.end = length
-        if max(length, self.end) + 1 > self.layers[-1].values.shape[2] and self.first > 0:
-            self._shift(-self.first)
-        self._make_room(self.rows + 1, max(length, self.end) + 1)
+        self._make_room(self.rows + 1, length)
         if length > self.end:
             self._shift(length - self.end)
         for layer, (keys, values) in zip(self.layers, states, strict=True):
@@ -108,15 +106,19 @@ class BatchKVCache(Cache):
 
     def make_column(self) -> None:
         """Have a column for the next token."""
-        if not self.layers:
-            return
-        if self.end + 1 > self.layers[-1].values.shape[2] and self.first > 0:
-            self._shift(-self.first)
-        self._make_room(self.rows, self.end + 1)
+        if self.layers:
+            self._make_room(self.rows)
 
-    def _make_room(self, rows: int, columns: int) -> None:
-        """Grow what is too small; where memory runs out midway some is larger than the rest, and nothing is lost."""
+    def _make_room(self, rows: int, length: int = 0) -> None:
+        """
+        Have a column behind the rows, and behind as many tokens: rows move to the left, or what is too small grows.
+
+        Where memory runs out midway some is larger than the rest, and nothing is lost.
+        """
         have_rows, _, have_columns, _ = self.layers[-1].values.shape  # the last to grow
+        if max(length, self.end) >= have_columns and self.first > 0:
+            self._shift(-self.first)
+        columns = max(length, self.end) + 1
         if rows <= have_rows and columns <= have_columns:
             return
         new_rows = have_rows

@@ -33,7 +33,6 @@ from unilect.engines.transformers.batch.sampling import RowSampler, Sampler
 from unilect.engines.transformers.job import (
     Failed,
     Job,
-    Output,
     PromptRead,
     Reason,
     Step,
@@ -136,10 +135,9 @@ class BatchLoop:
 
     def end(self, adapter: str | None) -> None:
         """End the answers of an adapter that changes, and forget its prompts; to be called between two steps."""
-        jobs = [*self._waiting, *self._active_jobs()]
-        for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
-            if not job.cancelled:
-                job.emit(job, Failed("The model's LoRA adapter was unloaded."))
+        for job in [*self._waiting, *self._active_jobs()]:
+            if job.adapter == adapter and not job.cancelled:
+                job.emit(Failed("The model's LoRA adapter was unloaded."))
                 job.cancelled = True
         self._drop_cancelled()
         self._prefixes.forget(adapter)
@@ -187,8 +185,7 @@ class BatchLoop:
     def _give_back(self) -> None:
         """Give back the memory that running answers needed."""
         self._cache = BatchKVCache()
-        if self._model.device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
 
     def _make_calls(self) -> None:
         """Make the calls that wait; those that take long, one between two steps."""
@@ -219,14 +216,12 @@ class BatchLoop:
                 if len(self._parked) < self._parallel:
                     self._parked.append((row, self._cache.states(place)))
                 else:
-                    row.job.emit(row.job, Failed(_TOO_SLOW, of_reader=True))
+                    row.job.emit(Failed(_TOO_SLOW, of_reader=True))
                 self._remove(place)
         ready = [parked for parked in self._parked if not parked[0].job.backpressured]
         for parked in ready[: self._free]:
-            self._cache.join(parked[1])
-            self._rows.append(parked[0])
+            self._add(*parked)
             self._parked.remove(parked)
-            self._sampler = None
 
     def _admit(self) -> None:
         """Begin to read the prompts for which there is room."""
@@ -264,10 +259,10 @@ class BatchLoop:
         """True while more answers wait for their first token than for their next, and could have it."""
         return len(self._being_read()) + min(self._free, len(self._waiting)) > len(self._rows)
 
-    def _active_jobs(self) -> list[Job]:
-        """All jobs that have been begun; beams more than once."""
+    def _active_jobs(self) -> set[Job]:
+        """All jobs that have been begun."""
         rows = [*self._rows, *(row for row, _ in self._parked)]
-        return [*self._being_read(), *(row.job for row in rows)]
+        return {*self._admitting, *self._being_read(), *(row.job for row in rows)}
 
     def _being_read(self) -> list[Job]:
         return [job for prefill in self._prefills for job in prefill.jobs]
@@ -290,7 +285,7 @@ class BatchLoop:
             if not job.cancelled:
                 told = prefill.prompt_logprobs if logits is not None else []
                 counts = prefill.count_processed(row), len(job.prompt), prefill.count_cached(row)
-                job.emit(job, PromptRead(*counts, told))
+                job.emit(PromptRead(*counts, told))
         if logits is None:
             return
         self._begin(prefill, logits)
@@ -313,7 +308,7 @@ class BatchLoop:
 
     def _refuse(self, job: Job, error: BaseException) -> None:
         """End one answer for want of memory."""
-        job.emit(job, failure(error))
+        job.emit(failure(error))
         job.cancelled = True
         self._drop_cancelled()
         self._free_memory()
@@ -321,8 +316,7 @@ class BatchLoop:
     def _free_memory(self) -> None:
         """Free what nobody needs: the prompts that are remembered, and what torch holds in reserve."""
         self._prefixes.clear()
-        if self._model.device.type == "cuda":
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
 
     def _begin(self, prefill: Prefill, logits: Tensor) -> None:
         """Choose the first tokens of answers, and let those join the batch for the others; all are told before anything is copied."""
@@ -357,12 +351,10 @@ class BatchLoop:
     def _join(self, job: Job, row: Row | None, states: RowStates, logits: Tensor) -> None:
         """Have an answer whose prompt has been read run with the others; without a row it is no answer of one token after the other."""
         if row is not None:
-            self._cache.join(states)
-            self._rows.append(row)
-            self._sampler = None
+            self._add(row, states)
         elif job.max_tokens < 1:
             for choice in range(job.choices):
-                job.emit(job, Step(finish="length", choice=choice))
+                job.emit(Step(finish="length", choice=choice))
         else:
             self._begin_beams(job, states, logits)
 
@@ -374,11 +366,9 @@ class BatchLoop:
             self._end_beams(job, beams)
             return
         for number, move in enumerate(moves):
-            self._cache.join(states)
             row = Row(job, sampler, beams, number)
             row.last = move.token
-            self._rows.append(row)
-        self._sampler = None
+            self._add(row, states)
 
     def _row_sampler(self, job: Job) -> RowSampler:
         banned = self._model.stop_ids | job.stop_ids if job.ignore_eos else ()
@@ -433,10 +423,10 @@ class BatchLoop:
 
     def _end_beams(self, job: Job, beams: Beams) -> None:
         if beams.broken:
-            job.emit(job, Failed(RAN_OVER))
+            job.emit(Failed(RAN_OVER))
             return
         for choice, (tokens, reason) in enumerate(beams.best(job.choices)):
-            job.emit(job, Step(tokens, [], reason, choice))
+            job.emit(Step(tokens, [], reason, choice))
 
     def _remember(self, place: int) -> None:
         """Keep what a finished answer made: a conversation goes on from there."""
@@ -447,6 +437,11 @@ class BatchLoop:
                 self._prefixes.keep(job.owner, job.adapter, tokens, self._cache.states(place))
             except (RuntimeError, MemoryError):  # no reason for the others to end
                 self._prefixes.clear()
+
+    def _add(self, row: Row, states: RowStates) -> None:
+        self._cache.join(states)
+        self._rows.append(row)
+        self._sampler = None
 
     def _remove(self, place: int) -> None:
         self._cache.leave(place)
@@ -462,10 +457,8 @@ class BatchLoop:
             RuntimeError: The device itself is of no use any longer.
         """
         traceback.print_exception(error)
-        output: Output = failure(error)
-        jobs = [*self._admitting, *self._active_jobs()]
-        for job in {id(job): job for job in jobs}.values():
-            job.emit(job, output)
+        for job in self._active_jobs():
+            job.emit(failure(error))
         self._admitting.clear()
         self._prefills.clear()
         self._rows.clear()

@@ -71,7 +71,7 @@ class Chooser:
                 except ValueError as error:
                     output = Failed(str(error), of_request=True)
             reasons.append(output.finish if isinstance(output, Step) else "stop")
-            row.job.emit(row.job, output)
+            row.job.emit(output)
         return reasons
 
     def _take(self, row: Row, token: int, logits: Tensor, shown: list[Logprob]) -> Step:

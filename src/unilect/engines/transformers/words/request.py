@@ -155,7 +155,6 @@ def prepare(
         prompt=prompt,
         sampling=rules,
         max_tokens=reader.context - len(prompt) if limit is None else limit,
-        emit=_nobody,
         adapter=adapter,
         logprobs=_logprobs(request),
         choices=(request.n or 1) if rules.num_beams > 1 else 1,
@@ -449,7 +448,3 @@ def _bias(given: Mapping[str, float | bool], tokens: int | None) -> dict[int, fl
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _nobody(job: Job, output: Output) -> None:
-    """Drop an output. The receiver is set when the job is handed over."""
