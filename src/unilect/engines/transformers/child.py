@@ -117,10 +117,6 @@ class Child:
             )
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        return self._describe()
-
-    def _describe(self) -> dict[str, Any]:
-        """Return what the engine is told of the model."""
         return {
             "template": self._reader.template,
             "template_fault": self._reader.template_fault,
@@ -156,6 +152,7 @@ class Child:
             await self._generate(call, writer)
         elif of_texts := {"embed": self._embed, "rerank": self._rerank}.get(call.operation):
             await of_texts(call, writer)
+            writer.write(frames.pack(frames.Reply(last=True)))
         else:
             value = await self._value(call)
             writer.write(frames.pack(frames.Reply(value=frames.raw(value), last=True)))
@@ -247,20 +244,16 @@ class Child:
                 )
             case "tokenize" | "tokenize_plain" as kind:
                 text, special = decode(call.body, type=tuple[str, bool])
-                read = reader.tokens if kind == "tokenize" else reader.plain_tokens
-                return await self._beside(read, text, special)
-            case "detokenize":
+                tokenize = reader.tokens if kind == "tokenize" else reader.plain_tokens
+                return await self._beside(tokenize, text, special)
+            case "detokenize" | "pieces" as kind:
                 tokens = reader.check_ids(decode(call.body, type=list[int]), "prompt")
-                return await self._beside(reader.text, tokens)
-            case "pieces":
-                tokens = reader.check_ids(decode(call.body, type=list[int]), "prompt")
-                return await self._beside(lambda: [self._bytes_of(token) for token in tokens])
-            case "render":
+                write = reader.text if kind == "detokenize" else self._pieces
+                return await self._beside(write, tokens)
+            case "render" | "chat_tokens" as kind:
                 text = await self._beside(reader.render, decode(call.body, type=ChatRequest))
-                return reader.restore(text)
-            case "chat_tokens":
-                text = await self._beside(reader.render, decode(call.body, type=ChatRequest))
-                return await self._beside(reader.chat_tokens, text)
+                read = reader.restore if kind == "render" else reader.chat_tokens
+                return await self._beside(read, text)
             case "count":
                 prompt = decode(call.body, type=str | list[int])
                 return len(await self._beside(reader.prompt, prompt, "prompt"))
@@ -285,7 +278,6 @@ class Child:
         async for places, vectors in self._in_batches(texts, begin, call.adapter):
             tokens = sum(len(texts[place]) for place in places)
             await self._send(frames.Vectors(places, vectors, tokens), writer)
-        self._end(writer)
 
     async def _rerank(self, call: frames.Call, writer: asyncio.StreamWriter) -> None:
         """Score documents, the longest first, as texts are embedded."""
@@ -311,7 +303,6 @@ class Child:
                 tokens = sum(len(ids[row]) for row in rows)
                 part = frames.Vectors([some[row] for row in rows], logits, tokens, cut)
                 await self._send(part, writer)
-        self._end(writer)
 
     async def _in_batches(
         self,
@@ -339,10 +330,6 @@ class Child:
     async def _send(self, part: frames.Vectors, writer: asyncio.StreamWriter) -> None:
         writer.write(frames.pack(frames.Reply(value=frames.raw(part))))
         await writer.drain()
-
-    def _end(self, writer: asyncio.StreamWriter) -> None:
-        """Say that all has been said."""
-        writer.write(frames.pack(frames.Reply(last=True)))
 
     def _embed_chunk(self, work: Iterator[Any], adapter: str | None) -> Any:
         """One more step, in the batch's thread."""
@@ -378,6 +365,9 @@ class Child:
 
     def _bytes_of(self, token: int) -> bytes:
         return self._all_grammars().bytes_of(token)
+
+    def _pieces(self, tokens: list[int]) -> list[bytes]:
+        return [self._bytes_of(token) for token in tokens]
 
     def _all_grammars(self) -> Grammars:
         """Made when first needed: it takes a second for a large vocabulary."""

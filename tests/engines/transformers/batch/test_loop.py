@@ -232,12 +232,12 @@ def order_of(model: LoadedModel, lengths: list[int], later: list[int]) -> list[i
     for one in (*asked, *late):
         tell = one.job.emit
 
-        def emit(job: Any, word: Any, tell: Any = tell) -> None:
+        def emit(word: Any, one: Asked = one, tell: Any = tell) -> None:
             if not order:
                 for other in late:
                     loop.submit(other.job)
-            order.append(len(job.prompt))
-            tell(job, word)
+            order.append(len(one.job.prompt))
+            tell(word)
 
         one.job.emit = emit
     for one in asked:

@@ -2,8 +2,9 @@
 16-bit weights on a CPU without 16-bit instructions.
 
 torch then multiplies one row after the other, and a batch gains nothing: 32 rows take 30 times as long as one. Here the weights are
-made wide block by block, each small enough to stay in the processor's cache, and multiplied in float32: measured on AVX2 with 32
-rows, 4.4 to 5.3 times as fast. For a single row torch's own product is as good. Results are those of torch: sums in float32, rounded
+made wide block by block, each small enough to stay in the processor's cache, and multiplied in float32: measured with AVX2 on a model
+of 64 million parameters, a step of 32 rows takes 0.4 of the processor's time, one of 8 rows 0.7, and one of 2 rows 1.5. For a single
+row torch's own product is as good. Results are those of torch: sums in float32, rounded
 once. Attention is widened likewise.
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html

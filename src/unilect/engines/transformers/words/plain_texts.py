@@ -65,22 +65,25 @@ class PlainTexts:
         """The token ids of a text in which names are hidden: those are text, all others are special tokens."""
         assert self._any is not None
         renamed = self._any.sub(lambda found: self._renamed[found[0]], text)
+        return self.plain_tokens(self.restore(renamed), special=False)
+
+    def plain_tokens(self, text: str, special: bool) -> list[int]:
+        """The token ids of a text in which all names are text; with `special`, those that the tokenizer puts around it too."""
         tokenizer, ids = self._other
-        found = tokenizer.encode(self.restore(renamed), add_special_tokens=False).ids
-        return [ids.get(id, id) for id in found]
+        return [ids.get(id, id) for id in tokenizer.encode(text, add_special_tokens=special).ids]
 
     @cached_property
     def _other(self) -> tuple[Any, dict[int, int]]:
         """The tokenizer with other names for the special tokens, and those of its ids that differ, with the right ones."""
-        told = json.loads(self._backend.to_str())
-        own = {token["content"]: token["id"] for token in told["added_tokens"]}
-        for token in told["added_tokens"]:
+        config = json.loads(self._backend.to_str())
+        own = {token["content"]: token["id"] for token in config["added_tokens"]}
+        for token in config["added_tokens"]:
             token["content"] = self._renamed.get(token["content"], token["content"])
-        made = type(self._backend).from_str(json.dumps(told))
-        made.no_truncation()
-        made.no_padding()
-        ids = {made.token_to_id(self._renamed.get(name, name)): id for name, id in own.items()}
-        return made, ids
+        other = type(self._backend).from_str(json.dumps(config))
+        other.no_truncation()
+        other.no_padding()
+        ids = {other.token_to_id(self._renamed.get(name, name)): id for name, id in own.items()}
+        return other, ids
 
 
 def longest_of(words: Iterable[str]) -> str:

@@ -4,7 +4,6 @@ Tokenizes texts and conversations for one model. Uses transformers' tokenizer, w
 What a template sees: every content a text, a call's arguments an object, a developer as a system, tools as OpenAI writes them.
 """
 
-import copy
 from collections.abc import Sequence
 from functools import cached_property, partial
 from time import strftime
@@ -162,29 +161,12 @@ class PromptBuilder:
 
     def plain_tokens(self, text: str, special: bool) -> list[int]:
         """As `tokens`, of a text in which the names of special tokens are text like any other."""
-        if self._plain is None:  # which has no such state
-            found: list[int] = self._tokenizer(
-                text, add_special_tokens=special, split_special_tokens=True, verbose=False
-            )["input_ids"]
-            return found
-        ids: list[int] = self._plain.encode(text, add_special_tokens=special).ids
-        return ids
-
-    @cached_property
-    def _plain(self) -> Any:
-        """
-        A copy of the tokenizer that sees no special tokens in a text; None where it is written in Python.
-
-        The switch is a state of the tokenizer, which texts are read with by several threads; so it is no argument of a call.
-        """
-        backend = getattr(self._tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            return None
-        plain = copy.deepcopy(backend)
-        plain.encode_special_tokens = True
-        plain.no_truncation()
-        plain.no_padding()
-        return plain
+        if self._texts is not None:
+            return self._texts.plain_tokens(text, special)
+        found: list[int] = self._tokenizer(
+            text, add_special_tokens=special, split_special_tokens=True, verbose=False
+        )["input_ids"]
+        return found
 
     def prompt(self, prompt: Prompt, param: str) -> list[int]:
         """
