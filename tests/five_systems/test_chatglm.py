@@ -94,7 +94,7 @@ async def test_case_08_model_threads_and_length(tmp_path: Path) -> None:
     settings = {"threads": 1, "context": 48}
     async with app(tmp_path, ["\n", "a"], AGAIN, settings=settings) as (running, engine):
         choice = await ask(running)
-        status = Path(f"/proc/{engine._child.pid}/environ").read_bytes().split(b"\0")
+        status = Path(f"/proc/{engine._child.process.pid}/environ").read_bytes().split(b"\0")
 
     assert b"OMP_NUM_THREADS=1" in status
     assert ("length", 48) == (choice["finish_reason"], choice["usage"]["total_tokens"])
