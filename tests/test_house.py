@@ -54,7 +54,7 @@ BUDGETS = {
     "engines/process": 1_001,
     "engines/transformers": 851,
     "engines/transformers/batch": 1_257,
-    "engines/transformers/model": 996,
+    "engines/transformers/model": 994,
     "engines/transformers/words": 657,
     "families": 2_356,
     "fleet": 1_001,

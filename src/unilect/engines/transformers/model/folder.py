@@ -311,9 +311,9 @@ def must_merge(adapter: Path) -> bool:
     return bias or any(config.get(name) for name in (*_WHOLE_LAYERS, *_OTHER_KINDS))
 
 
-def _json(file: Path, otherwise: str) -> dict[str, Any]:
+def _json(file: Path, otherwise: str, type: Any = dict[str, Any]) -> Any:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(file.read_bytes(), type=type)
     except FileNotFoundError as error:
         raise ConfigError(f"{file.parent}: {otherwise} (no {file.name}).") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -341,10 +341,7 @@ def _check_modules(path: Path) -> None:
     file = path / "modules.json"
     if not file.exists():
         return
-    try:
-        modules = msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON. Fetch it again.") from error
+    modules = _json(file, "holds no modules", list[dict[str, Any]])
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if unknown := next((kind for kind in kinds if kind not in _MODULES), None):
         raise ConfigError(

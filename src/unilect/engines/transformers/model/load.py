@@ -69,6 +69,7 @@ class LoadedModel:
     def __init__(self, settings: dict[str, Any]) -> None:
         logging.disable_progress_bar()
         self._path = settings["path"]
+        self._name = Path(self._path).name
         self._settings = settings
         self._generates: bool = settings["generates"]
         self._ranks: str = settings["ranks"]
@@ -212,12 +213,12 @@ class LoadedModel:
         quantize = self._settings["quantize"]
         if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
             options["quantization_config"] = _bits_and_bytes(quantize)
-        with _explain_errors(f"{Path(self._path).name} cannot be loaded"):
+        with _explain_errors(f"{self._name} cannot be loaded"):
             options["config"] = AutoConfig.from_pretrained(self._path, **self._trust)
         if given := self._settings["rope_scaling"]:
             scaling = msgspec.convert(given, RopeScaling)
             stretch(options["config"], scaling, self._settings["context"])
-        with _explain_errors(f"{Path(self._path).name} cannot be loaded"):
+        with _explain_errors(f"{self._name} cannot be loaded"):
             model = auto.from_pretrained(self._path, **options)
         model.eval()
         for path in self._settings["merge"]:
@@ -320,7 +321,7 @@ class LoadedModel:
         if self.device.type == "cpu":  # there they begin wide
             begin = self._settings["size_bytes"] / self._settings["stored_bytes"] * width
             needed = max(kept, begin)
-        free, name = devices.free(self._devices), Path(self._path).name
+        free, name = devices.free(self._devices), self._name
         reserved = self._settings["reserved_bytes"] if self._devices[0].type == "cpu" else 0
         free -= reserved
         if needed > free:
@@ -358,7 +359,7 @@ class LoadedModel:
         layers = DynamicCache(config=self._model.config).layers
         if any(type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
             raise ValueError(
-                f"{Path(self._path).name}: {self._model.config.model_type} models are not supported: "
+                f"{self._name}: {self._model.config.model_type} models are not supported: "
                 "this engine serves attention-only models."
             )
         config = self._model.config
@@ -373,7 +374,7 @@ class LoadedModel:
         """
         kind = self._model.config.model_type
         refusal = (
-            f"{Path(self._path).name}: {kind} models are not supported: their answers depend on the other "
+            f"{self._name}: {kind} models are not supported: their answers depend on the other "
             "requests of the batch."
         )
 
