@@ -51,7 +51,7 @@ BUDGETS = {
     "engines": 224,
     "engines/chatglm": 527,
     "engines/gguf": 2_443,
-    "engines/process": 1_001,
+    "engines/process": 992,
     "engines/transformers": 851,
     "engines/transformers/batch": 1_257,
     "engines/transformers/model": 994,

@@ -471,7 +471,7 @@ def test_one_that_is_never_taken_up(suspects: CrashBlame, clock: list[float]) ->
     late, taken, new = (Ticket(name) for name in ("late", "taken", "new"))
     for ticket in (late, taken):
         suspects.enter(ticket, 1)
-    taken.is_acked = True
+    taken.acked = True
     clock[0] += 10
     suspects.enter(new, 1)
 

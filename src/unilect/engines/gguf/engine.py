@@ -170,9 +170,9 @@ class GgufEngine(Backend):
                 batches = await self._generate(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
-                        if not ticket.is_acked:
+                        if not ticket.acked:
                             batch = [*of_server(request, self._build, slot), *batch]
-                        ticket.is_acked = True
+                        ticket.acked = True
                         self._slots.note_batch(slot, batch)
                         if ticket.on_begin is not None and tells(batch):
                             ticket.note_begin()

@@ -46,26 +46,17 @@ class Ticket:
         since: When it came there.
         acked_at: When it was last known that the engine had it, if nothing was said of it.
         left_at: When it left without an answer.
-        is_acked: The engine has said something of it, if only how far it has read.
+        acked: The engine has said something of it, if only how far it has read.
         on_begin: Called when its answer begins.
     """
 
-    __slots__ = (
-        "_digest",
-        "_request",
-        "acked_at",
-        "is_acked",
-        "left_at",
-        "life",
-        "on_begin",
-        "since",
-    )
+    __slots__ = ("_digest", "_request", "acked", "acked_at", "left_at", "life", "on_begin", "since")
 
     def __init__(self, request: Any) -> None:
         self._request = request
         self.life = 0
         self.since = self.acked_at = self.left_at = 0.0
-        self.is_acked = False
+        self.acked = False
         self.on_begin: Callable[[], None] | None = None
         self._digest: bytes | None = None
 
@@ -142,7 +133,7 @@ class CrashBlame:
     def find_stuck(self, after_s: float) -> Ticket | None:
         """Return a request of which the engine has said nothing for so long, and which it has not had."""
         now = self._clock()
-        late = (one for one in self._running if not one.is_acked and now - one.acked_at > after_s)
+        late = (one for one in self._running if not one.acked and now - one.acked_at > after_s)
         return next(late, None)
 
     def block(self, ticket: Ticket) -> None:
