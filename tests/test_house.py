@@ -56,7 +56,7 @@ BUDGETS = {
     "engines/transformers/batch": 1_257,
     "engines/transformers/model": 994,
     "engines/transformers/words": 657,
-    "families": 2_356,
+    "families": 2_411,
     "fleet": 1_001,
     "fleet/driver": 1_008,
     "http": 1_057,

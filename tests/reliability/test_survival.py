@@ -21,7 +21,7 @@ from inprocess import Site, site, until
 from support.backends.engine import ENGINES_IN_CI, IN_CI, SOURCES
 from support.backends.llama_server import llama_server
 from unilect.answers import resume
-from unilect.answers.resume import Told
+from unilect.answers.resume import DeliveredOutput
 from unilect.api.backend import Batches
 from unilect.config.server import Config, ModelConfig
 from unilect.core.errors import UnilectError
@@ -239,7 +239,7 @@ async def test_what_else_goes_on(mortal: Site, what: str) -> None:
     assert tokens[0] == tokens[1]
 
 
-async def another(batches: Batches, told: Told, lost: UnilectError) -> Batches:
+async def another(batches: Batches, told: DeliveredOutput, lost: UnilectError) -> Batches:
     """An answer that turns out to be another one."""
     async with aclosing(batches):
         async for batch in batches:

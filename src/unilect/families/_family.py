@@ -107,6 +107,8 @@ class Family(Struct, frozen=True, kw_only=True):
         force: How a forced call is written.
         written: How tools, calls and results are written into a conversation.
         scanner: Reads its answers; None for one that looks for the marks.
+        vllm: The names of vLLM's parsers of its calls and of its thoughts.
+        sglang: The same of SGLang's.
     """
 
     name: str
@@ -124,6 +126,8 @@ class Family(Struct, frozen=True, kw_only=True):
     force: CallStyle = CallStyle()
     written: ToolFormat
     scanner: Callable[..., Any] | None = None
+    vllm: tuple[str, str] = ("", "")
+    sglang: tuple[str, str] = ("", "")
 
     @property
     def tokens(self) -> frozenset[str]:

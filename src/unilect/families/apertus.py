@@ -19,4 +19,6 @@ APERTUS = Family(
         call=lambda name, given, number: dumped({name: given}),
         calls=("<|tools_prefix|>[", ", ", "]<|tools_suffix|>"),
     ),
+    vllm=("apertus", ""),
+    sglang=("apertus2509", "apertus2509"),
 )

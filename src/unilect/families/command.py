@@ -29,6 +29,8 @@ COMMAND = Family(
             f'<|START_TOOL_RESULT|>[{{"tool_call_id": "{number}", "results": {dumped({"0": text})}}}]<|END_TOOL_RESULT|>'
         ),
     ),
+    vllm=("cohere_command3", "cohere_command3"),
+    sglang=("cohere_command4", "cohere_command4"),
 )
 _ACTION = "Action:\n```json\n"
 COMMAND_R = Family(

@@ -38,6 +38,8 @@ DSML = Family(
         calls=("<｜DSML｜function_calls>\n", "\n", "\n</｜DSML｜function_calls>"),
         result=around("<function_results>\n<result>", "</result>\n</function_results>"),
     ),
+    vllm=("deepseek_v32", "deepseek_v3"),
+    sglang=("deepseekv32", "deepseek-v3"),
 )
 DEEPSEEK = Family(
     name="deepseek",
@@ -58,4 +60,6 @@ DEEPSEEK = Family(
         calls=("<｜tool▁calls▁begin｜>", "", "<｜tool▁calls▁end｜>"),
         result=around("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
     ),
+    vllm=("deepseek_v31", "deepseek_r1"),
+    sglang=("deepseekv31", "deepseek-r1"),
 )

@@ -23,4 +23,6 @@ GEMMA = Family(
         result=write.IN_TAGS,
         in_user=True,
     ),
+    vllm=("pythonic", ""),
+    sglang=("pythonic", ""),
 )

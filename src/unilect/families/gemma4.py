@@ -49,4 +49,6 @@ GEMMA4 = Family(
             f"<|tool_response>response:{name}{gemma_value({'value': text})}<tool_response|>"
         ),
     ),
+    vllm=("gemma4", "gemma4"),
+    sglang=("gemma4", "gemma4"),
 )

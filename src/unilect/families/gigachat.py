@@ -20,6 +20,8 @@ GIGACHAT3 = Family(
         rules=f'\n\nTo call one, answer:\n{_CALL}{{"name": <name>, "arguments": <object>}}',
         call=as_json(_CALL, "arguments", ""),
     ),
+    vllm=("gigachat3", ""),
+    sglang=("gigachat3", ""),
 )
 GIGACHAT = Family(
     name="gigachat",
@@ -32,4 +34,6 @@ GIGACHAT = Family(
         rules='\n\nTo call one, answer:\n<|function_call|>{"name": <name>, "arguments": <object>}',
         call=as_json("<|function_call|>", "arguments", ""),
     ),
+    vllm=("gigachat3", ""),
+    sglang=("gigachat3", ""),
 )

@@ -36,6 +36,8 @@ GLM45 = Family(
         ),
         result=write.IN_TAGS,
     ),
+    vllm=("glm45", "glm45"),
+    sglang=("glm45", "glm45"),
 )
 GLM = Family(
     name="glm",

@@ -251,4 +251,6 @@ GPT_OSS = Family(
             f"<|start|>functions.{name} to=assistant<|channel|>commentary<|message|>{text}<|end|>"
         ),
     ),
+    vllm=("openai", "openai_gptoss"),
+    sglang=("gpt-oss", "gpt-oss"),
 )

@@ -23,4 +23,5 @@ GRANITE = Family(
         calls=("<|tool_call|>[", ", ", "]"),
         result=lambda name, number, text: dumped({"name": name, "content": text}),
     ),
+    vllm=("granite", "granite"),
 )

@@ -47,6 +47,8 @@ QWEN_CODER = Family(
         ),
         result=write.IN_TAGS,
     ),
+    vllm=("qwen3_coder", "qwen3"),
+    sglang=("qwen3_coder", "qwen3"),
 )
 HERMES = Family(
     name="hermes",
@@ -61,4 +63,6 @@ HERMES = Family(
         call=write.as_json("<tool_call>\n", "arguments", "\n</tool_call>"),
         result=write.IN_TAGS,
     ),
+    vllm=("hermes", "qwen3"),
+    sglang=("qwen25", "qwen3"),
 )

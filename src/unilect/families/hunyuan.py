@@ -25,4 +25,5 @@ HUNYUAN = Family(
         calls=("<tool_calls>\n", "\n", "\n</tool_calls>"),
         result=write.around("<tool_response>", "</tool_response>"),
     ),
+    vllm=("hunyuan_a13b", "hunyuan_a13b"),
 )

@@ -29,4 +29,5 @@ HUNYUAN3 = Family(
         calls=("<tool_calls:opensource>\n", "", "</tool_calls:opensource>"),
         result=write.around("<tool_response:opensource>\n", "\n</tool_response:opensource>"),
     ),
+    vllm=("hy_v3", "hy_v3"),
 )

@@ -35,4 +35,5 @@ JAMBA = Family(
     is_bare=True,
     force=_FORCE,
     written=_WRITTEN,
+    vllm=("jamba", ""),
 )

@@ -73,6 +73,8 @@ KIMI = Family(
         ),
         user_turn="<|im_end|><|im_user|>user<|im_middle|>",
     ),
+    vllm=("kimi_k2", "kimi_k2"),
+    sglang=("kimi_k2", "kimi_k2"),
 )
 KIMI3 = Family(
     name="kimi3",
@@ -103,4 +105,6 @@ KIMI3 = Family(
         user_turn=f'{_K3_END}<|open|>message role="user"<|sep|>',
         in_turn=True,
     ),
+    vllm=("kimi_k3", "kimi_k3"),
+    sglang=("kimi_k3", "kimi_k3"),
 )

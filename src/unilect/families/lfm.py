@@ -20,4 +20,6 @@ LFM2 = Family(
         calls=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
         result=write.around("<|tool_response_start|>", "<|tool_response_end|>"),
     ),
+    vllm=("lfm2", ""),
+    sglang=("lfm2", ""),
 )

@@ -25,6 +25,8 @@ LLAMA3 = Family(
         calls=("", "; ", ""),
         result=lambda name, number, text: write.dumped({"output": text}),
     ),
+    vllm=("llama3_json", ""),
+    sglang=("llama3", ""),
 )
 LLAMA4 = Family(
     name="llama4",
@@ -41,4 +43,6 @@ LLAMA4 = Family(
         calls=("[", ", ", "]"),
         result=lambda name, number, text: write.dumped(text),
     ),
+    vllm=("llama4_pythonic", ""),
+    sglang=("pythonic", ""),
 )

@@ -24,4 +24,6 @@ MINICPM = Family(
         calls=("", "", ""),
         result=write.IN_TAGS,
     ),
+    vllm=("minicpm5", ""),
+    sglang=("minicpm5", ""),
 )

@@ -32,6 +32,8 @@ MINIMAX = Family(
         calls=("<minimax:tool_call>\n", "\n", "\n</minimax:tool_call>"),
         result=write.around("<response>", "</response>"),
     ),
+    vllm=("minimax_m2", "minimax_m2"),
+    sglang=("minimax-m2", "minimax"),
 )
 
 
@@ -69,4 +71,6 @@ MINIMAX3 = Family(
         calls=(f"{SIGN}<tool_call>\n", "", f"{SIGN}</tool_call>"),
         result=write.around("<response>", "</response>"),
     ),
+    vllm=("minimax_m3", "minimax_m3"),
+    sglang=("minimax-m3", "minimax-m3"),
 )

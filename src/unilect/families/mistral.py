@@ -27,4 +27,6 @@ MISTRAL = Family(
         ),
         in_user=True,
     ),
+    vllm=("mistral", "mistral"),
+    sglang=("mistral", "mistral"),
 )

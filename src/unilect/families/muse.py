@@ -35,4 +35,6 @@ MUSE = Family(
         calls=("", "<|eom|><|start|>assistant", ""),
         result=lambda name, number, text: f'<tool_output name="{name}">\n{text}\n</tool_output>',
     ),
+    vllm=("muse_glimmer", "muse_glimmer"),
+    sglang=("muse", "muse"),
 )

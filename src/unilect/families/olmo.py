@@ -19,4 +19,5 @@ OLMO3 = Family(
         call=write.python_call,
         calls=("<function_calls>\n", "\n", "\n</function_calls>"),
     ),
+    vllm=("olmo3", "olmo3"),
 )

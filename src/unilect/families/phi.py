@@ -23,6 +23,7 @@ PHI = Family(
         calls=("<|tool_call|>[", ", ", "]<|/tool_call|>"),
         result=around("<|tool_response|>", ""),
     ),
+    vllm=("phi4_mini_json", ""),
 )
 FUNCTOOLS = Family(
     name="functools",

@@ -24,4 +24,5 @@ SEED = Family(
             "</function>\n</seed:tool_call>",
         ),
     ),
+    vllm=("seed_oss", "seed_oss"),
 )

@@ -24,4 +24,6 @@ STEP3 = Family(
         ),
         calls=("<｜tool_calls_begin｜>", "", "<｜tool_calls_end｜>"),
     ),
+    vllm=("step3", "step3"),
+    sglang=("step3", "step3"),
 )
