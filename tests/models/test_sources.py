@@ -146,7 +146,7 @@ async def test_several_callers(
     made = registry(Config(api_keys=keys, store=config)).get("demo").pool.members[0].backend
 
     assert isinstance(made, GgufEngine)
-    assert ({"cache_ram_mib": 0} if several else {}) == made._partition.at_start(
+    assert ({"cache_ram_mib": 0} if several else {}) == made._isolation.at_start(
         {"cache_ram_mib": None}
     )
 

@@ -122,7 +122,7 @@ def test_progress_of_a_model_that_still_loads() -> None:
     """Weights that have all been read are not the whole of loading: progress does not stand at its end."""
     told: list[float] = []
     model = HfEngine("x", FOLDER / "hf", ModelConfig(), on_progress=told.append)
-    model._server._report(os.getpid())
-    model._server._report(0)
+    model._server._report(told.append, os.getpid())
+    model._server._report(told.append, 0)
 
     assert [0.9, 0.0] == told

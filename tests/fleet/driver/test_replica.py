@@ -139,7 +139,7 @@ async def test_several_callers(keys: list[str]) -> None:
     replica = await started(str(MODEL), several_callers=told._deployment.several_callers)
 
     try:
-        several = replica._backend._partition.at_start({"cache_ram_mib": None})
+        several = replica._backend._isolation.at_start({"cache_ram_mib": None})
         assert ({"cache_ram_mib": 0} if keys else {}) == several
     finally:
         await replica._backend.aclose()

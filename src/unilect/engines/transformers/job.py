@@ -8,7 +8,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-_NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|not enough memory")
+#: "could not create a primitive" is oneDNN, which gets no memory for its code.
+_NO_MEMORY = re.compile(
+    r"(?i)out of memory|allocate memory|not enough memory|could not create a primitive"
+)
 Reason: TypeAlias = Literal["stop", "length"]
 COLDEST = 1e-5  # below it a temperature is 0
 
