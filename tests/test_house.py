@@ -52,7 +52,7 @@ BUDGETS = {
     "engines/chatglm": 527,
     "engines/gguf": 2_443,
     "engines/process": 992,
-    "engines/transformers": 851,
+    "engines/transformers": 853,
     "engines/transformers/batch": 1_257,
     "engines/transformers/model": 994,
     "engines/transformers/words": 657,
