@@ -424,6 +424,7 @@ def test_values_of_the_user(
         ("vscode", "{}", "the file is no list"),
         ("aider", "a: b: c\n", "cannot be read as YAML"),
         ("aider", "- a\n", "the file is no object"),
+        ("aider", "{dark-mode: true}\n", "its form is unusual"),
         ("continue", "models: [{name: a, provider: b, model: c}]\n", "its form is unusual"),
         ("continue", "models: &x\n  - name: a\nmore: *x\n", "its form is unusual"),
         ("continue", "models: &x [*x]\n", "its form is unusual"),

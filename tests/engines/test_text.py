@@ -96,6 +96,17 @@ def test_what_is_no_character_is_told_at_the_end() -> None:
         assert ["a", "b", "", "", REPLACEMENT] == [*pieces, decoder.end()]
 
 
+def test_a_character_is_told_once_it_is_whole() -> None:
+    """Where every token ends one character and begins the next, no text waits for a token that ends with one."""
+    data = ("字" * 20).encode()
+    tokens = [data[:2], *(data[at : at + 3] for at in range(2, len(data), 3))]
+    decoder = Decoder(lambda ids: b"".join(tokens[id] for id in ids).decode(errors="replace"))
+    pieces = [decoder.feed(number) for number in range(len(tokens))] + [decoder.end()]
+
+    assert "字" * 20 == "".join(pieces)
+    assert ["", "字", "字"] == pieces[:3]
+
+
 def test_garbage_is_not_held_back_for_ever() -> None:
     """Bytes that never become a character are told after a bounded number of tokens."""
     decoder = Decoder(strict)

@@ -63,6 +63,7 @@ WIRE = [
     ("llama3", '{"name": "get_weather", "parameters": {"city": "Paris", "days": 2}}'),
     ("llama3", '<|python_tag|>{"type": "function", "name": "get_weather", "parameters": {"city": "Paris", "days": 2}}'),
     ("llama4", "[get_weather(city='Paris', days=2)]"),
+    ("llama4", "[\u00a0get_weather(city='Paris', days=2)\u3000]"),
     ("llama4", '<|python_start|>[get_weather(city="Paris", days=2)]<|python_end|>'),
     ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
     ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}, "id": "abcdefghi"}]'),

@@ -154,6 +154,18 @@ async def test_a_limit_that_is_lowered(counters: Counters) -> None:
     assert (await counters.take("d", [minute(1000, 990, "other")])).ok
 
 
+async def test_a_request_of_a_lower_limit_ends(counters: Counters) -> None:
+    """A limit that is raised while a request runs is not lowered again by the request's end."""
+    old = [minute(5, 1)]
+    await counters.take("first", old)
+    for number in range(50):
+        await counters.take(f"r{number}", [minute(1000, 1)])
+    await counters.settle("first", old, [1])
+
+    (state,) = await counters.look([minute(1000, 1)])
+    assert 50 < state.used
+
+
 async def test_from_a_ledger(counters: Counters) -> None:
     """What a ledger says was used is the least that a budget has used."""
     await counters.raise_to({"b": (900, LATER), "c": (5, LATER)})

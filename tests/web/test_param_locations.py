@@ -57,3 +57,16 @@ def test_names(ours: str, theirs: str) -> None:
 def test_any_text(text: str) -> None:
     """Whatever an upstream writes into a message, it can be told."""
     assert PLACES.rename(InvalidRequest(text)).message is not None
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("Invalid 'messages[1].content[1].image_url'.", "Invalid 'input[1].content[2].source'."),
+        ("tools[0].function.name is wrong.", "tools[4].function.name is wrong."),
+        ("`tools[0].function.parameters.x` and messages", "`tools[4].schema.x` and messages"),
+    ],
+)
+def test_the_words_of_a_server(ours: str, theirs: str) -> None:
+    """What a server quotes in its own way is named as the client has sent it, too."""
+    assert theirs == PLACES.rename(InvalidRequest(ours)).message

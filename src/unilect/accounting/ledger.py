@@ -278,7 +278,7 @@ class LedgerRecorder:
 
 
 class LedgerEntry(Struct, eq=False):
-    """One request, as an `RequestRecord`."""
+    """One request, as a `RequestRecord`."""
 
     _book: LedgerRecorder
     _context: Context

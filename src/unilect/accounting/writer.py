@@ -34,12 +34,19 @@ class Item(Struct, eq=False):
         written: Called once it is in the ledger.
         required: Who waits for it is told where it cannot be written, and its row has the status `CORRECTED` from then on; else he need not know.
         end: Is done once it is written, or is not in time; None where nobody waits.
+        timer: Ends the time that it has, also where its client has left.
     """
 
     row: LedgerRow
     written: Callable[[], None]
     required: bool = True
     end: asyncio.Future[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def cancel_timer(self) -> None:
+        """It is written, or who waits for it was told."""
+        if self.timer is not None:
+            self.timer.cancel()
 
     def correct(self) -> None:
         """Its client is told that it could not be kept."""
@@ -147,8 +154,7 @@ class Writer:
             raise self._unavailable()
         loop = asyncio.get_running_loop()
         end = item.end = loop.create_future()
-        timer = loop.call_later(LIMIT_S, self._end_late, item)
-        end.add_done_callback(lambda _: timer.cancel())
+        item.timer = loop.call_later(LIMIT_S, self._end_late, item)
         return end
 
     async def settle(self, timeout_s: float = LIMIT_S) -> None:
@@ -210,6 +216,7 @@ class Writer:
             self._succeed()
             for item, row in zip(some, rows, strict=True):
                 if item.row is row:
+                    item.cancel_timer()
                     if item.end is not None and not item.end.done():
                         item.end.set_result(None)
                     item.written()
@@ -246,6 +253,7 @@ class Writer:
     @staticmethod
     def _tell(item: Item, error: LedgerUnavailable) -> None:
         """Tell who waits for a row that it is not written, if he has to know."""
+        item.cancel_timer()
         end, item.end = item.end, None
         if end is None or end.done():
             return

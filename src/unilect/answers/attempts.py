@@ -281,7 +281,7 @@ class Attempts(Generic[FittedT]):
             returns=self._home is not None and self._home in self._model.pool.members,
             present=member in self._model.pool.members,
         )
-        if isinstance(failure, EngineDied) and not failure.blamed:
+        if isinstance(failure, EngineDied) and not (failure.blamed or now.differs):
             deaths, had = self._deaths.get(member, (0, -1))
             has = self.continuation.tokens
             self._deaths = {**self._deaths, member: (deaths + 1, has)}

@@ -70,13 +70,13 @@ class UnilectError(Exception):
     An error with an HTTP answer. Raise a subclass.
 
     Attributes:
-        status, type, code: The HTTP status code, OpenAI's error type, and its error code, a string, or None.
-        number: FastChat's error code, an integer.
+        status, type, code, number: The HTTP status code, OpenAI's error type, its error code, a string or None, and FastChat's.
         param: The request parameter at fault, or None.
         retry_after_s: Seconds after which a retry makes sense, or None.
         reason: What the operator is told instead of the message: why, with addresses and a server's own words. No client sees it.
         logged: What the log of a request tells instead, where the message or the reason has a backend's own words: they may repeat the request.
-        more, connection_failed: Numbers that its body has beside, by llama.cpp's names. No connection was made, or it ended before a byte of an answer came: no request's doing.
+        connection_failed: No connection was made, or it ended before a byte of an answer came: no request's doing.
+        more: Numbers that its body has beside.
     """
 
     status: ClassVar[int] = 500

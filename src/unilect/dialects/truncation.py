@@ -9,7 +9,7 @@ from unilect.core.requests import ChatRequest
 
 async def fit_to_context(
     service: Service, context: int, without: Callable[[int], ChatRequest], most: int
-) -> int | None:
+) -> int:
     """
     Find the fewest steps to leave out so that a conversation fits into a context and leaves room for an answer.
 
@@ -20,24 +20,25 @@ async def fit_to_context(
         most: The number of steps that may be left out.
 
     Returns:
-        The number of steps: 0 also where the backend does not count tokens; None if even without `most` it does not fit.
+        The number of steps: 0 also where the backend does not count tokens; `most` also if nothing less is enough.
     """
-
-    async def fits(count: int) -> bool:
-        try:
-            return await service.count_tokens(without(count), counts=False) < context
-        except ContextLengthExceeded:
-            return False
-
     try:
-        if not most or await fits(0):
+        if not most or await fits(service, context, without(0)):
             return 0
-        if not await fits(most):
-            return None
         low, high = 0, most  # `low` does not fit
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if await fits(middle) else (middle, high)
+            low, high = (
+                (low, middle) if await fits(service, context, without(middle)) else (middle, high)
+            )
     except UnsupportedOperation:
         return 0
     return high
+
+
+async def fits(service: Service, context: int, request: ChatRequest) -> bool:
+    """Return True if a prompt leaves room for an answer."""
+    try:
+        return await service.count_tokens(request, counts=False) < context
+    except ContextLengthExceeded:
+        return False

@@ -11,7 +11,9 @@ from unilect.core.marks import count_overlap
 REPLACEMENT = "\ufffd"
 #: Characters that an older tokenizer rewrites to full width once it sees the character after it.
 PUNCTUATION = (",", "!", ":", ";", "?")
-_MAX_HELD = 32  # tokens, each of which may end within a character
+_MAX_HELD = 64  # tokens, each of which may end within a character
+_MAX_BYTES = 4  # of a character: so many tokens that complete none are told as U+FFFD
+_MAX_UNSETTLED = 16  # tokens of which the next may still change the text
 
 
 class Decoder:
@@ -37,6 +39,8 @@ class Decoder:
         # then the tokens of the last piece: a tokenizer treats the first token of a text in its own way
         self._before = list(before)
         self._new: list[int] = []
+        self._told = 0  # characters of their text that are told already
+        self._stuck = 0  # of them, the last ones that have completed no character
 
     def feed(self, token: int) -> str:
         """Return the text that is settled now; empty where the token must wait for the next."""
@@ -52,13 +56,24 @@ class Decoder:
         text = self._text(self._before + self._new)
         open = text is None or len(text) <= len(before) or text.endswith(self._unsettled)
         if open and not last and len(self._new) < _MAX_HELD:
-            return ""
+            whole = (text or "").rstrip(
+                REPLACEMENT
+            )  # a token may end a character and begin another
+            at = len(before) + self._told
+            if len(whole) > at and whole.startswith(before) and not whole.endswith(self._unsettled):
+                self._told, self._stuck = len(whole) - len(before), 0
+                return whole[at:]
+            self._stuck += 1
+            is_torn = text is None or text.endswith(REPLACEMENT)
+            if self._stuck < (_MAX_BYTES if is_torn else _MAX_UNSETTLED):
+                return ""
+        told, self._told, self._stuck = self._told, 0, 0
         self._before, self._new = self._new, []
         if text is None:
             return REPLACEMENT
         if not text.startswith(before):  # the token has completed a character
             before = before.rstrip(REPLACEMENT)
-        return text[len(before) :]
+        return text[len(before) + told :]
 
     def _text(self, tokens: list[int]) -> str | None:
         """Return the text of tokens; None for bytes that are none."""

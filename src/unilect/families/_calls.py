@@ -47,8 +47,8 @@ _FENCED = re.compile(
     r"([A-Za-z0-9_.-]{1,128})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
 )
 _CODE = re.compile(r"```[a-z_]*\n(.*?)(?:\n?```|$)", re.S)
-_PYTHON = re.compile(r"\[\s*[A-Za-z_]\w*\(.*\)\s*\]", re.S)
-_LINES = re.compile(r"[A-Za-z_]\w*(?:\.call)?\(.*\)", re.S)
+_PYTHON = re.compile(r"\[\s*([A-Za-z_]\w*\(.*\))\s*\]", re.S)
+_LINES = re.compile(r"([A-Za-z_]\w*(?:\.call)?\(.*\))", re.S)
 _NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _TAG = re.compile(r'<(?:function=|(?:invoke|function) name=")([\w.-]+)')
 _SIGNS = " \n;,"
@@ -217,7 +217,11 @@ def _read_python(
 ) -> tuple[Calls, str] | None:
     """Llama 3.2 and 4: `[name(city="Paris")]`."""
     found = form.match(text)
-    calls = python_calls(found[0]) if found is not None else None
+    calls = (
+        python_calls(f"[{found[1]}]" if form is _PYTHON else found[1])
+        if found is not None
+        else None
+    )
     if not calls or found is None or not all(name in tools for name, _ in calls):
         return None
     return calls, text[found.end() :]

@@ -170,6 +170,8 @@ class Minute:
 
     def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
         """Have more in it, or less, whether held or used; it never takes longer than two minutes to leak."""
+        if not held + used:
+            return  # the claim may be one of an older limit
         level = self.level(claim.most, now_us) + (held + used) * MINUTE_US
         self.mark = claim.most * now_us + min(level, claim.most * _LONGEST_US)
 

@@ -110,7 +110,8 @@ for i = 3, #KEYS do
   local a = 1 + (i - 3) * 5
   local most, need, used = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
   if ARGV[a + 1] == '1' then
-    fill(KEYS[i], most, level(KEYS[i], most) + (used - need) * 60000000)
+    -- the claim may be one of an older limit
+    if used ~= need then fill(KEYS[i], most, level(KEYS[i], most) + (used - need) * 60000000) end
   else
     if need > 0 then redis.call('HINCRBY', KEYS[i], 'h', '-' .. ARGV[a + 3]) end
     if used > 0 then redis.call('HINCRBY', KEYS[i], 'u', ARGV[a + 4]) end

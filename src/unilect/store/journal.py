@@ -34,7 +34,7 @@ from unilect.store.records import LedgerRow
 log = logging.getLogger("unilect")
 LOST = "lost"  # the finish reason of a request whose server has died
 _LOST_STATUS = 499
-_MAGIC = b"unilect journal 1\n"
+_MAGIC = b"unilect journal 2\n"
 _SLOT = 2048  # bytes
 _IN_SEGMENT = 256  # slots that are reserved and mapped at once; the first of the file is its head
 _MOST_SEGMENTS = 128

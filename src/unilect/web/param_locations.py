@@ -90,7 +90,7 @@ class ParamLocations(Struct, frozen=True):
             return self.messages[number].locate(message[2], self.image) if known else path
         tool = _TOOL.match(path)
         if tool is not None and int(tool[1]) < len(self.tools):
-            return self.tools[int(tool[1])] + (self.schema if tool[2] else "")
+            return self.tools[int(tool[1])] + (self.schema if tool[2] else "") + path[tool.end() :]
         name = _NAME.match(path)[0]  # type: ignore[index]
         return (self.names.get(name) or name) + path[len(name) :]
 

@@ -20,7 +20,7 @@ class TemplatedChild(Child):
         self._reader = PromptBuilder(
             model.tokenizer, text, self._context, model.stop_ids, model.size
         )
-        return self._said()
+        return self._describe()
 
 
 if __name__ == "__main__":

@@ -37,7 +37,10 @@ GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 #: A constraint in our words: a grammar, or a JSON Schema.
 _Found: TypeAlias = str | dict[str, Any]
 MAX_CHOICES = 1024
-_PARAM = re.compile(r"`(\w[\w.\[\]]*)`")
+#: A parameter in a text: in backticks, or a part of a list, which servers quote in other ways.
+_PARAM = re.compile(
+    r"`(\w[\w.\[\]]*)`|\b((?:messages|tools|documents)\[\d{1,6}\](?:\.\w+(?:\[\d{1,6}\])?){0,8})"
+)
 MAX_BYTES = 64 * 1024
 #: What of `structured_outputs` binds the answer, and the field that says the same alone.
 _STRUCTURED = {
@@ -127,8 +130,12 @@ def rename_param(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
 
 
 def rename_params(error: UnilectError, rename: Callable[[str], str]) -> UnilectError:
-    """Have an error name parameters as the client does, in `param` and wherever a text has one in backticks; returns it."""
-    error.reword(lambda text: _PARAM.sub(lambda found: f"`{rename(found[1])}`", text))
+    """Have an error name parameters as the client does, in `param` and wherever a text has one; returns it."""
+
+    def substitute(found: re.Match[str]) -> str:
+        return f"`{rename(found[1])}`" if found[1] else rename(found[2])
+
+    error.reword(lambda text: _PARAM.sub(substitute, text))
     error.param = error.param and rename(error.param)
     return error
 

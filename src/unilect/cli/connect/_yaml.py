@@ -11,6 +11,7 @@ from unilect.cli.connect._settings import Setting, key_of
 _MOST_VALUES = 1_000_000
 _MOST_MERGES, _MOST_ALIASES = 8, 64
 MAX_DEPTH = 100
+_BOM = "\ufeff"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -38,8 +39,13 @@ def dump(data: Any) -> str:
 
 def edit(text: str, setting: Setting) -> str:
     """Change or add one value of a file; one of an unusual form may come out wrong, which `parse` shows."""
+    if text.startswith(_BOM):  # PyYAML does not count it
+        return _BOM + edit(text.removeprefix(_BOM), setting)
     key, *rest = setting.path
-    root = yaml.compose(text, Loader=_LOADER)
+    try:
+        root = yaml.compose(text, Loader=_LOADER)
+    except yaml.YAMLError:  # spoilt by the change of another key
+        return text
     pairs = () if root is None else root.value
     start, old = next(
         ((name.start_mark.index, value) for name, value in pairs if name.value == key), (0, None)
@@ -55,7 +61,8 @@ def edit(text: str, setting: Setting) -> str:
         return _end_line(text) + f"{key}:\n" + _entry(setting.value, "")
     if text[old.start_mark.index] != "-":  # on one line, or with an anchor
         return text
-    starts = [_line(text, one.start_mark.index) for one in old.value]
+    dashes = (text.rfind("-", 0, one.start_mark.index) for one in old.value)
+    starts = [_line(text, dash) for dash in dashes]
     starts.append(_line(text, old.end_mark.index))
     index = key_of(parse(text)[key], rest[0])
     stop = _without_comments(text, starts[-1] if index is None else starts[index + 1])

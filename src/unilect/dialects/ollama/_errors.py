@@ -36,4 +36,5 @@ def describe_error(error: UnilectError) -> str:
         return f"{_BUSY}: {error.message}"
     if isinstance(error, UnsupportedParameter) and (what := _LACKS.get(error.param or "")):
         return f'"{current_request().model}" does not support {what}: {error.message}'
-    return _NAMES.rename(error).message
+    ours = error.param or ""  # else what stands in backticks may be the client's own word
+    return error.message if _NAMES.locate(ours) == ours else _NAMES.rename(error).message

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from unilect.answers.service import Service
 from unilect.core.requests import ChatRequest, Message
-from unilect.dialects.truncation import fit_to_context
+from unilect.dialects.truncation import fit_to_context, fits
 
 #: Tokens that a template may add to a conversation; a token of the rest is at least a byte of its JSON.
 _TEMPLATE = 1024
@@ -33,7 +33,9 @@ async def truncate(service: Service, request: ChatRequest) -> tuple[ChatRequest,
         return request.changed(messages=left) if gone else request
 
     count = await fit_to_context(service, context, without, len(steps))
-    return (without(count), True) if count else (request, False)
+    if not count or (count == len(steps) and not await fits(service, context, without(count))):
+        return request, False
+    return without(count), True
 
 
 def _steps(messages: Sequence[Message]) -> list[list[int]]:

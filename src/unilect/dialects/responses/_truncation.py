@@ -44,7 +44,7 @@ async def truncate(
         count = await fit_to_context(service, context, lambda count: without(count).chat, most)
     if count == 0:
         return whole
-    made = without(most if count is None else count)
+    made = without(count)
     return msgspec.structs.replace(made, left_out=(*made.left_out, "truncation"))
 
 

@@ -117,6 +117,10 @@ class Child:
             )
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return self._describe()
+
+    def _describe(self) -> dict[str, Any]:
+        """Return what the engine is told of the model."""
         return {
             "template": self._reader.template,
             "template_fault": self._reader.template_fault,

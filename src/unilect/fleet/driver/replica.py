@@ -58,7 +58,7 @@ class Replica:
             )
         try:
             config = await self._with_files(deployment)
-            spec = sources.spec_of(deployment.name, config.sources[0], config)
+            spec = sources.spec_of(deployment.name, config.sources[0], config, config.threads or 1)
             spec = msgspec.structs.replace(spec, several_callers=deployment.several_callers)
             self._backend = sources.backend(spec)
             await self._backend.start()

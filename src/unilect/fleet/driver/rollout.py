@@ -32,7 +32,7 @@ from unilect.fleet import wire
 from unilect.fleet.driver import serve_internals
 from unilect.fleet.driver.replica import FAILED, Replica
 from unilect.fleet.driver.serve_internals import Settings, find_settings
-from unilect.fleet.driver.state import connect, list_nodes
+from unilect.fleet.driver.state import ClusterError, connect, list_nodes
 from unilect.fleet.environment import REPLICA, is_alone
 
 _NAME = "engine"
@@ -242,7 +242,11 @@ def _failure_reason(app: str) -> str:
 def timeout_reason(deployment: wire.Deployment) -> str:
     """Explain in one sentence why a model did not start in time."""
     limit = f"within {deployment.config.start_timeout_s:.0f} s (`start_timeout_s`)"
-    if (missing := missing_resources(deployment.resources)) is None:
+    try:
+        missing = missing_resources(deployment.resources)
+    except (ClusterError, RayError):  # the head does not answer either
+        missing = None
+    if missing is None:
         return f"The model did not load {limit}."
     return f"No node of the cluster has room for a replica {limit}: {missing}"
 
@@ -252,6 +256,7 @@ def missing_resources(wanted: Mapping[str, Any]) -> str | None:
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     needs = {names.get(key, key): value for key, value in wanted.items() if key != "resources"}
     needs |= wanted.get("resources", {})
+    needs = {name: need for name, need in needs.items() if not name.startswith("node:")}
     if kind := needs.pop("accelerator_type", None):
         needs[f"accelerator_type:{kind}"] = 0.001
     # Ray's public functions tell what is free on all nodes together, and a replica needs it on one.

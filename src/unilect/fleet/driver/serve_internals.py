@@ -64,7 +64,8 @@ def find_settings(name: str, app: str) -> Settings | None:
         info, _ = _context._get_global_client().get_deployment_info(name, app)
     except KeyError:
         return None
-    return Settings(info.version, *info.replica_config.init_args)
+    (body,) = info.replica_config.init_args
+    return Settings(info.version, body)
 
 
 def delete_app(app: str) -> None:

@@ -11,11 +11,19 @@ from support.models.torchside import need
 
 need("torch", "transformers", "tokenizers")
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from transformers import PreTrainedTokenizerFast
 
 from support.backends.engine import chat
-from unilect.engines.transformers.words.plain_texts import longest_of
+from unilect.engines.transformers.words.plain_texts import PlainTexts, longest_of
 from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 
 NAMES = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|tool|>", "<|tool_call|>", "<|tool_response|>"]  # fmt: skip
@@ -136,3 +144,17 @@ def test_the_longest_name() -> None:
     assert ["<|a|>+", "<|a|>", "<|ab", "<|", ".", "[x]*"] == (
         found.findall("<|a|>+<|a|>-<|ab<|xy.[x]*x")
     )
+
+
+def test_what_the_tokenizer_puts_around_a_text() -> None:
+    """The marks around a text have the model's ids, wherever the special tokens stand in its vocabulary."""
+    names = ["<pad>", "[CLS]", "[SEP]"]
+    vocabulary = {"<pad>": 0, "hello": 1, "world": 2, "[UNK]": 3}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=None, special_tokens=[("[CLS]", 4), ("[SEP]", 5)]
+    )
+
+    assert [4, 1, 2, 5] == PlainTexts(tokenizer, names).plain_tokens("hello world", True)

@@ -70,7 +70,10 @@ class PlainTexts:
     def plain_tokens(self, text: str, special: bool) -> list[int]:
         """The token ids of a text in which all names are text; with `special`, those that the tokenizer puts around it too."""
         tokenizer, ids = self._other
-        return [ids.get(id, id) for id in tokenizer.encode(text, add_special_tokens=special).ids]
+        found = tokenizer.encode(text, add_special_tokens=special)
+        # what the tokenizer puts around a text has its right ids already
+        pairs = zip(found.ids, found.special_tokens_mask, strict=True)
+        return [id if is_around else ids.get(id, id) for id, is_around in pairs]
 
     @cached_property
     def _other(self) -> tuple[Any, dict[int, int]]:
