@@ -63,9 +63,9 @@ class Decoder:
             if len(whole) > at and whole.startswith(before) and not whole.endswith(self._unsettled):
                 self._told, self._stuck = len(whole) - len(before), 0
                 return whole[at:]
-            self._stuck += 1
             is_torn = text is None or text.endswith(REPLACEMENT)
-            if self._stuck < (_MAX_BYTES if is_torn else _MAX_UNSETTLED):
+            self._stuck = self._stuck + 1 if is_torn else 0
+            if self._stuck < _MAX_BYTES if is_torn else len(self._new) < _MAX_UNSETTLED:
                 return ""
         told, self._told, self._stuck = self._told, 0, 0
         self._before, self._new = self._new, []

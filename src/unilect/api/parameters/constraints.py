@@ -135,8 +135,9 @@ def rename_params(error: UnilectError, rename: Callable[[str], str]) -> UnilectE
     def substitute(found: re.Match[str]) -> str:
         return f"`{rename(found[1])}`" if found[1] else rename(found[2])
 
+    param = error.param and rename(error.param)
     error.reword(lambda text: _PARAM.sub(substitute, text))
-    error.param = error.param and rename(error.param)
+    error.param = param
     return error
 
 
