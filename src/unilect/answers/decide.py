@@ -28,7 +28,7 @@ _ELSEWHERE = frozenset({429, 502, 503, 504})
 _MOST_DEATHS = (
     4  # of the engines of a backend for one request, however far its answer came each time
 )
-#: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
+#: Errors that another backend would not change, or would suffer from, too; and a client that has waited long enough.
 _OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
 
 

@@ -271,7 +271,7 @@ def _format(name: str, value: Any) -> dict[str, Any]:
     return _JSON if value == "json" else _schema(name, value)
 
 
-#: What reads a constraint for a backend that does not know it, and what it may become.
+#: Readers of constraints for a backend that does not know them, and what each may become.
 _READERS: dict[str, tuple[Callable[[str, Any], _Found], list[str]]] = {
     **dict.fromkeys(("guided_json", "json_schema"), (_schema, ["response_format"])),
     "guided_json_object": (_json_object, ["response_format"]),
