@@ -34,7 +34,7 @@ BUDGETS = {
     "api": 136,
     "api/parameters": 594,
     "auth": 338,
-    "cli": 3_912,
+    "cli": 3_897,
     "cli/connect": 990,
     "config": 2_435,
     "constraints": 1_407,

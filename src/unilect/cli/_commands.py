@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import structs
 
@@ -22,30 +22,36 @@ from unilect.config.names import check_names
 from unilect.config.server import Config
 from unilect.core.errors import ConfigError
 from unilect.models import sources
+from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.context import current_request
 from unilect.runtime.logs import escape, json_line, log_to_stderr
 from unilect.runtime.redact import redact
 
+Models: TypeAlias = Mapping[str, Model]
 log = logging.getLogger("unilect")
 
 
-def serve(given: Given, settled: Callable[[Config], Config] = lambda config: config) -> None:
+def serve(
+    models: Sequence[str],
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    settled: Callable[[Config], Config] = lambda settings: settings,
+) -> None:
     """
     Serve until SIGTERM.
 
     Args:
+        models, config, server, engine: As of `Given`.
         settled: Given the configuration, what is served; also where it is reloaded.
     """
+    given = Given(models, config, server, engine)
 
-    def read_again() -> Config:
-        return with_digests(settled(load_checked(given)))
+    def load() -> Config:
+        return settled(load_checked(given))
 
-    settings = or_exit(lambda: settled(load_checked(given)))
-    _log_to_stderr(settings)
-    for note in given.notes:
-        say(note, "warning")
-    _serve(settings, given.origin, read_again)
+    _serve(load(), given.origin, given.notes, load)
 
 
 def compat(name: str | None, arguments: Sequence[str]) -> None:
@@ -61,43 +67,89 @@ def compat(name: str | None, arguments: Sequence[str]) -> None:
     if name is None:
         tell(older.overview())
         return
-    environment = configuration.process_environment()
-    done = older.setup(name, arguments, environment)
-    _log_to_stderr(done.config)
-    for notice in done.notices:
-        say(notice, "warning")
+    done = older.setup(name, arguments, configuration.process_environment())
     configuration.set_variables(done.variables)
-    _serve(done.config, Origin())
+    _serve(done.config, Origin(), done.notices)
+
+
+def worker(
+    source: str | None,
+    config: Path | None,
+    model_names: str | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> None:
+    """
+    Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
+
+    Args:
+        source: The model; None for the only one of the file.
+        model_names: What it is called instead of its source's name, separated by commas; the first is its name, the others are aliases.
+        server, engine: As of `Given`.
+    """
+    given = Given([] if source is None else [source], config, server, engine)
+    names = [name for name in (model_names or "").split(",") if name]
+
+    def load() -> Config:
+        return _as_worker(load_checked(given), names)
+
+    def ready(settings: Config, models: Models, urls: list[str], asks_for_keys: bool) -> str:
+        from unilect.web.site import reachable
+
+        return json.dumps({"ready": {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}})  # fmt: skip
+
+    _serve(load(), given.origin, (), load, ready)
+
+
+def _start_screen(settings: Config, models: Models, urls: list[str], asks_for_keys: bool) -> str:
+    from unilect.cli._start_screen import example_call, start_screen
+    from unilect.models.facts import line
+
+    facts = {name: line(one, settings.models.get(name)) for name, one in models.items()}
+    call = example_call(models.values())
+    screen = start_screen(urls[0], settings, call, urls[1:], facts, asks_for_keys)
+    if settings.log_format == "json":
+        fields = {"urls": urls, "models": list(models)}
+        screen = json_line(screen.partition("\n")[0], "info", time.time(), fields)
+    return screen
 
 
 def _serve(
-    settings: Config, origin: Origin, read_again: Callable[[], Config] | None = None
+    settings: Config,
+    origin: Origin,
+    notes: Sequence[str],
+    load: Callable[[], Config] | None = None,
+    ready: Callable[[Config, Models, list[str], bool], str] = _start_screen,
 ) -> None:
+    """
+    Serve until SIGTERM.
+
+    Args:
+        notes: Warnings about the command line.
+        load: Loads the configuration again, for a reload; None where there is none.
+        ready: Returns what is printed on stdout once the server answers, of its models and its addresses.
+    """
+    log_to_stderr(settings.log_level, settings.log_format, lambda: current_request().request_id)
+    for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    for note in notes:
+        say(note, "warning")
     settings = with_digests(settings)
     for warning in open_keys(origin.file):
         log.warning("%s", warning)
     from unilect.cli._progress import Progress
-    from unilect.cli._start_screen import example_call, start_screen
-    from unilect.models.facts import line
     from unilect.server import lifecycle as http
     from unilect.server.reload import Source
 
     progress = Progress()
-    source = None if read_again is None else Source(origin, read_again)
+    source = None if load is None else Source(origin, lambda: with_digests(load()))
 
     def run() -> None:
         registry = _registry(settings, progress.show)
 
         def announce(urls: list[str], asks_for_keys: bool) -> None:
             progress.stop()
-            models = registry.models
-            facts = {name: line(one, settings.models.get(name)) for name, one in models.items()}
-            call = example_call(models.values())
-            screen = start_screen(urls[0], settings, call, urls[1:], facts, asks_for_keys)
-            if settings.log_format == "json":
-                fields = {"urls": urls, "models": list(models)}
-                screen = json_line(screen.partition("\n")[0], "info", time.time(), fields)
-            tell(screen, flush=True)
+            tell(ready(settings, registry.models, urls, asks_for_keys), flush=True)
 
         try:
             http.run(settings, registry, announce, source)
@@ -107,7 +159,7 @@ def _serve(
     or_exit(run, origin=origin)
 
 
-def _registry(settings: Config, progress: sources.Progress | None = None) -> Registry:
+def _registry(settings: Config, progress: sources.Progress) -> Registry:
     """
     Make the models, once the certificate is known to be usable: that is not to be found out when they are loaded.
 
@@ -164,42 +216,6 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
         tell(f"{name:{width}}  {', '.join(map(redact, model.sources))}{more}")
 
 
-def worker(
-    source: str | None,
-    config: Path | None,
-    model_names: str | None,
-    server: Mapping[str, Any],
-    engine: Mapping[str, Any],
-) -> None:
-    """
-    Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
-
-    Args:
-        source: The model; None for the only one of the file.
-        model_names: What it is called instead of its source's name, separated by commas; the first is its name, the others are aliases.
-        server, engine: As of `Given`.
-    """
-    given = Given([] if source is None else [source], config, server, engine)
-    names = [name for name in (model_names or "").split(",") if name]
-
-    def single() -> Config:
-        return _as_worker(load_checked(given), names)
-
-    settings = single()
-    _log_to_stderr(settings)
-    from unilect.server import lifecycle as http
-    from unilect.server.reload import Source
-    from unilect.web.site import reachable
-
-    again = Source(given.origin, single)
-
-    def announce(urls: list[str], asks_for_keys: bool) -> None:
-        ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
-        tell(json.dumps({"ready": ready}), flush=True)
-
-    or_exit(lambda: http.run(settings, _registry(settings), announce, again), origin=given.origin)
-
-
 def _as_worker(settings: Config, names: Sequence[str]) -> Config:
     """
     Return a configuration with its model under other names, if there are any: the first is its name, the others are aliases.
@@ -223,9 +239,3 @@ def _as_worker(settings: Config, names: Sequence[str]) -> Config:
     named = structs.replace(settings, models=models)
     check_names(named.models)
     return named
-
-
-def _log_to_stderr(settings: Config) -> None:
-    log_to_stderr(settings.log_level, settings.log_format, lambda: current_request().request_id)
-    for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -22,6 +22,7 @@ _Items = list[CompletionItem[Any]]
 Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], _Items]
 
 
+@add_completion_class
 class _Bash(BashComplete):
     """Bash, which takes `=` and `:` for the ends of words, and adds a blank to each word that is complete."""
 
@@ -55,11 +56,6 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         """Return the words before the one that is completed, and that."""
         words, incomplete = super().get_completion_args()
         return [word for word in words if word not in ("=", ":")], incomplete.lstrip("=:")
-
-
-def register() -> None:
-    """Have click complete for bash as here."""
-    add_completion_class(_Bash)
 
 
 def script(app: click.Command, shell: str) -> str:

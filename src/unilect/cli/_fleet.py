@@ -60,7 +60,6 @@ def start(
 ) -> None:
     """Start a head and serve, or serve into a cluster that runs; until SIGTERM."""
     _need_ray()
-    given = Given([], config, {}, {})
     if address is not None:
         own = {"--listen": listen, "--port": port, "--resources": resources}
         if more := [flag for flag, value in own.items() if value is not None]:
@@ -68,9 +67,9 @@ def start(
                 f"--address names a cluster that runs already, and {more[0]} is for one that this command starts: leave one of them out."
             )
         into = _head(address)
-        commands.serve(given, lambda settings: _into(settings, into, None))
+        commands.serve((), config, {}, {}, lambda settings: _into(settings, into, None))
         return
-    settings = load_checked(given)
+    settings = load_checked(Given((), config, {}, {}))
     wanted, why = _head_settings(settings.fleet, listen, port, resources), list[str]()
 
     def leave(reason: str) -> None:
@@ -80,7 +79,9 @@ def start(
     with _node(wanted) as head:
         tell(_start_screen(wanted, settings.log_format), flush=True)
         head.watch(leave)
-        commands.serve(given, lambda config: _into(config, wanted.address, wanted.token))
+        commands.serve(
+            (), config, {}, {}, lambda settings: _into(settings, wanted.address, wanted.token)
+        )
         if why:
             fail(why[0])
 

@@ -1,32 +1,15 @@
-"""The group of all commands: their order, and what is said of flags and commands that it does not have."""
+"""The group of all commands, and what is said of flags and commands that it does not have."""
 
 import shlex
 from typing import Any
 
 import click
 
-from unilect.cli import _completion as completion
 from unilect.cli._options import Group
-
-#: The commands by use; others come behind them.
-_BY_USE = (
-    *("serve", "chat", "connect", "models", "config", "ps", "why", "stop", "reload", "keys", "usage", "worker", "docs"),
-    *("fleet", "store", "compat", "completion"),
-)  # fmt: skip
 
 
 class Commands(Group):
     """The commands; for a command of another server the error names the one to use here."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of its commands, the most used first."""
-        others = [name for name in self.commands if name not in _BY_USE]
-        return [name for name in _BY_USE if name in self.commands] + others
-
-    def main(self, *args: Any, **more: Any) -> Any:
-        """Run the command line, or complete it for a shell."""
-        completion.register()
-        return super().main(*args, **more)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags before the command."""

@@ -1,6 +1,5 @@
-"""The command line: flags become calls, nothing else."""
+"""The command line: flags become calls, nothing else. Help lists the commands in the order of their definition here."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -73,32 +72,13 @@ def app() -> None:
 @_config
 @_server_flags
 @_engine_flags
-def serve(
-    models: tuple[str, ...], config: Path | None, server: dict[str, Any], engine: dict[str, Any]
-) -> None:
+@runs("_commands", "serve")
+def serve() -> None:
     """
     Serve models at http://127.0.0.1:8000/v1.
 
     Flags about engines are for the models of the command line, and without any for those of the configuration.
     """
-    from unilect.cli import _commands as commands
-    from unilect.cli._given import Given
-
-    commands.serve(Given(list(models), config, server, engine))
-
-
-@app.command(
-    examples=(
-        "unilect models --config unilect.toml",
-        "unilect models --url http://127.0.0.1:8000/v1",
-    )
-)
-@_config
-@_url
-@_servers_key
-@runs("_commands", "list_models")
-def models() -> None:
-    """List the models of a configuration, or of a server."""
 
 
 @app.command(
@@ -151,6 +131,155 @@ def connect() -> None:
     """
 
 
+@app.command(
+    examples=(
+        "unilect models --config unilect.toml",
+        "unilect models --url http://127.0.0.1:8000/v1",
+    )
+)
+@_config
+@_url
+@_servers_key
+@runs("_commands", "list_models")
+def models() -> None:
+    """List the models of a configuration, or of a server."""
+
+
+@app.group("config", cls=Group, examples=("unilect config check unilect.toml",))
+def config_app() -> None:
+    """Check a configuration file."""
+
+
+@config_app.command("check", examples=("unilect config check unilect.toml",))
+@click.argument("config", required=False, type=FILE, help="TOML file.")
+@runs("_commands", "check_config", code=2)
+def config_check() -> None:
+    """
+    Check a configuration file, and say what it is.
+
+    Nothing is started; all mistakes are listed (exit code 2).
+    """
+
+
+@app.command(examples=("unilect ps", "unilect ps --config unilect.toml --json"))
+@_servers_config
+@_server
+@as_json
+@runs("_admin", "show")
+def ps() -> None:
+    """List the models and the requests of your servers."""
+
+
+@app.command(examples=("unilect why", "unilect why req_0123456789"))
+@click.argument(
+    "request", required=False, help="Id of the request, as its client and the log have it."
+)
+@_servers_config
+@_server
+@as_json
+@runs("_admin", "explain")
+def why() -> None:
+    """
+    Say why a request failed.
+
+    Without an id the last failures are listed.
+    """
+
+
+@app.command(examples=("unilect stop small", "unilect stop small --server 8000"))
+@click.argument("model", help="The model's name.")
+@_servers_config
+@_server
+@runs("_admin", "stop")
+def stop() -> None:
+    """
+    Stop a model once no request runs in it.
+
+    Its next request starts it again.
+    """
+
+
+@app.command(examples=("unilect reload --config unilect.toml", "unilect reload --pid 1234"))
+@_servers_config
+@_server
+@click.option("--pid", type=click.IntRange(min=2), help="Send SIGHUP to this server instead.")
+@runs("_admin", "reload")
+def reload() -> None:
+    """
+    Have a running server reload its configuration.
+
+    It takes all of the file, or nothing and says why (exit code 1).
+    """
+
+
+app.add_command(keys.app, "keys")
+
+
+@app.command(
+    examples=("unilect usage --config unilect.toml --by key", "unilect usage --since 7d --csv")
+)
+@_config
+@click.option(
+    "--by",
+    metavar="A,B",
+    default="key,model,day",
+    show_default=True,
+    help="Sums for each value of these: key, model, day.",
+)
+@click.option(
+    "--since",
+    default="30d",
+    show_default=True,
+    help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).",
+)
+@as_json
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@runs("_usage", "show")
+def usage() -> None:
+    """
+    Print the requests, tokens and cost of each key.
+
+    They are read from the ledger in the store.
+    """
+
+
+@app.command(
+    examples=(
+        'unilect worker big.gguf --host 0.0.0.0 --port 8001 --api-key "$WORKER_KEY"',
+        "unilect worker m=model.gguf --fastchat-controller http://127.0.0.1:21001",
+    )
+)
+@click.argument(
+    "source",
+    metavar="[[NAME=]SOURCE]",
+    required=False,
+    shell_complete=completion.sources,
+    help="Model to serve [the configuration's].",
+)
+@_config
+@_worker_flags
+@click.option("--model-names", metavar="A,B", help="Model names on the controller.")
+@_engine_flags
+@runs("_commands", "worker")
+def worker() -> None:
+    """
+    Serve one model to a gateway on another machine.
+
+    The gateway is a unilect, or a FastChat controller.
+    """
+
+
+@app.command(examples=("unilect docs", "unilect docs quickstart", "unilect docs backends/gguf"))
+@click.argument("page", required=False, help="Such as keys, or backends/gguf.")
+@runs("_docs", "show")
+def docs() -> None:
+    """Show a page of the documentation, or list all."""
+
+
+app.add_command(fleet.app, "fleet")
+app.add_command(store.app, "store")
+
+
 class _Compat(Command):
     """A command whose flags are another server's."""
 
@@ -188,139 +317,6 @@ class _Compat(Command):
 @runs("_commands", "compat")
 def compat() -> None:
     """Serve in another server's place, with its flags."""
-
-
-@app.command(
-    examples=(
-        'unilect worker big.gguf --host 0.0.0.0 --port 8001 --api-key "$WORKER_KEY"',
-        "unilect worker m=model.gguf --fastchat-controller http://127.0.0.1:21001",
-    )
-)
-@click.argument(
-    "source",
-    metavar="[[NAME=]SOURCE]",
-    required=False,
-    shell_complete=completion.sources,
-    help="Model to serve [the configuration's].",
-)
-@_config
-@_worker_flags
-@click.option("--model-names", metavar="A,B", help="Model names on the controller.")
-@_engine_flags
-@runs("_commands", "worker")
-def worker() -> None:
-    """
-    Serve one model to a gateway on another machine.
-
-    The gateway is a unilect, or a FastChat controller.
-    """
-
-
-@app.command(
-    examples=("unilect usage --config unilect.toml --by key", "unilect usage --since 7d --csv")
-)
-@_config
-@click.option(
-    "--by",
-    metavar="A,B",
-    default="key,model,day",
-    show_default=True,
-    help="Sums for each value of these: key, model, day.",
-)
-@click.option(
-    "--since",
-    default="30d",
-    show_default=True,
-    help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).",
-)
-@as_json
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@runs("_usage", "show")
-def usage() -> None:
-    """
-    Print the requests, tokens and cost of each key.
-
-    They are read from the ledger in the store.
-    """
-
-
-@app.command(examples=("unilect reload --config unilect.toml", "unilect reload --pid 1234"))
-@_servers_config
-@_server
-@click.option("--pid", type=click.IntRange(min=2), help="Send SIGHUP to this server instead.")
-@runs("_admin", "reload")
-def reload() -> None:
-    """
-    Have a running server reload its configuration.
-
-    It takes all of the file, or nothing and says why (exit code 1).
-    """
-
-
-@app.command(examples=("unilect ps", "unilect ps --config unilect.toml --json"))
-@_servers_config
-@_server
-@as_json
-@runs("_admin", "show")
-def ps() -> None:
-    """List the models and the requests of your servers."""
-
-
-@app.command(examples=("unilect stop small", "unilect stop small --server 8000"))
-@click.argument("model", help="The model's name.")
-@_servers_config
-@_server
-@runs("_admin", "stop")
-def stop() -> None:
-    """
-    Stop a model once no request runs in it.
-
-    Its next request starts it again.
-    """
-
-
-@app.command(examples=("unilect why", "unilect why req_0123456789"))
-@click.argument(
-    "request", required=False, help="Id of the request, as its client and the log have it."
-)
-@_servers_config
-@_server
-@as_json
-@runs("_admin", "explain")
-def why() -> None:
-    """
-    Say why a request failed.
-
-    Without an id the last failures are listed.
-    """
-
-
-@app.command(examples=("unilect docs", "unilect docs quickstart", "unilect docs backends/gguf"))
-@click.argument("page", required=False, help="Such as keys, or backends/gguf.")
-@runs("_docs", "show")
-def docs() -> None:
-    """Show a page of the documentation, or list all."""
-
-
-app.add_command(keys.app, "keys")
-app.add_command(store.app, "store")
-app.add_command(fleet.app, "fleet")
-
-
-@app.group("config", cls=Group, examples=("unilect config check unilect.toml",))
-def config_app() -> None:
-    """Check a configuration file."""
-
-
-@config_app.command("check", examples=("unilect config check unilect.toml",))
-@click.argument("config", required=False, type=FILE, help="TOML file.")
-@runs("_commands", "check_config", code=2)
-def config_check() -> None:
-    """
-    Check a configuration file, and say what it is.
-
-    Nothing is started; all mistakes are listed (exit code 2).
-    """
 
 
 @app.command("completion", examples=('eval "$(unilect completion bash)"', "unilect completion fish | source"))  # fmt: skip
