@@ -239,8 +239,7 @@ async def test_an_answer_that_another_key_would_rejoin(tmp_path: Path) -> None:
         bob = await server.create("bob")
         body = {"model": "slow", "stream": True, "max_tokens": 20}
         (await server.stream(ann, max_tokens=20)).close()
-        rejoin = server.listener._rejoin
-        assert rejoin is not None
+        rejoin = server.listener._inflight
         await until(lambda: rejoin.held)
         turned = await server.operate("POST", "/keys/ann/rotate", overlap_s=0)
         _, _, of_bob = await server.ask(bob, **body)

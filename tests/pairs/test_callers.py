@@ -10,11 +10,11 @@ import pytest
 
 from support.backends.scripted import Exchange, scripted, waits
 from support.servers.listening import Listening, listening
+from unilect.answers import inflight
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.constraints.checker import Checker
-from unilect.dialects.responses import _background
 from unilect.models import sources
 from unilect.models.registry import Registry
 
@@ -92,7 +92,7 @@ async def test_constraints() -> None:
 
 async def test_responses_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller who has as many responses in the background as it may is told so, and another one's begins and ends."""
-    monkeypatch.setattr(_background, "most_background", lambda: 8)
+    monkeypatch.setattr(inflight, "most_background", lambda: 8)
     go_on, chats = asyncio.Event(), list[Exchange]()
     async with scripted(waits(go_on, chats)) as upstream, serving(upstream.url) as server:
         many = await asyncio.gather(*(server.respond(LOUD, background=True) for _ in range(6)))

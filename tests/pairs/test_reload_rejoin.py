@@ -24,8 +24,7 @@ async def test_a_held_answer(tmp_path: Path, after: str) -> None:
     file.write_text(TOP + SLOW)
     server = Reloadable(file)
     async with server.running(), aiohttp.ClientSession(headers=HEADERS) as client:
-        rejoin = server.listener._rejoin
-        assert rejoin is not None
+        rejoin = server.listener._inflight
         first = await client.post(f"{server.url}/v1/chat/completions", json=BODY)
         await first.content.readany()
         first.close()

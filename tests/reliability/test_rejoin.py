@@ -107,5 +107,4 @@ async def test_slot_is_free_when_nobody_comes_back() -> None:
 
 async def is_held(site: Site) -> bool:
     """Whether an answer waits for its client: one that is made, or was made meanwhile."""
-    rejoin = site.listener._rejoin
-    return rejoin is not None and rejoin.held == 1
+    return site.listener._inflight.held == 1

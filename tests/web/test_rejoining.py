@@ -96,8 +96,7 @@ class Site:
     @property
     def rejoin(self) -> Answers:
         """The owner of its answers."""
-        assert self.listener._rejoin is not None
-        return self.listener._rejoin
+        return self.listener._inflight
 
     @property
     def requests(self) -> dict[str, Context]:
@@ -753,7 +752,7 @@ async def test_off_by_default(tmp_path: Path) -> None:
                 if "rejoining.py" in str(getattr(route.handler, "__code__", ""))
             }
             assert (ENDPOINTS if rejoin_s else set()) == behind
-            assert bool(rejoin_s) == (site.listener._rejoin is not None)
+            assert rejoin_s == site.listener._inflight.window_s
             assert app[SITE].service.ready
 
 

@@ -66,7 +66,7 @@ class Shared(Struct, frozen=True):
         ledger: Records the requests; by default nothing is recorded.
         limits: Decides about each request; it is asked after the ledger, and closed before it. By default there are no limits.
         tracing: Traces the requests; by default nothing is traced.
-        rejoin: The owner of answers that outlive their clients; by default none does.
+        inflight: The owner of answers that may outlive their clients; one for each application by default, which holds none.
         failures: Keeps the failed requests.
     """
 
@@ -79,7 +79,7 @@ class Shared(Struct, frozen=True):
     ledger: LedgerRecorder | None = None
     limits: Limiter | None = None
     tracing: Tracing | None = None
-    rejoin: Answers | None = None
+    inflight: Answers | None = None
     failures: Failures = field(default_factory=Failures)
 
 
@@ -92,7 +92,10 @@ def create_app(config: Config, shared: Shared) -> web.Application:
     books: tuple[RequestRecorder | None, ...] = (shared.tracing, ledger, shared.limits)
     accounts = Accounts(metrics, tuple(book for book in books if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
-    site = Site(service, config, kept.answers, shared.known, ledger, shared.requests, shared.limits)
+    site = Site(
+        *(service, config, kept.answers, shared.known, ledger, shared.requests),
+        *(shared.limits, shared.inflight),
+    )
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(
         *(
@@ -111,11 +114,13 @@ def create_app(config: Config, shared: Shared) -> web.Application:
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
     every_route = all_routes(site)
-    if shared.rejoin is not None:  # else a request meets nothing of it
-        every_route = list(map(Rejoining(shared.rejoin, ledger).joinable, every_route))
+    if site.inflight.window_s:  # else a request meets nothing of it
+        every_route = list(map(Rejoining(site.inflight, ledger).joinable, every_route))
     add_routes(app, routes, every_route, admin=False)
 
     async def clean_up(app: web.Application) -> None:
+        if shared.inflight is None:
+            await site.inflight.aclose()
         await site.aclose()
         if shared.store is None:
             await kept.aclose()

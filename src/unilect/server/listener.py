@@ -84,20 +84,20 @@ class Listener:
         clock.followers.append(self._limits.correct_periods)
         if known is not None:
             known.on_change = self._limits.note_change
-        self._rejoin = Answers(config.rejoin_s, self._requests) if config.rejoin_s else None
+        self._inflight = Answers(config.rejoin_s, self._requests)
         metrics = metrics_of(
             registry,
             self._connections,
             self._requests,
             self._store.database,
             per_key=config.metrics_per_key,
-            rejoin=self._rejoin,
+            rejoin=self._inflight if config.rejoin_s else None,
         )
         self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
         self._tracing = tracing_of(config.otel, process_environment())
         shared = self._shared = Shared(
             *(registry, metrics, self._bodies, self._requests, self._store, known, self._ledger),
-            *(self._limits, self._tracing, self._rejoin),
+            *(self._limits, self._tracing, self._inflight),
         )
         self._doors = [
             _Address(each, create_app(each, shared), self._connections)
@@ -276,10 +276,10 @@ class Listener:
         """
         for door in self._doors:
             door.shut()
-        if self._rejoin is not None:
-            self._rejoin.shut()
+        self._inflight.shut()
         log.info("stopping%s", _what_runs(len(self._requests), self._config.shutdown_grace_s))
-        ending = asyncio.gather(*(door.end_background() for door in self._doors))
+        of_doors = (door.end_background() for door in self._doors)
+        ending = asyncio.gather(self._inflight.end_background(), *of_doors)
         await self._idle(self._config.shutdown_grace_s, hurry)
         for context in list(self._requests.values()):
             context.end(BackendUnavailable(_CUT, retry_after_s=5))
@@ -298,8 +298,16 @@ class Listener:
     async def aclose(self) -> None:
         """Close every connection, stop the models, and close the store."""
         doors = (*self._doors, self._admin)
-        books = (self._rejoin, self._limits, self._ledger, self._known, self._store, self._tracing)
+        books = (
+            self._inflight,
+            self._limits,
+            self._ledger,
+            self._known,
+            self._store,
+            self._tracing,
+        )
         await close_each(
+            self._inflight.end_background,
             *(door.aclose for door in doors if door is not None),
             partial(self._connections.aclose, CUT_TIMEOUT_S),
             *(book.aclose for book in books if book is not None),

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from unilect.core.errors import InvalidRequest, StoreUnavailable
 from unilect.runtime.tasks import Tasks
@@ -49,7 +49,6 @@ class ResponseStore:
     Attributes:
         clock: As given.
         instance: The server, as `StoredResponse` names it.
-        making: What its addresses hold of the responses that it makes, by owner and id.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class ResponseStore:
         self.most_read_bytes, self.clock = most_read_bytes, clock
         self._ahead_s = min(max_age_s * _AHEAD, _MOST_AHEAD_S)
         self.instance = f"server_{os.urandom(16).hex()}"
-        self.making: dict[tuple[str, str], Any] = {}
         self._tasks = Tasks()
         self._batches = ResponseBatchWriter(self._save_all)
         self._sweeper: asyncio.Task[None] | None = None

@@ -7,6 +7,7 @@ import socket
 from contextlib import suppress
 
 from unilect.accounting.ledger import LedgerRecorder
+from unilect.answers.inflight import Answers
 from unilect.answers.service import Service
 from unilect.auth.key_cache import KeyCache
 from unilect.auth.keys import Keys, MetricsKeys
@@ -43,13 +44,14 @@ class Site:
         ledger: What was used, of all addresses.
         requests: The requests that are being answered, of all addresses; work in the background for a caller is one of them.
         limits: The limits of requests, of all addresses.
+        inflight: The owner of answers that may outlive their clients, of all addresses; one of its own by default.
 
     Attributes:
         service, config: As given.
         answers: As given; None where none are stored.
         ledger: As given; None where nothing is recorded.
         limits: As given; None where there are none.
-        requests: As given.
+        requests, inflight: As given.
         keys: Who may send requests to this address.
         metrics_keys: Who may read the metrics there.
         profile: How clients of this address want their answers.
@@ -66,12 +68,14 @@ class Site:
         ledger: LedgerRecorder | None = None,
         requests: Requests | None = None,
         limits: Limiter | None = None,
+        inflight: Answers | None = None,
     ) -> None:
         self.service = service
         self.limits = limits
         self.answers = answers
         self.ledger = ledger
         self.requests: Requests = {} if requests is None else requests
+        self.inflight = inflight or Answers(0.0, self.requests)
         self.config = config or Config()
         self.profile: CompatProfile = profile_of(self.config)
         self.keys = Keys(self.config.api_keys, self.profile.any_key_scheme, known)

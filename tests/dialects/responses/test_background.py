@@ -10,10 +10,13 @@ import pytest
 from support.backends.scripted import HELLO, Exchange, delta, frames, stream_of
 from support.clients.responses_client import Client, client, events, in_memory, says
 from support.servers.appserver import serving, upstream
+from unilect.answers import inflight
+from unilect.answers.inflight import Answer, Answers
 from unilect.core.errors import StoreUnavailable
 from unilect.dialects.responses import _background
 from unilect.dialects.responses._output import ResponseEncoder, ResponseOptions
 from unilect.dialects.responses._request import PromptRequest
+from unilect.runtime.context import Context
 from unilect.runtime.tasks import Tasks
 from unilect.store.records import StoredResponse
 from unilect.testing.echo import Echo, Options
@@ -259,16 +262,14 @@ async def test_events_that_are_lost() -> None:
 async def test_it_is_stopped_before_its_first_step() -> None:
     """Who reads the events of a response whose task never began does not wait for ever."""
     store, tasks = in_memory(), Tasks()
-    kept = _background.ResponseService(store.answers, tasks)
-    log = list[bytes]()
-    live = _background.BackgroundResponse(
-        ResponseEncoder("resp_1", ResponseOptions({}, {}), log, "queued"), log
-    )
-    await kept.begin(PromptRequest(), [], live, lambda: pytest.fail("never asked"), "me")
-    assert live.task is not None
-    live.task.cancel()
+    owner = Answers(0.0, {})
+    kept = _background.ResponseService(store.answers, owner, tasks)
+    encoder = ResponseEncoder("resp_1", ResponseOptions({}, {}), "queued")
+    await kept.begin(PromptRequest(), [], encoder, lambda: pytest.fail("never asked"))
+    owner.background["", "resp_1"].task.cancel()
     async with asyncio.timeout(10):
-        told = b"".join([piece async for piece in await kept.events("me", "resp_1", -1)])
+        told = b"".join([piece async for piece in await kept.events("", "resp_1", -1)])
+    await owner.aclose()
     await tasks.aclose()
     await store.aclose()
 
@@ -307,7 +308,7 @@ async def test_two_addresses(ends: str) -> None:
         begun.set()
         await exchange.client_gone()
 
-    async with client(script, store) as one, serving(upstream(one.server.url), store=store) as app:
+    async with client(script, store) as one, serving(upstream(one.server.url), store=store, inflight=one.app.inflight) as app:  # fmt: skip
         other = Client(app, one.server)
         path = f"/responses/{(await one.create('count', background=True))['id']}"
         await begun.wait()
@@ -346,7 +347,7 @@ async def test_the_others_of_a_server_that_was_killed(monkeypatch: pytest.Monkey
 
 async def test_too_many_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one caller and of all so many responses are made in the background at a time, more are 429, and one that ends makes room."""
-    monkeypatch.setattr(_background, "most_background", lambda: 8)
+    monkeypatch.setattr(inflight, "most_background", lambda: 8)
     store, go_on = in_memory(), asyncio.Event()
     assert store.answers is not None
 
@@ -362,12 +363,13 @@ async def test_too_many_in_the_background(monkeypatch: pytest.MonkeyPatch) -> No
         begun = [body["id"] for status, _, body in at_once if status == 200]
         await one.ask("POST", f"/responses/{begun[0]}/cancel")
         again = await one.create("x", background=True)
-        others = {(f"other{number}", f"resp_{number}"): None for number in range(7)}
-        store.answers.making.update(others)
+        others = [Answer(n, Context(caller=f"other{n}")) for n in range(7)]
+        made = one.app.inflight
+        made.background |= {other.key: other for other in others}
         await one.ask("POST", f"/responses/{begun[1]}/cancel")
         full = await one.ask("POST", "/responses", asked)
-        for key in others:
-            del store.answers.making[key]
+        for other in others:
+            del made.background[other.key]
         go_on.set()
         assert "completed" == (await ended(one, again["id"]))["status"]
 
@@ -393,4 +395,4 @@ async def test_a_response_that_cannot_be_stored_takes_no_place(
             patch.setattr(store.answers, "save", away)
             status, _, _ = await one.ask("POST", "/responses", {"input": "x", "background": True})
         assert 503 == status
-        assert not store.answers.making
+        assert not one.app.inflight.background

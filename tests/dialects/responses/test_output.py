@@ -14,8 +14,10 @@ from unilect.core.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.dialects.responses._background import BackgroundResponse
 from unilect.dialects.responses._output import ResponseEncoder, ResponseOptions
 from unilect.dialects.responses._tools import CalledAs
+from unilect.runtime.context import Context
 
 NAMES = {"f": CalledAs("function", "f"), "c": CalledAs("custom", "c", "n")}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -33,11 +35,9 @@ BATCHES = st.lists(st.lists(EVENTS, min_size=1, max_size=8), max_size=6)
 END: list[Event] = [Finish("stop"), Usage(3, 5)]
 
 
-def told(
-    batches: list[list[Event]], options: ResponseOptions, log: list[bytes] | None = None
-) -> tuple[ResponseEncoder, bytes]:
+def told(batches: list[list[Event]], options: ResponseOptions) -> tuple[ResponseEncoder, bytes]:
     """The encoder of a stream at its end, and all that was told."""
-    encoder = ResponseEncoder("resp_1", options, log)
+    encoder = ResponseEncoder("resp_1", options)
     pieces = [encoder.encode(batch) for batch in (*batches, END)]
     return encoder, b"".join([*pieces, encoder.end()])
 
@@ -79,8 +79,10 @@ def test_a_stream_and_a_whole_answer(
 @given(BATCHES)
 def test_what_is_kept_of_a_stream(batches: list[list[Event]]) -> None:
     """What is kept of a stream are its events one by one, each at the place of its number."""
-    log: list[bytes] = []
-    _, written = told(batches, ResponseOptions({}, NAMES), log)
+    encoder, written = told(batches, ResponseOptions({}, NAMES))
+    kept = BackgroundResponse(encoder, Context())
+    kept.write_events(written)
+    log = kept.pieces
 
     assert b"".join(log) == written
     assert [[number] for number in range(len(log))] == [

@@ -9,6 +9,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
 from unilect.accounting.failures import Failures
 from unilect.accounting.tracing import Tracing
+from unilect.answers.inflight import Answers
 from unilect.answers.service import Service
 from unilect.api.backend import Backend
 from unilect.config.server import Config
@@ -36,6 +37,7 @@ class App:
         session: A client.
         connections: The table of its connections.
         failures: Its failed requests.
+        inflight: Its answers that may outlive their clients.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class App:
         self.connections = connections
         self.session = session
         self.service: Service = app[SITE].service
+        self.inflight: Answers = app[SITE].inflight
         self.guard: Guard = app[GUARD]
 
     def post(self, path: str, **body: Any) -> Any:
@@ -85,13 +88,17 @@ async def serving(
     fallback: list[PooledBackend] | None = None,
     store: Store | None = None,
     tracing: Tracing | None = None,
+    inflight: Answers | None = None,
     **model: Any,
 ) -> AsyncIterator[App]:
     """An application that serves one model, `m`, until the block ends, and its fallback `other` where there is one."""
     models = [Model("m", backend, fallback=None if fallback is None else "other", **model)]
     if fallback is not None:
         models.append(Model("other", fallback))
-    async with serving_models(config or Config(), Registry(models), limits, store, tracing) as app:
+    registry = Registry(models)
+    async with serving_models(
+        config or Config(), registry, limits, store, tracing, inflight
+    ) as app:
         yield app
 
 
@@ -102,11 +109,13 @@ async def serving_models(
     limits: Limits | None = None,
     store: Store | None = None,
     tracing: Tracing | None = None,
+    inflight: Answers | None = None,
 ) -> AsyncIterator[App]:
     """An application that serves models until the block ends."""
     failures = Failures()
     metrics = metrics_of(registry, per_key=config.metrics_per_key)
-    shared = Shared(registry, metrics, store=store, tracing=tracing, failures=failures)
+    more: dict[str, Any] = {"store": store, "tracing": tracing, "inflight": inflight}
+    shared = Shared(registry, metrics, failures=failures, **more)
     app = create_app(config, shared)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()

@@ -8,5 +8,5 @@ from unilect.web.site import Site
 
 def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
-    responses = ResponseService(site.answers, site.background, site.requests)
+    responses = ResponseService(site.answers, site.inflight, site.background)
     return [*_api.routes(site.service, responses), *_conversations.routes(responses)]

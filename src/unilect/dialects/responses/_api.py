@@ -12,9 +12,9 @@ from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import InvalidRequest
 from unilect.core.events import Fold
 from unilect.core.requests import ChatRequest, Message
-from unilect.dialects.responses._background import BackgroundResponse, ResponseService
+from unilect.dialects.responses._background import ResponseService
 from unilect.dialects.responses._items import kind_of, list_form, new_id, pack
-from unilect.dialects.responses._output import ResponseEncoder, ResponseOptions, usage_object
+from unilect.dialects.responses._output import ResponseEncoder, usage_object
 from unilect.dialects.responses._pages import page, page_of
 from unilect.dialects.responses._request import (
     OPTIONAL,
@@ -174,17 +174,14 @@ class Responses:
                 "background",
                 "needs a response that is stored; leave `store: false` out, or `background`.",
             )
-        log: list[bytes] = []
-        options: ResponseOptions = made.options
-        owner = current_request().caller
-        live = BackgroundResponse(ResponseEncoder(id, options, log, "queued"), log)
-        await _prepare(request, live.encoder)
-        body = live.encoder.body()
+        encoder = ResponseEncoder(id, made.options, "queued")
+        await _prepare(request, encoder)
+        body = encoder.body()
         chat = made.chat.changed(stream=True)
-        await self._responses.begin(asked, made.items, live, lambda: self._run(made, chat), owner)
+        await self._responses.begin(asked, made.items, encoder, lambda: self._run(made, chat))
         if not asked.stream:
             return json_answer(request, body, made.left_out)
-        events = await self._responses.events(owner, live.encoder.id, -1)
+        events = await self._responses.events(current_request().caller, id, -1)
         return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
 
 

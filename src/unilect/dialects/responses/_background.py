@@ -16,16 +16,15 @@ from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct, field
 
+from unilect.answers.inflight import Answer, Answers
 from unilect.answers.service import Run
-from unilect.core.bounds import LARGE_BYTES, most_background
+from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import (
     BackendUnavailable,
     InternalError,
     InvalidRequest,
     NotStored,
-    RateLimited,
     StoreUnavailable,
     UnilectError,
 )
@@ -37,7 +36,6 @@ from unilect.dialects.responses._request import PromptRequest
 from unilect.runtime.context import (
     CURRENT_REQUEST,
     Context,
-    Requests,
     current_request,
     explain_cancellation,
 )
@@ -50,8 +48,6 @@ log = logging.getLogger("unilect")
 _Answer = TypeVar("_Answer")
 _LIFE_SIGN_S = 10.0
 _STALE_S = 3 * _LIFE_SIGN_S
-_SHARES = 4  # a caller may have one in so many of the responses that may be made in the background
-_ROOM_S = 5.0  # after which one of them may have ended
 _STORE_AGAIN_S = (
     0.2,
     1.0,
@@ -61,22 +57,30 @@ _STORE_AGAIN_S = (
 _STORE_AT_LAST_S = 2.0  # for one more attempt, of a server that stops
 
 
-class BackgroundResponse(Struct, eq=False):
-    """A response that is being made without its client; of the events in its log so many are told, the last one once its end is stored."""
+class BackgroundResponse(Answer):
+    """
+    A response that is made without its client; its pieces are its events, of which the last one is written once its end is stored.
 
-    encoder: ResponseEncoder
-    log: list[bytes]
-    told: int = 0
-    more: asyncio.Event = field(default_factory=asyncio.Event)
-    task: "asyncio.Task[None] | None" = None
-    cancelled: bool = False
-    over: bool = False
+    Attributes:
+        encoder: Encodes it.
+        cancelled: Its owner wants it no more.
+    """
 
-    def tell(self) -> None:
-        """There are more events."""
-        self.told = len(self.log)
-        self.more.set()
-        self.more = asyncio.Event()
+    def __init__(self, encoder: ResponseEncoder, context: Context) -> None:
+        super().__init__((context.caller, encoder.id), context)
+        self.encoder = encoder
+        self.cancelled = False
+
+    def write_events(self, data: bytes) -> None:
+        """Add events, each as a piece: the number of an event is its place."""
+        for event in _split(data):
+            self.write(event)
+
+    async def stop(self) -> None:
+        """Cancel it, and wait until its end is stored."""
+        self.cancelled = True
+        self.task.cancel()
+        await asyncio.wait([self.task])
 
 
 class ResponseService:
@@ -85,25 +89,18 @@ class ResponseService:
 
     Args:
         answers: Where they are stored; None where nothing is.
+        inflight: The owner of those that are made in the background, of all addresses.
         background: Where work is done that belongs to no request.
-        requests: The requests that are being answered; a response that is made in the background is one of them.
 
     Attributes:
         answers: As given.
         history: The turns before a request.
     """
 
-    def __init__(
-        self, answers: ResponseStore | None, background: Tasks, requests: Requests | None = None
-    ) -> None:
+    def __init__(self, answers: ResponseStore | None, inflight: Answers, background: Tasks) -> None:
         self.answers = answers
         self.history = History(answers)
-        self._background = background
-        self._requests: Requests = {} if requests is None else requests
-        # with all addresses of the server, which have what they store in common
-        self._live: dict[tuple[str, str], BackgroundResponse] = (
-            {} if answers is None else answers.making
-        )
+        self._inflight, self._background = inflight, background
         self._instance = "" if answers is None else answers.instance
         self._signs: asyncio.Task[None] | None = None
 
@@ -151,8 +148,8 @@ class ResponseService:
             found = await self.store().get(owner, id)
             if found is None:
                 raise NotStored(f"Response with id '{id[:100]}' not found.")
-            live = self._live.get((owner, id))
-            if live is None or live.task is None or found.status not in UNFINISHED:
+            live = self._find(owner, id)
+            if live is None or found.status not in UNFINISHED:
                 break
             if live.encoder.status in UNFINISHED:
                 found.status, found.body = live.encoder.status, live.encoder.body()
@@ -172,12 +169,9 @@ class ResponseService:
         Raises:
             NotStored: There is none.
         """
-        live = self._live.get((owner, id))
-        if live is not None and live.task is not None:
-            live.cancelled = True
-            live.task.cancel()
+        if (live := self._find(owner, id)) is not None:
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([live.task])
+                await live.stop()
         if not await self.store().delete(owner, id):
             raise NotStored(f"Response with id '{id[:100]}' not found.")
 
@@ -195,24 +189,21 @@ class ResponseService:
                 "Only a response that was created with `background: true` can be cancelled.",
                 param="response_id",
             )
-        live = self._live.get((owner, id))
-        if live is None or live.task is None or live.encoder.status not in UNFINISHED:
+        live = self._find(owner, id)
+        if live is None or live.encoder.status not in UNFINISHED:
             return found
-        live.cancelled = True
-        live.task.cancel()
-        await asyncio.wait([live.task])
+        await live.stop()
         return await self.get(owner, id)
 
     async def begin(
         self,
         asked: PromptRequest,
         items: Sequence[dict[str, Any]],
-        live: BackgroundResponse,
+        encoder: ResponseEncoder,
         run: Callable[[], Run],
-        owner: str,
     ) -> None:
         """
-        Store a response that has yet to be made, and begin to make it.
+        Store a response that has yet to be made, for the caller of the current request, and begin to make it.
 
         Args:
             run: Asks the model.
@@ -220,85 +211,54 @@ class ResponseService:
         Raises:
             RateLimited: Too many are being made.
         """
-        self._check_room(owner)
-        key = (owner, live.encoder.id)
-        self._live[key] = live
-        try:
-            await self.save(asked, items, live.encoder, owner, self._instance)
-        except BaseException:
-            del self._live[key]
-            raise
-        live.encoder.wait()
-        live.tell()
-        if self._signs is None:
-            self._signs = self._background.start("the life signs of responses", self._tell_life())
         asker = current_request()
         context = Context(
-            request_id=live.encoder.id,
-            caller=owner,
+            request_id=encoder.id,
+            caller=asker.caller,
             models=asker.models,
             owner=asker.owner,
             limits=asker.limits,
             endpoint="responses",
             dialect="responses",
         )
+        live = BackgroundResponse(encoder, context)
+        self._inflight.reserve(live)
+        try:
+            await self.save(asked, items, encoder, asker.caller, self._instance)
+        except BaseException:
+            self._inflight.finish(live)
+            raise
+        live.write_events(encoder.wait())
+        if self._signs is None:
+            self._signs = self._background.start("the life signs of responses", self._tell_life())
         context.body, asker.body = asker.body, None
-        work = self._make(live, run, context)
-        task = context.task = live.task = self._background.start(f"the response {key[1]}", work)
-        self._requests[context.request_id] = context
+        self._inflight.run(live, f"the response {encoder.id}", self._make(live, run))
 
-        def forget(_: object) -> None:
-            if not live.over:  # it was cancelled before its first step
-                live.over = True
-                live.tell()
-            self._live.pop(key, None)
-            self._requests.pop(context.request_id, None)
-            if context.body is not None:
-                context.body.release()
-
-        task.add_done_callback(forget)
-
-    def _check_room(self, owner: str) -> None:
-        """
-        Raises:
-            RateLimited: As many as may are being made in the background, of this owner or of all.
-        """
-        most = most_background()
-        share = max(1, most // _SHARES)
-        if sum(whose == owner for whose, _ in self._live) >= share:
-            why = f"{share} of yours are being made in the background, which is the most of one caller"
-        elif len(self._live) >= most:
-            why = f"{most} are being made in the background, which is the most of all callers"
-        else:
-            return
-        raise RateLimited(
-            f"No response can begin now: {why}. Wait for one to end, or cancel one.",
-            param="background",
-            retry_after_s=_ROOM_S,
-        )
+    def _find(self, owner: str, id: str) -> BackgroundResponse | None:
+        """Return a response that is being made."""
+        found = self._inflight.background.get((owner, id))
+        assert isinstance(found, BackgroundResponse | None)
+        return found
 
     async def events(self, owner: str, id: str, after: int) -> AsyncGenerator[bytes, None]:
         """The events of a response after the one of a number: those that were, and those to come. Errors as `get`."""
-        live = self._live.get((owner, id))
+        live = self._find(owner, id)
         if live is None:
             stored = await self.get(owner, id)
-            frames = [frame + b"\n\n" for frame in (stored.events or b"").split(b"\n\n") if frame]
+            frames = _split(stored.events or b"")
             if not frames:
                 raise InvalidRequest(_not_streamed(stored), param="stream")
             return _all(frames[after + 1 :])
-        return _following(live, after)
+        return _follow(live, after)
 
-    async def _make(
-        self, live: BackgroundResponse, run: Callable[[], Run], context: Context
-    ) -> None:
+    async def _make(self, live: BackgroundResponse, run: Callable[[], Run]) -> None:
         """Ask the model, and store what it says, whatever it comes to."""
         encoder, stops = live.encoder, False
-        CURRENT_REQUEST.set(context)
+        CURRENT_REQUEST.set(live.context)
         try:
             async with aclosing(run().batches()) as batches:
                 async for batch in batches:
-                    encoder.encode(batch)
-                    live.tell()
+                    live.write_events(encoder.encode(batch))
             encoder.close()
         except UnilectError as error:
             encoder.fail(error)
@@ -315,20 +275,20 @@ class ResponseService:
                 stops = True
             raise
         finally:
-            self._requests.pop(context.request_id, None)  # nobody ends what has ended
+            self._inflight.delist(live)  # nobody ends what has ended
             if encoder.status in UNFINISHED:  # what is raised is a flaw of ours
                 flaw = "The server failed on this response; this is a bug in unilect. Report it, with the log."
                 encoder.fail(InternalError(flaw))
-            await self._finish(live, context.caller, stops)
+            await self._finish(live, stops)
 
-    async def _finish(self, live: BackgroundResponse, owner: str, stops: bool) -> None:
+    async def _finish(self, live: BackgroundResponse, stops: bool) -> None:
         """Store the end; while the store cannot be written, its readers wait for it, and then they are told that it has failed."""
-        live.encoder.end()
+        last = _split(live.encoder.end())
         try:
             if not stops:
-                await self._store_patiently(live, owner)
+                await self._store_patiently(live, last)
         except UnilectError as error:
-            live.encoder.take_back(error)
+            last[-1] = live.encoder.replace_end(error)
             raise
         except asyncio.CancelledError:
             stops = True
@@ -336,24 +296,24 @@ class ResponseService:
         finally:
             try:
                 if stops:
-                    await self._store_at_last(live, owner)
+                    await self._store_at_last(live, last)
             finally:
-                live.over = True
-                live.tell()
+                live.write_events(b"".join(last))
+                live.end()
 
-    async def _store_patiently(self, live: BackgroundResponse, owner: str) -> None:
+    async def _store_patiently(self, live: BackgroundResponse, last: list[bytes]) -> None:
         """Store the end of a response, with several attempts; errors as of the last one."""
         for pause_s in _STORE_AGAIN_S:
             with suppress(StoreUnavailable):
-                return await self._store_end(live, owner)
+                return await self._store_end(live, last)
             await asyncio.sleep(pause_s)
-        await self._store_end(live, owner)
+        await self._store_end(live, last)
 
-    async def _store_at_last(self, live: BackgroundResponse, owner: str) -> None:
+    async def _store_at_last(self, live: BackgroundResponse, last: list[bytes]) -> None:
         """Store the end of a response that is waited for, such as by a server that stops: one attempt; the log tells what is lost."""
         try:
             async with asyncio.timeout(_STORE_AT_LAST_S):
-                await self._store_end(live, owner)
+                await self._store_end(live, last)
         except (UnilectError, TimeoutError) as error:
             why = (
                 error.for_operator
@@ -362,15 +322,16 @@ class ResponseService:
             )
             log.error("the response %s ended as %s, which could not be stored and is lost: %s", live.encoder.id, live.encoder.status, why)  # fmt: skip
 
-    async def _store_end(self, live: BackgroundResponse, owner: str) -> None:
+    async def _store_end(self, live: BackgroundResponse, last: list[bytes]) -> None:
+        """Store a response with its last events, which nobody has yet."""
         encoder = live.encoder
         await self.store().update(
-            owner,
+            live.context.caller,
             encoder.id,
             status=encoder.status,
             body=encoder.body(),
             output=encoder.items,
-            events=b"".join(live.log),
+            events=b"".join([*live.pieces, *last]),
             only_if=UNFINISHED,
         )
 
@@ -412,29 +373,33 @@ async def _all(frames: list[bytes]) -> AsyncGenerator[bytes, None]:
         yield piece
 
 
+def _split(data: bytes) -> list[bytes]:
+    """Return the events that some bytes are; no JSON text has a line end in it."""
+    return [event + b"\n\n" for event in data.split(b"\n\n") if event]
+
+
 def _join(frames: list[bytes]) -> list[bytes]:
     """Events as they are written: together, unless the response that some of them tell is large."""
     return frames if sum(map(len, frames)) > LARGE_BYTES else [b"".join(frames)]
 
 
-async def _following(live: BackgroundResponse, after: int) -> AsyncGenerator[bytes, None]:
+async def _follow(live: BackgroundResponse, after: int) -> AsyncGenerator[bytes, None]:
     """Events of a response that is being made, from one on; those that break a silence belong to them, for all who read it."""
     at = after + 1
     while True:
-        more, over = live.more, live.over
-        if at < live.told:
-            at, frames = live.told, live.log[at : live.told]
+        seen = len(live.pieces)
+        if at < seen:
+            frames, at = live.pieces[at:], seen
             for piece in _join(frames):
                 yield piece
-        elif over:
+        elif live.is_over:
             return
         else:
             with suppress(TimeoutError):
                 async with asyncio.timeout(streaming.KEEP_ALIVE_S):
-                    await more.wait()
-            if more is live.more and live.encoder.status in UNFINISHED:  # all have been silent
-                live.encoder.keep_alive()
-                live.tell()
+                    await live.wait(seen)
+            if seen == len(live.pieces) and live.encoder.status in UNFINISHED:  # for all readers
+                live.write_events(live.encoder.keep_alive())
 
 
 def _as_items(items: Sequence[dict[str, Any]]) -> list[Item]:

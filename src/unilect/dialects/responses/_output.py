@@ -85,7 +85,7 @@ class ResponseEncoder:
     Args:
         id: The response's id.
         options: How it is told.
-        log: Where every event is kept, in order: the number of an event is its place. None where nobody asks for them later.
+        status: `queued` for one that waits for its model.
 
     Attributes:
         id: As given.
@@ -94,19 +94,12 @@ class ResponseEncoder:
         usage: What was used, once it is known.
     """
 
-    def __init__(
-        self,
-        id: str,
-        options: ResponseOptions,
-        log: list[bytes] | None = None,
-        status: str = "in_progress",
-    ) -> None:
+    def __init__(self, id: str, options: ResponseOptions, status: str = "in_progress") -> None:
         self.id = id
         self.status = status
         self.items: list[Item] = []
         self.usage: Usage | None = None
         self._options = options
-        self._log = log
         self._number = 0
         self._created = time.time()
         self._ended: float | None = None
@@ -153,10 +146,6 @@ class ResponseEncoder:
         """Tell pieces of a text, which are encoded in one call; no JSON text has a line end in it."""
         item.texts += texts
         [head], lines = item.heads, encode_lines(texts).splitlines()
-        if self._log is not None:  # each is kept
-            for line in lines:
-                self._tell_piece(head, line)
-            return
         count = len(texts)
         pieces = [_END + head, b"", b""] * count
         pieces[0] = head
@@ -210,13 +199,11 @@ class ResponseEncoder:
         self._error = {"code": _code(error), "message": self._options.places.rename(error).message}
         self._end("failed")
 
-    def take_back(self, error: UnilectError) -> None:
-        """The end that was logged last, and nobody was told, could not be stored: the answer has failed instead."""
-        if self._log:
-            self._log.pop()
-            self._number -= 1
+    def replace_end(self, error: UnilectError) -> bytes:
+        """Encode another last event: the one before could not be stored, and was sent to nobody."""
+        self._number -= 1
         self.fail(error)
-        self.end()
+        return self.end()
 
     def cancel(self) -> None:
         """The answer is not wanted any more."""
@@ -260,12 +247,12 @@ class ResponseEncoder:
             self._repeated = repeated + b"," if repeated else b""
         return self._repeated
 
-    def wait(self) -> None:
-        """Log the first events of a response that waits for its model."""
+    def wait(self) -> bytes:
+        """Encode the first events of a response that waits for its model."""
         pieces = self._pieces()
         for kind in ("created", "queued"):
             self._tell_whole(kind, pieces)
-        self._take_frames()
+        return self._take_frames()
 
     def _begin(self) -> None:
         """Tell the first events, once."""
@@ -388,8 +375,6 @@ class ResponseEncoder:
     def _tell(self, events: list[bytes]) -> None:
         """Tell events, which are numbered."""
         self._number += len(events)
-        if self._log is not None:
-            self._log += events
         self._frames += events
 
     def _take_frames(self) -> bytes:
