@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,19 +48,17 @@ class Acceptor:
         tls: ssl.SSLContext | None = None,
         **options: object,
     ) -> None:
-        self._new: Callable[[socket.socket, str], Connection] = lambda sock, address: Connection(
-            connections, sock, address, server, **options
-        )
+        self._server, self._options = server, options
         self._connections = connections
         self.tls = tls
         self._sockets: list[socket.socket] = []
-        self._opening: set[asyncio.Task[None]] = set()
         self._path: Path | None = None
         self._spare = -1
 
     async def listen(self, host: str, port: int) -> int:
         """
-        Accept from now on, at every address that a host name means.
+        Accept from now on, at every address that a host name means. Connections inherit from its sockets that the kernel asks, while
+        nothing is under way, whether the client is still there.
 
         Returns:
             The port.
@@ -87,6 +84,7 @@ class Acceptor:
                 port = bound.getsockname()[1]
                 bound.setblocking(False)
                 self._sockets.append(bound)
+                watch_for_silence(bound, self._connections.limits)
         except OSError:
             self.close()
             raise
@@ -144,42 +142,33 @@ class Acceptor:
                     self._free_descriptor(listening)
                 return
             host = str(address[0]) if address else ""  # a unix socket's client has none
-            if self._connections.admit(host):
-                self._take(sock, host)
-            else:
+            if not self._connections.admit(host):
                 sock.close()
-
-    def _take(self, sock: socket.socket, host: str) -> None:
-        sock.setblocking(False)
-        with suppress(OSError):  # it may have ended already
-            watch_for_silence(sock, self._connections.limits)
-        connection = self._new(sock, host)
-        self._connections.add(connection)
-        task = asyncio.get_running_loop().create_task(self._open(connection))
-        connection.opening = task
-        self._opening.add(task)
-        task.add_done_callback(lambda task: self._finish_opening(connection, task))
+                continue
+            connection = Connection(self._connections, sock, host, self._server, **self._options)
+            self._connections.add(connection)
+            # the event loop has the task until it begins, and the connection from there
+            asyncio.get_running_loop().create_task(self._open(connection))
 
     async def _open(self, connection: Connection) -> None:
         """Hand a connection to the event loop; with TLS, once its handshake is done."""
         handshake_s = None if self.tls is None else self._connections.limits.head_s
+        connection.opening = asyncio.current_task()
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                connection.sock,
-                ssl=self.tls,
-                ssl_handshake_timeout=handshake_s,
-            )
+            if not connection.dropped:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection,
+                    connection.sock,
+                    ssl=self.tls,
+                    ssl_handshake_timeout=handshake_s,
+                )
         except OSError as error:  # no TLS, or none that we speak, or the client left
             log.debug("a connection could not be opened: %s", error)
         finally:
             connection.opening = None
-
-    def _finish_opening(self, connection: Connection, task: asyncio.Task[None]) -> None:
-        self._opening.discard(task)
-        if connection.transport is None:  # given up, perhaps before the event loop had it
-            self._connections.discard(connection)
-            connection.sock.close()
+            if connection.transport is None:
+                self._connections.discard(connection)
+                connection.sock.close()
 
     def _free_descriptor(self, listening: socket.socket) -> None:
         """Without descriptors: close somebody who asks nothing, or else refuse the one who waits."""

@@ -128,6 +128,7 @@ class Connection(Protocol):
         address: The client's, without the port.
         state: SILENT, ANSWERING or IDLE.
         opening: The task that makes the connection usable (TLS), until it is.
+        dropped: The server has ended it, perhaps before the event loop had it.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Connection(Protocol):
         self.address = address
         self.state = SILENT
         self.opening: asyncio.Task[None] | None = None
+        self.dropped = False
         self._table = table
         self._stands_since: float | None = None  # the client takes nothing
         self._stands_at = 0
@@ -151,7 +153,7 @@ class Connection(Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes of a head or a body."""
         super().data_received(data)
-        if self.state != ANSWERING and self.has_request:  # nearly always: a head comes in one piece
+        if self.state != ANSWERING and self.waiting:  # nearly always: a head comes in one piece
             self._table.turn(self, ANSWERING)
         elif data:  # none: aiohttp's own look at what it has kept
             self._more(len(data))
@@ -177,7 +179,7 @@ class Connection(Protocol):
         self, request: web.BaseRequest, response: web.StreamResponse, time: float | None
     ) -> None:
         """Note that an answer is written: aiohttp would log it here."""
-        if not self.has_request:  # else the next request is here already
+        if not self.waiting:  # else the next request is here already
             self._table.turn(self, IDLE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -187,6 +189,7 @@ class Connection(Protocol):
 
     def drop(self) -> None:
         """End the connection at once."""
+        self.dropped = True
         self._table.discard(self)
         if self.transport is not None:
             self.transport.abort()

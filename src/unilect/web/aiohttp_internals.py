@@ -7,6 +7,8 @@ that is kept. Any other gets aiohttp's. What is left out finds nothing to do her
 before the head (this server has none).
 """
 
+from operator import attrgetter
+
 from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
@@ -18,10 +20,8 @@ _OK = "HTTP/1.1 200 OK"
 class Protocol(web.RequestHandler):
     """A connection's protocol, which tells what it is doing."""
 
-    @property
-    def has_request(self) -> bool:
-        """True if the head of a request has come that is not being answered yet."""
-        return bool(self._messages)
+    #: The requests whose heads have come and that are not being answered yet.
+    waiting = property(attrgetter("_messages"))
 
     @property
     def body(self) -> StreamReader | None:
