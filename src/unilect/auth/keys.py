@@ -92,7 +92,8 @@ class Keys:
             AuthenticationError: No key, or a wrong one.
             StoreUnavailable: The keys of the store cannot be read.
         """
-        if not self.required:
+        known = self._known
+        if not self._callers and (known is None or not known.required):
             return ANONYMOUS
         secret = self._secret(headers, as_password)
         if secret is None:
@@ -100,7 +101,7 @@ class Keys:
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
                 "`api-key: KEY`."
             )
-        hashed, known = digest(secret), self._known
+        hashed = digest(secret)
         if (caller := self._callers.get(hashed)) is not None:
             return caller
         if known is None:

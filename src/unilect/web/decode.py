@@ -31,7 +31,14 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from unilect.core.bounds import LARGE_BYTES, MAX_FIELDS, check_body, has_many_values, one_pass
+from unilect.core.bounds import (
+    LARGE_BYTES,
+    MAX_FIELDS,
+    SMALL_BYTES,
+    check_body,
+    has_many_values,
+    one_pass,
+)
 from unilect.core.errors import InvalidRequest, WrongType
 from unilect.core.requests import Request
 from unilect.web.streaming import SHORTENED
@@ -107,7 +114,7 @@ async def decode_request(
     if len(body) > LARGE_BYTES:
         await asyncio.sleep(0)
         return await _in_steps(body, request.get(SHORTENED, b""), decode)
-    if has_many_values(body):
+    if len(body) > SMALL_BYTES and has_many_values(body):
         async with one_pass():
             return decode(body, None)
     return decode(body, None)

@@ -154,31 +154,6 @@ class Guard:
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
         route = self._routes.get(request.match_info.route, _NO_ROUTE)
-        context = self._context(request, route)
-        response: web.StreamResponse | None = None
-        try:
-            allowed = self._check_origin(request)
-            request[HEADERS] = _NO_HEADERS
-            if allowed:
-                request[HEADERS] = {
-                    "Access-Control-Allow-Origin": request.headers["Origin"]
-                } | self._cors
-            self._check_host(request, route)
-            if request.method == "OPTIONS" and allowed:
-                response = web.Response(status=204)
-            else:
-                response = await self._answer(request, handler, route, context)
-            if allowed and not response.prepared:  # a stream has sent its head already, with these
-                response.headers.update(request[HEADERS])
-        except UnilectError as error:
-            context.fails(error)
-            response = self._error(request, route, error)
-        finally:
-            self._finish(context, request, route, 499 if response is None else response.status)
-        return response
-
-    def _context(self, request: web.Request, route: Route) -> Context:
-        """Return the context of a request that has come, listed and current."""
         request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         context = Context(
             request_id=request_id,
@@ -191,7 +166,28 @@ class Guard:
         CURRENT_REQUEST.set(context)
         if self._tracing is not None and route.dialect:
             self._tracing.begin(context, request.headers, f"{route.method} {route.path}")
-        return context
+        response: web.StreamResponse | None = None
+        cors = request[HEADERS] = _NO_HEADERS
+        try:
+            if (origin := request.headers.get("Origin")) is not None:
+                cors = request[HEADERS] = self._cors_for(origin, request)
+            if (
+                self._hosts is not None
+                and _host_name(request.headers.get("Host", "")) not in self._hosts
+            ):
+                self._check_host(request, route)
+            if cors and request.method == "OPTIONS":
+                response = web.Response(status=204)
+            else:
+                response = await self._answer(request, handler, route, context)
+            if cors and not response.prepared:  # a stream has sent its head already, with these
+                response.headers.update(cors)
+        except UnilectError as error:
+            context.fails(error)
+            response = self._error(request, route, error)
+        finally:
+            self._finish(context, request, route, 499 if response is None else response.status)
+        return response
 
     def _finish(self, context: Context, request: web.Request, route: Route, status: int) -> None:
         """Close a request that has been answered, or has ended otherwise."""
@@ -225,7 +221,9 @@ class Guard:
         try:
             if not route.public:
                 keys = route.keys or self._keys
-                who = await keys.caller(request.headers, route.takes_password)
+                # to look, and no more, a browser may send the key as a password
+                as_password = route.page and route.method == "GET"
+                who = await keys.caller(request.headers, as_password)
                 context.caller, context.models, context.owner, context.limits = who
             if request.can_read_body or route.streamed_bytes is not None:
                 await self._read(request, context, route.streamed_bytes)
@@ -274,37 +272,36 @@ class Guard:
 
     def _check_host(self, request: web.Request, route: Route) -> None:
         """
-        Refuse a page whose name resolves to this machine. Probes of load balancers have no Host header in HTTP/1.0; a page always has one.
+        Refuse a page whose name resolves to this machine, by a Host header that none of our names is.
+
+        Probes of load balancers have no Host header in HTTP/1.0; a page always has one.
 
         Raises:
             MisdirectedRequest: The Host header names another host.
         """
-        if self._hosts is None or (self._is_open and self._keys.required):
+        if self._is_open and self._keys.required:
             return
         if route.public and request.version < HttpVersion11 and "Host" not in request.headers:
             return
         host = _host_name(request.headers.get("Host", ""))
-        if host not in self._hosts and not (self._is_open and _NO_DOMAIN.fullmatch(host)):
+        if not (self._is_open and _NO_DOMAIN.fullmatch(host)):
             named = _log_refusal("host", host or "(none)")
             raise MisdirectedRequest(
                 f"This server does not accept the host {named} of the request's Host header. Add it to "
                 "`allowed_hosts` to allow it.",
             )
 
-    def _check_origin(self, request: web.Request) -> bool:
+    def _cors_for(self, origin: str, request: web.Request) -> dict[str, str]:
         """
-        Return True if the response gets CORS headers.
+        Return the CORS headers of the response to a page; none for a page of this server.
 
         Raises:
             PermissionDenied: A page of another origin calls, which none may unless it is configured.
         """
-        origin = request.headers.get("Origin")
-        if origin is None:
-            return False
         if "*" in self._origins or origin in self._origins:
-            return True
+            return {"Access-Control-Allow-Origin": origin, **self._cors}
         if origin.partition("://")[2] == request.headers.get("Host"):
-            return False
+            return _NO_HEADERS
         raise PermissionDenied(
             f"CORS: the origin {_log_refusal('origin', origin)} is not allowed. Add it to `allowed_origins` to allow it."
         )

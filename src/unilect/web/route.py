@@ -89,11 +89,6 @@ class Route(Struct, frozen=True):
             return "admin" if self.admin else "public"
         return "key" if self.keys is None else "own"
 
-    @property
-    def takes_password(self) -> bool:
-        """A browser may send the key as a password: to look, and no more."""
-        return self.page and self.method == "GET"
-
 
 def call(path: str, handler: Handler, summary: str, body: Any = None, endpoint: str = "") -> Route:
     """Return a URL that is asked with a body of this kind, or without any."""
