@@ -76,7 +76,7 @@ def test_content_is_stronger_than_message() -> None:
 def test_messages_as_a_text() -> None:
     """A text for `messages` is what the user says, and FastChat's clients mean a prompt."""
     user = decode(body(messages="Hello", max_tokens=3)).request
-    raw = decode(body(messages="Hello", max_tokens=3), PROFILES["fastchat"]).request
+    raw = decode(body(messages="Hello", max_tokens=3), profile=PROFILES["fastchat"]).request
 
     assert isinstance(user, ChatRequest)
     assert ("user", "Hello", 3) == (
@@ -99,8 +99,10 @@ def test_messages_as_something_else(messages: Any) -> None:
 
 def test_the_conversation_is_repeated_where_the_profile_says_so() -> None:
     """On a listener of the alpaca dialect the answer to a text repeats it, and OpenAI's clients, who write `content`, get OpenAI's answers."""
-    assert ["Hi"] == [m.content for m in decode(body(messages="Hi"), PROFILES["alpaca"]).echoed]
-    assert () == decode(body(), PROFILES["alpaca"]).echoed
+    assert ["Hi"] == [
+        m.content for m in decode(body(messages="Hi"), profile=PROFILES["alpaca"]).echoed
+    ]
+    assert () == decode(body(), profile=PROFILES["alpaca"]).echoed
     assert () == decode(body()).echoed
 
 

@@ -6,6 +6,7 @@ All of them want a key where there are keys; FastChat's own leaves those under /
 Source: https://github.com/lm-sys/FastChat (fastchat/serve/openai_api_server.py, protocol/api_protocol.py)
 """
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -43,12 +44,11 @@ def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
     service, profile = site.service, site.profile
     raw = msgspec.structs.replace(profile, string_messages="raw")
+    decode_body = partial(openai_chat.decode, profile=raw)
 
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, or a prompt as the model reads it."""
-        asked = await decode_request(
-            request, lambda body, fields: openai_chat.decode(body, raw, fields)
-        )
+        asked = await decode_request(request, decode_body)
         run = service.run(asked.request)
         encoder = openai_chat.ChatEncoder(
             asked.request, run.model.name, asked.legacy, asked.echoed, raw

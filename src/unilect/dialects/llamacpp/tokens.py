@@ -95,7 +95,7 @@ async def _chat(request: web.Request) -> ChatRequest:
     Raises:
         InvalidRequest: It holds none.
     """
-    asked = await decode_request(request, lambda body, raw: openai_chat.decode(body, raw=raw))
+    asked = await decode_request(request, openai_chat.decode)
     if not isinstance(asked.request, ChatRequest):
         raise InvalidRequest.at("messages", "is missing; expected a conversation.")
     return asked.request

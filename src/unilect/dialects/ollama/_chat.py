@@ -220,7 +220,7 @@ def _conversation(asked: OllamaGenerateRequest, said: Sequence[Said]) -> list[di
 
 
 def _only_chat(body: bytes, raw: RawFields | None = None) -> ChatRequest:
-    request = openai_chat.decode(body, raw=raw).request
+    request = openai_chat.decode(body, raw).request
     assert isinstance(request, ChatRequest)  # `messages` is a list
     return request
 

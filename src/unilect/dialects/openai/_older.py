@@ -2,7 +2,7 @@
 Aliases of older servers' clients, normalized to OpenAI's parameters: other names for `max_tokens`, `do_sample`, messages with the key
 `message`, and `messages` as a string. Plain completions also accept the chats' name of `max_tokens`.
 
-Whoever writes OpenAI's own words pays one look at the names of the fields.
+Whoever writes OpenAI's own words pays one look at the names of the fields, `MAY_BE_ALIASES`.
 """
 
 from operator import attrgetter
@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw
 
-from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import InvalidRequest, WrongType
 from unilect.core.requests import (
     ChatRequest,
@@ -27,6 +26,8 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 _limits = attrgetter(*_LIMITS)
 _OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
 _OLDER_OR_OF_CHATS = _OLDER | {"max_completion_tokens"}
+#: A chat with none of these fields has nothing to normalize.
+MAY_BE_ALIASES = _OLDER.union(_LIMITS, ["response_format"])
 
 
 def normalize_aliases(request: GenerationT) -> GenerationT:
@@ -85,10 +86,8 @@ def _with_name(form: JsonSchemaFormat) -> JsonSchemaFormat:
     )
 
 
-def speaks_alpaca(request: ChatRequest, body: bytes) -> bool:
+def speaks_alpaca(request: ChatRequest) -> bool:
     """True for a client of Chinese-LLaMA-Alpaca's server: it alone writes `message` where others write `content`."""
-    if len(body) <= LARGE_BYTES and body.find(b'"message"') < 0:
-        return False  # quicker than to look at the messages, and nearly always so
     return any(m.message is not None and m.content is None for m in request.messages)
 
 

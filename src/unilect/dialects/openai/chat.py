@@ -11,13 +11,14 @@ Source: https://platform.openai.com/docs/api-reference/chat
 
 from codecs import BOM_UTF8
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeGuard
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.core.bounds import MAX_PARTS, check_free_form, most_values
+from unilect.core.bounds import LARGE_BYTES, MAX_PARTS, check_free_form, most_values
 from unilect.core.errors import InvalidRequest
 from unilect.core.events import (
     Answer,
@@ -71,10 +72,11 @@ _AFTER = b'},"logprobs":null,"finish_reason":null}'
 def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
     service, profile = site.service, site.profile
+    decode_body = partial(decode, profile=profile)
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        asked = await decode_request(request, lambda body, raw: decode(body, profile, raw))
+        asked = await decode_request(request, decode_body)
         run = service.run(asked.request)
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, profile)
         return await respond(request, run, encoder)
@@ -99,7 +101,7 @@ class DecodedRequest(Struct, frozen=True):
 
 
 def decode(
-    body: bytes, profile: CompatProfile = OPENAI, raw: RawFields | None = None
+    body: bytes, raw: RawFields | None = None, profile: CompatProfile = OPENAI
 ) -> DecodedRequest:
     """
     Decode a body. The older `functions` become `tools`; a text becomes a turn of the user, or a prompt.
@@ -108,13 +110,16 @@ def decode(
         InvalidRequest: As `BodyDecoder.decode`; or two fields contradict each other.
     """
     try:
-        request = _older.normalize_aliases(_decoder.decode(body, raw))
+        request = _decoder.decode(body, raw)
+        if not _older.MAY_BE_ALIASES.isdisjoint(request.raw_fields):
+            request = _older.normalize_aliases(request)
     except InvalidRequest as error:
         fields = raw_fields_of(body.removeprefix(BOM_UTF8)) if raw is None else raw
         if error.param == "messages" and _older.is_one_text(fields):
             return _of_one_text(fields, profile)
         raise
-    echoes = _older.speaks_alpaca(request, body)
+    # to look for the word is quicker than to look at the messages of a body that is not large
+    echoes = (len(body) > LARGE_BYTES or b'"message"' in body) and _older.speaks_alpaca(request)
     if echoes:
         request = _older.with_contents(request)
     legacy = bool(request.functions)
@@ -132,25 +137,36 @@ def _of_one_text(fields: RawFields, profile: CompatProfile) -> DecodedRequest:
             _older.normalize_aliases(_raw_decoder.decode(encode_json(fields), fields))
         )
     fields = _older.as_messages(fields)
-    asked = decode(encode_json(fields), profile, fields)
+    asked = decode(encode_json(fields), fields, profile)
     if profile.conversation_choices and isinstance(asked.request, ChatRequest):
         return msgspec.structs.replace(asked, echoed=asked.request.messages)
     return asked
 
 
 def _check(request: ChatRequest) -> None:
-    """Refuse fields that are wrong together, and bound what has no fixed form."""
+    """Refuse fields that are wrong together and messages without content, and bound what has no fixed form."""
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequest.at("top_logprobs", "requires `logprobs: true`.")
-    _check_messages(request.messages)
-    check_format(request)
+    calls = False
+    for number, message in enumerate(request.messages):
+        if message.content is None and message.role != "assistant":
+            where = f"messages[{number}].content"
+            raise InvalidRequest.at(
+                where, f"is missing; a message of role {message.role} needs it."
+            )
+        calls = calls or message.tool_calls is not None or message.function_call is not None
+    if calls:
+        _check_calls(request.messages)
+    if request.response_format is not None or request.metadata is not None:
+        check_format(request)
     if request.chat_template_kwargs is not None:
         check_free_form("chat_template_kwargs", request.chat_template_kwargs)
     values = 0
     for number, tool in enumerate(request.tools or ()):
         where = f"tools[{number}].function.parameters"
         values = check_free_form(where, tool.function.parameters, before=values)
-    _check_tool_choice(request)
+    if request.tool_choice is not None:
+        _check_tool_choice(request)
 
 
 def check_format(request: GenerationRequest) -> None:
@@ -171,22 +187,15 @@ def check_format(request: GenerationRequest) -> None:
             check_free_form("response_format", schema)
 
 
-def _check_messages(messages: Sequence[Message]) -> None:
+def _check_calls(messages: Sequence[Message]) -> None:
     """
-    Look for contents, and bound the JSON that stands in texts: templates want the arguments of earlier calls as values.
+    Bound the JSON that stands in texts: templates want the arguments of earlier calls as values.
 
     Raises:
-        InvalidRequest: A message has no content, or the calls have too many values.
+        InvalidRequest: The calls have too many values.
     """
     marks = 0
     for number, message in enumerate(messages):
-        if message.content is None and message.role != "assistant":
-            where = f"messages[{number}].content"
-            raise InvalidRequest.at(
-                where, f"is missing; a message of role {message.role} needs it."
-            )
-        if message.tool_calls is None and message.function_call is None:
-            continue
         calls = [call.function for call in message.tool_calls or ()]
         for call in calls if message.function_call is None else [*calls, message.function_call]:
             marks += most_values(call.arguments)
@@ -210,7 +219,7 @@ def _with_tools(request: ChatRequest) -> ChatRequest:
 
 def _check_tool_choice(request: ChatRequest) -> None:
     choice = request.tool_choice
-    if choice is None or choice == "none":
+    if choice == "none":
         return
     names = [tool.function.name for tool in request.tools or ()]
     if not names and choice != "auto":
