@@ -246,7 +246,7 @@ class Client:
         self.text = "".join(choice.text or "" for choice in answer.choices)
         self.usage = run.usage
         members = self.service.registry.get("m").pool.members
-        self.failures = [len(member.breaker._failed) for member in members]
+        self.failures = [len(member.breaker.failed) for member in members]
         await self.service.registry.aclose()
         return self
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from unilect.api.backend import Capabilities
 from unilect.api.parameters.constraints import normalize_aliases, rename_param
+from unilect.api.parameters.foreign import CONSTRAINTS
 from unilect.api.parameters.rules import limit_tokens, resolve_parameters
 from unilect.core.errors import InvalidRequest, UnilectError, UnsupportedOperation
 from unilect.core.ranking import RerankRequest
@@ -59,11 +60,16 @@ def adapt(
     Raises:
         UnilectError: The backend cannot answer such a request; it names the parameters that the client has sent.
     """
-    request, names = normalize_aliases(request, can)
+    names: dict[str, str] = {}
+    if request.response_format is not None or not CONSTRAINTS.isdisjoint(request.raw_fields):
+        request, names = normalize_aliases(request, can)
+    lowered = ""
     try:
         request = settings.apply(request, can)
         request, ignored = resolve_parameters(request, can, settings.unsupported, optional)
-        request, lowered = _limit_tokens(request, can.context, allowed)
+        limit = request.token_limit
+        if limit is not None or allowed is not None:
+            request, lowered = _limit_tokens(request, limit, can.context, allowed)
         check_kind(request, model, can)
     except UnilectError as error:
         raise rename_param(error, names) from error.__cause__
@@ -89,10 +95,9 @@ def adapt_inputs(request: _Read, model: Model, can: Capabilities) -> tuple[_Read
 
 
 def _limit_tokens(
-    request: TextRequest, context: int | None, allowed: int | None
+    request: TextRequest, limit: int | None, context: int | None, allowed: int | None
 ) -> tuple[TextRequest, str]:
     """The request for no more tokens than a context, and the caller's limits, leave; the parameter that was lowered, if any."""
-    limit = request.token_limit
     if limit is None and allowed is not None and (context is None or allowed < context):
         name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
         return request.changed(**{name: allowed}), name
@@ -114,23 +119,13 @@ def check_kind(request: TextRequest, model: Model, capabilities: Capabilities) -
             if capabilities.completions and "chat completions" not in capabilities.why_not:
                 raise _no_template(model)
             raise not_for(model, "chat completions", capabilities)
-        if not capabilities.vision:
-            _check_no_image(request, model)
+        for number, message in enumerate(() if capabilities.vision else request.messages):
+            if isinstance(message.content, list) and any(
+                isinstance(part, ImagePart) for part in message.content
+            ):
+                raise _no_image(model, f"messages[{number}].content")
     elif not capabilities.completions:
         raise not_for(model, "completions", capabilities)
-
-
-def _check_no_image(request: ChatRequest, model: Model) -> None:
-    for number, message in enumerate(request.messages):
-        if isinstance(message.content, list) and any(
-            isinstance(part, ImagePart) for part in message.content
-        ):
-            where = f"messages[{number}].content"
-            raise InvalidRequest(
-                # words at which Claude Code goes on without its images; at others it sends them again for ever
-                f"Could not process image: `{where}` holds an image, and the model `{model.name}` reads text only.",
-                param=where,
-            )
 
 
 def not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidRequest:
@@ -139,6 +134,14 @@ def not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidReque
     return InvalidRequest(
         f"The model `{model.name}` does not answer {what}{why}. GET /v1/models lists the models.",
         param="model",
+    )
+
+
+def _no_image(model: Model, where: str) -> InvalidRequest:
+    return InvalidRequest(
+        # words at which Claude Code goes on without its images; at others it sends them again for ever
+        f"Could not process image: `{where}` holds an image, and the model `{model.name}` reads text only.",
+        param=where,
     )
 
 

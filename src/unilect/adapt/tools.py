@@ -79,6 +79,9 @@ def plan(request: TextRequest, can: Capabilities) -> ToolEmulation | None:
     if not isinstance(request, ChatRequest):
         return None
     knows = honours(can, "tools")
+    if request.response_format is None and not request.tools:  # as most requests
+        past = not knows and has_calls(request.messages)
+        return ToolEmulation(prompted=True) if past else None
     formed = request.answer_schema is not None and not honours(can, "response_format")
     if knows and not request.tools:
         return ToolEmulation(formed=True) if formed else None

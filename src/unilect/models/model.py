@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from unilect.api.backend import Backend, Capabilities
@@ -25,6 +26,7 @@ from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")
 _TRIED_AGAIN_S = 60.0
+_is_started = attrgetter("started")  # asked for each request
 
 
 #: failed: its last start has failed. out: no backend of it can be asked. leaving: taken out by a reload, its last requests run.
@@ -138,7 +140,7 @@ class Model:
     @property
     def _cold(self) -> bool:
         """True while nothing of it runs, of what this server starts."""
-        return self.runs_locally and not any(one.started for one in self.pool.members)
+        return self.runs_locally and not any(map(_is_started, self.pool.members))
 
     @property
     def runs_here(self) -> bool:
@@ -252,6 +254,8 @@ class Model:
         Raises:
             UnilectError: It cannot be started.
         """
+        if member.started:
+            return await member.backend.start()
         if not self._cold:
             return await member.start()
         alone, began = self._in_use == 1, time.monotonic()
@@ -304,7 +308,7 @@ class Model:
         self._in_use -= 1
         if self._retired:
             self.retire()
-        elif self._in_use == 0 and not self.closed:
+        elif self._stays_s is not None and self._in_use == 0 and not self.closed:
             self._await_idle()
 
     def record_result(

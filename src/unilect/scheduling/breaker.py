@@ -47,12 +47,13 @@ class Breaker:
     The breaker of one backend. Times are seconds of one clock, given by the caller.
 
     Attributes:
+        failed: The requests, or callers, of its failures since its last answer.
         open: The backend gets no requests.
         unreachable: The backend cannot be connected to.
     """
 
     def __init__(self) -> None:
-        self._failed: set[Hashable] = set()
+        self.failed: set[Hashable] = set()
         self._rests_until = 0.0
         self.open = False
         self.unreachable = False
@@ -67,7 +68,7 @@ class Breaker:
 
     def close(self) -> None:
         """The backend is healthy: a request was answered, or a probe succeeded."""
-        self._failed.clear()
+        self.failed.clear()
         self.open = self.unreachable = False
 
     def record_result(self, error: UnilectError, now_s: float, whose: Hashable = None) -> None:
@@ -87,7 +88,7 @@ class Breaker:
         elif isinstance(error, OF_THE_REQUEST):
             pass  # the engine is started again, and says so where it cannot be
         elif is_failure(error):
-            self._failed.add(object() if whose is None else whose)
-            self.open = self.open or len(self._failed) >= FAILURES
+            self.failed.add(object() if whose is None else whose)
+            self.open = self.open or len(self.failed) >= FAILURES
         else:
-            self._failed.clear()
+            self.failed.clear()

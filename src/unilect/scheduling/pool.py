@@ -265,13 +265,14 @@ class Pool:
         """
         if member not in self.members:
             return
-        was_out = member.breaker.open
+        breaker = member.breaker
+        was_out = breaker.open
         if error is None:
             if self._suspects and asked is not None and len(asked.tried) > 1:
                 self._blame_others(asked)
-            member.breaker.close()
-            if member.trouble is not None:
-                member.trouble = None
+            if was_out or breaker.failed:
+                breaker.close()
+            member.trouble = None
             if was_out:
                 log.warning("%s: %s is back", self._name, member.source)
             return
@@ -280,7 +281,7 @@ class Pool:
         if self._is_to_blame(member, error, asked):
             # a digest costs a pass over the request, and what is no failure counts for nobody
             whose = self._whose(asked) if error.status >= 502 else None
-            member.breaker.record_result(error, self._now_s(), whose)
+            breaker.record_result(error, self._now_s(), whose)
         self._tell(member, error, was_out, asked is None or is_failure(error))
 
     def _tell(

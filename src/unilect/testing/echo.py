@@ -8,7 +8,6 @@ A token is a character, and its id the character's code point.
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -105,9 +104,12 @@ class Echo(Backend):
             tool_form="hermes" if self._options.answers else "",
         )
         self._loading: asyncio.Task[None] | None = None
+        self._loaded = False
 
     async def start(self) -> None:
         """Load once for all who wait, whoever of them leaves; a start that failed is tried anew."""
+        if self._loaded:
+            return
         task = self._loading
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             self._loading = spawn_detached(self._load())
@@ -119,23 +121,26 @@ class Echo(Backend):
         await asyncio.sleep(self._options.load_s)
         if self.starts <= self._options.failing_starts:
             raise BackendUnavailable("The echo cannot be loaded: `failing_starts`.")
+        self._loaded = True
 
     async def generate(self, request: TextRequest) -> Batches:
         """Say the last message, or the prompt, a character at a time."""
         options, self.answers = self._options, self.answers + 1
         breaks = self.answers <= options.failing_answers
-        told = (
-            _messages(request) if isinstance(request, ChatRequest) else [_text(request.prompts[0])]
-        )
-        whole = _scripted(options.answers, request, told)
+        told = _texts(request)
+        whole = _scripted(options.answers, request, told) if options.answers else None
         if whole is None:
             whole = told[-1] if options.text is None else options.text
         prompt = sum(map(len, told))
-        most = _room(prompt, options.context)
-        limit = most if request.token_limit is None else min(most, request.token_limit)
-        ends = [(at, word) for word in request.stop_words if (at := whole.find(word)) >= 0]
-        end, stop = min(ends, default=(len(whole), None))
-        said = whole[: min(end, limit)]
+        limit = request.token_limit
+        if options.context is not None:
+            room = _room(prompt, options.context)
+            limit = room if limit is None else min(room, limit)
+        end, stop = len(whole), None
+        for word in sorted(request.stop_words):
+            if 0 <= (at := whole.find(word)) < end:
+                end, stop = at, word
+        said = whole[: end if limit is None else min(end, limit)]
         yield [Progress(prompt, prompt)]
         for count, token in enumerate(said):
             if breaks and count == options.breaks_after:
@@ -158,27 +163,25 @@ class Echo(Backend):
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """The number of characters."""
         if isinstance(request, ChatRequest):
-            return sum(map(len, _messages(request)))
+            return sum(map(len, _texts(request)))
         prompts = request.prompts if isinstance(request, CompletionRequest) else [request]
         return sum(map(len, prompts))
 
     async def aclose(self) -> None:
         """Forget that it was loaded."""
-        loading, self._loading = self._loading, None
+        loading, self._loading, self._loaded = self._loading, None, False
         if loading is not None:
             loading.cancel()
             await asyncio.wait([loading])
 
 
-def _room(prompt: int, context: int | None) -> int:
+def _room(prompt: int, context: int) -> int:
     """
     The most tokens that an answer to so many can have.
 
     Raises:
         ContextLengthExceeded: There is no room for one.
     """
-    if context is None:
-        return sys.maxsize
     if prompt >= context:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context} tokens, and the prompt has {prompt}. "
@@ -205,14 +208,20 @@ def _text(prompt: Prompt) -> str:
     return text
 
 
-def _messages(request: ChatRequest) -> list[str]:
+def _texts(request: TextRequest) -> list[str]:
     """
-    The texts of the messages.
+    The texts of the messages, or that of the first prompt.
 
     Raises:
         InvalidRequest: One holds something else.
     """
-    return [text(one, f"messages[{number}].content") for number, one in enumerate(request.messages)]
+    if not isinstance(request, ChatRequest):
+        return [_text(request.prompts[0])]
+    texts = []
+    for number, message in enumerate(request.messages):
+        said = message.content
+        texts.append(said if isinstance(said, str) else text(message, f"messages[{number}].content"))  # fmt: skip
+    return texts
 
 
 def _scripted(answers: Sequence[Scripted], request: TextRequest, told: list[str]) -> str | None:

@@ -14,10 +14,10 @@ _RESULTS = frozenset({"tool", "function"})
 
 def has_calls(messages: Sequence[Message]) -> bool:
     """Return True if a conversation has tool calls or their results."""
-    return any(
-        message.role in _RESULTS or message.tool_calls or message.function_call is not None
-        for message in messages
-    )
+    for message in messages:
+        if message.role in _RESULTS or message.tool_calls or message.function_call is not None:
+            return True
+    return False
 
 
 def rewrite_as_text(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:

@@ -121,7 +121,7 @@ def resolve_parameters(
     """
     ignored: list[str] = []
     fields, kept = parameters_of(type(request)), _ignorable_fields(type(request))
-    unlisted = _default_support(can)
+    unlisted: Support | None = "native" if can.passes_unknown else None
     emulated = EMULATED if isinstance(request, ChatRequest) else ()
     for name in request.raw_fields or collect_fields(request):
         if name in kept:
@@ -129,19 +129,16 @@ def resolve_parameters(
         if name in fields and name != _NOT_KEPT:
             support = can.parameters.get(name, unlisted)
         else:
-            support = _support(request, name, can)
+            support = _support(request, name, can, unlisted)
         if support in _HONOURED or name in emulated or is_neutral(request, name):
             continue
         strict = unsupported == "refuse" and not (name in _WITHOUT_EFFECT or name in optional)
         if (support == "refused" and strict) or name in CONSTRAINTS:
             raise _refusal_of(name, fields)
         ignored.append(name)
-    return _left(request, ignored, can) if ignored or _of_template(request) else (request, ())
-
-
-def _of_template(request: Request) -> Mapping[str, Any]:
-    """Return the fields that the chat template gets beside the conversation."""
-    return getattr(request, "chat_template_kwargs", None) or {}
+    if not ignored and getattr(request, "chat_template_kwargs", None) is None:
+        return request, ()
+    return _left(request, ignored, can)
 
 
 def _left(
@@ -154,7 +151,7 @@ def _left(
         InvalidRequest: What the template is told would replace what the request says elsewhere.
     """
     request = _without(request, ignored) if ignored else request
-    given = _of_template(request)
+    given = getattr(request, "chat_template_kwargs", None)
     if not given or can.template_names is None:
         return request, tuple(ignored)
     for name in given:
@@ -173,7 +170,8 @@ def _left(
 
 def honours(capabilities: Capabilities, name: str) -> bool:
     """Return True if a backend itself honours a parameter that any backend may have."""
-    return capabilities.parameters.get(name, _default_support(capabilities)) in _HONOURED
+    support = capabilities.parameters.get(name)
+    return capabilities.passes_unknown if support is None else support in _HONOURED
 
 
 def _without(request: RequestT, names: Collection[str]) -> RequestT:
@@ -183,14 +181,14 @@ def _without(request: RequestT, names: Collection[str]) -> RequestT:
     return msgspec.structs.replace(request, raw_fields=raw_fields, **known)
 
 
-def _default_support(capabilities: Capabilities) -> Support | None:
-    """The support of a parameter that a backend does not list."""
-    return "native" if capabilities.passes_unknown else None
-
-
-def _support(request: Request, name: str, capabilities: Capabilities) -> Support | None:
+def _support(
+    request: Request, name: str, can: Capabilities, unlisted: Support | None
+) -> Support | None:
     """
     Return the support of a field; None where it is ignored.
+
+    Args:
+        unlisted: That of a parameter that the backend does not list.
 
     Raises:
         InvalidRequest: Its name is too long.
@@ -203,7 +201,7 @@ def _support(request: Request, name: str, capabilities: Capabilities) -> Support
         )
     if name in _every_parameter():
         return None if name in _WITHOUT_EFFECT else "refused"
-    support = capabilities.parameters.get(name, _default_support(capabilities))
+    support = can.parameters.get(name, unlisted)
     return "refused" if support is None and name in foreign.CHANGES_ANSWER else support
 
 
