@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from unilect.accounting.account import Accounts, RequestAccounting
-from unilect.accounting.metrics import Meter, Metrics
+from unilect.accounting.metrics import Metrics
 from unilect.core.errors import RateLimited, UnilectError
-from unilect.core.events import TextDelta, Usage
+from unilect.core.events import Tally, TextDelta, Usage
 from unilect.core.requests import ChatRequest, Request
 from unilect.runtime.context import Context
 
@@ -27,7 +27,7 @@ class Written:
         self._say("open")
         return self
 
-    def note_usage(self, usage: Usage) -> None:
+    def note_usage(self, usage: Tally) -> None:
         """Take note."""
         self._say(f"made {usage.completion_tokens}")
 
@@ -47,7 +47,6 @@ def account_of(*fails: str) -> tuple[RequestAccounting, list[str], Metrics]:
     books = tuple(Written(str(n), lines, word) for n, word in enumerate(fails))
     metrics = Metrics()
     account = Accounts(metrics, books).open(Context(caller="a"), "m", ChatRequest(messages=[]))
-    assert isinstance(account, RequestAccounting)
     return account, lines, metrics
 
 
@@ -57,16 +56,12 @@ def counted(metrics: Metrics, status: int) -> float | None:
     return metrics.registry.get_sample_value("unilect_requests_total", labels)
 
 
-def test_without_books() -> None:
-    """A server that keeps nothing measures only."""
-    opened = Accounts(Metrics()).open(Context(), "m", ChatRequest(messages=[]))
-    assert isinstance(opened, Meter)
-
-
-def test_books_that_keep_nothing_of_it() -> None:
+async def test_books_that_keep_nothing_of_it() -> None:
     """A request of which no book keeps anything is measured only."""
-    opened = Accounts(Metrics(), (Written("0", []),)).open(Context(), "m", ChatRequest(messages=[]))
-    assert isinstance(opened, Meter)
+    lines: list[str] = []
+    async with Accounts(Metrics(), (Written("0", lines),)).open(Context(), "m", ChatRequest(messages=[])) as account:  # fmt: skip
+        account.see([Usage(5, 3)])
+    assert [] == lines
 
 
 async def test_an_answer() -> None:

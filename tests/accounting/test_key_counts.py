@@ -1,6 +1,6 @@
 """Tests of unilect.accounting.key_counts."""
 
-from unilect.accounting.account import Accounts, RequestAccounting
+from unilect.accounting.account import Accounts
 from unilect.accounting.key_counts import KeyCounts
 from unilect.accounting.metrics import Metrics
 from unilect.core.events import Usage
@@ -14,7 +14,6 @@ async def test_a_request() -> None:
     """A request is counted with its status and its tokens, for the key that sent it."""
     metrics = Metrics(per_key=True)
     account = Accounts(metrics).open(Context(caller="key_a"), "m", CHAT)
-    assert isinstance(account, RequestAccounting)
     async with account:
         account.see([Usage(5, 3, 2)])
 
@@ -29,9 +28,7 @@ async def test_a_request() -> None:
 
 def test_off_by_default() -> None:
     """Keys are not told apart unless that is asked for, and no request costs more then."""
-    accounts = Accounts(Metrics())
-    assert () == accounts.books
-    assert not isinstance(accounts.open(Context(), "m", CHAT), RequestAccounting)
+    assert () == Accounts(Metrics()).books
 
 
 async def test_many_keys() -> None:

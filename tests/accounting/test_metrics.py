@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.common.entries import meter_of
 from unilect.accounting.metrics import Metrics
 from unilect.core.events import Event, Extra, Finish, Opaque, Progress, TextDelta, Usage
 
@@ -25,7 +26,7 @@ def test_a_request() -> None:
     """A request waits, runs from its first token, and is counted with its tokens at its end."""
     metrics = Metrics()
     assert queue(metrics) == (0, 0)
-    meter = metrics.start("m", "chat")
+    meter = meter_of(metrics)
     assert queue(metrics) == (1, 0)
     meter.see([Progress(1, 2)])
     assert queue(metrics) == (1, 0)
@@ -53,7 +54,7 @@ def test_a_request() -> None:
 
 def test_the_first_token() -> None:
     """What a server says of itself is no token: the request waits on."""
-    meter = Metrics().start("m", "chat")
+    meter = meter_of(Metrics())
     meter.see([Opaque(Extra({"system_fingerprint": "b1", "service_tier": "default"}))])
     assert meter.first_token_s is None
     meter.see([Opaque(Extra({"else": 1}))])
@@ -72,7 +73,7 @@ def test_the_first_token() -> None:
 )
 def test_the_finish_reason(batches: list[list[Event]], expected: str) -> None:
     """The finish reason is that of the last choice that has ended, whether it comes alone or with the usage."""
-    meter = Metrics().start("m", "chat")
+    meter = meter_of(Metrics())
     for batch in batches:
         meter.see(batch)
     meter.finish(200)
@@ -94,7 +95,7 @@ def test_the_finish_reason(batches: list[list[Event]], expected: str) -> None:
 def test_requests_that_end_early(batches: list[list[Event]], firsts: int, per_token: int) -> None:
     """A request that ends anywhere leaves no gauge behind and is counted once."""
     metrics = Metrics()
-    meter = metrics.start("m", "chat")
+    meter = meter_of(metrics)
     for batch in batches:
         meter.see(batch)
     meter.finish(499)
@@ -115,7 +116,7 @@ def test_what_was_used_so_far() -> None:
     ]
     for end, expected in ends:
         metrics = Metrics()
-        meter = metrics.start("m", "chat")
+        meter = meter_of(metrics)
         for batch in batches + end:
             meter.see(batch)
         meter.finish(499)
@@ -129,7 +130,7 @@ def test_what_was_used_so_far() -> None:
 def test_two_servers_do_not_share() -> None:
     """Each server counts for itself."""
     one, other = Metrics(), Metrics()
-    one.start("m", "chat").finish(200)
+    meter_of(one).finish(200)
 
     assert value(other, "requests_total", **LABELS, status="200") == 0
 
@@ -150,7 +151,7 @@ def test_queues() -> None:
 def test_exposition() -> None:
     """Prometheus can read all metrics as text, and every one has a help text."""
     metrics = Metrics()
-    metrics.start("m", "chat").finish(200)
+    meter_of(metrics).finish(200)
     text = metrics.exposition().decode()
 
     assert 'unilect_requests_total{endpoint="chat",model="m",status="200"} 1.0' in text

@@ -1,5 +1,6 @@
 """Tests of unilect.adapt.suppressed; tests/reliability/test_ways_around.py has them behind a server."""
 
+from support.common.entries import meter_of
 from unilect.accounting.metrics import Metrics
 from unilect.adapt.suppressed import SuppressedUsage
 from unilect.core.events import Finish, Progress, TextDelta, Usage
@@ -8,7 +9,7 @@ from unilect.runtime.context import CURRENT_REQUEST, Context
 
 def test_answers_that_are_held() -> None:
     """SuppressedUsage answers count as they are made, as their backend says in the end; one that is told counts as it is told, beside those before."""
-    meter = Metrics().start("m", "chat")
+    meter = meter_of(Metrics())
     CURRENT_REQUEST.set(Context(meter=meter))
     first = SuppressedUsage()
     first.see([Progress(1, 10)])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.backends.engine import chat, completion
+from support.common.entries import meter_of
 from support.common.properties import given
 from unilect.accounting.metrics import Metrics
 from unilect.answers.resume import Continuation
@@ -292,7 +293,7 @@ async def test_a_stop_word_in_the_last_batch() -> None:
 async def test_what_the_second_server_says_of_its_part() -> None:
     """The whole answer's usage is told, with the prompt that is known; fields of the second server's end are of its part, and are not."""
     context = Context(request_id="r")
-    context.meter = Metrics().start("m", "chat")
+    context.meter = meter_of(Metrics())
     context.meter.see([Progress(57, 57)])
     CURRENT_REQUEST.set(context)
     end = Finish("stop", extra=Extra(native={"tokens_evaluated": 9}))

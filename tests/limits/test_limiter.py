@@ -25,7 +25,7 @@ from unilect.config.model import ModelConfig, Price
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.core.errors import LimitsUnavailable, QuotaExceeded, RateLimited, StoreUnavailable
-from unilect.core.events import Usage
+from unilect.core.events import Tally, Usage
 from unilect.core.requests import ChatRequest, Message
 from unilect.limits import redis as _redis
 from unilect.limits.limiter import Limiter
@@ -589,9 +589,12 @@ async def test_a_backend_that_does_not_stop() -> None:
     limits = book(FakeLedger(), Clock(), tokens_per_day=1000)
     entry = await entry_of(limits, Context(caller="one", model="m"), chat(80))
     assert entry is not None
-    entry.note_usage(Usage(20, 160))
+    tally = Tally()
+    tally.add([Usage(20, 160)])
+    entry.note_usage(tally)
+    tally.add([Usage(20, 300)])
     with pytest.raises(QuotaExceeded, match="did not keep to"):
-        entry.note_usage(Usage(20, 300))
+        entry.note_usage(tally)
     await limits.aclose()
 
 

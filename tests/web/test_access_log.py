@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from support.backends.scripted import HELLO, Exchange, answer, says, scripted, stream_of
+from support.common.entries import meter_of
 from support.servers.appserver import serving, upstream
 from unilect.accounting.metrics import Metrics
 from unilect.api.backend import Backend
@@ -115,7 +116,7 @@ async def test_a_line_tells_the_fallback(lines: Closing) -> None:
 def test_names_of_others() -> None:
     """Control characters in the name of a discovered model do not reach the log."""
     context = Context()
-    context.set_model("a\x1b[2Jb\nc", Metrics().start("x", "y"))
+    context.set_model("a\x1b[2Jb\nc", meter_of(Metrics()))
     context.set_backend("d\re", "hf:/models/\x1bq")
 
     assert RequestLine.of(context, "POST", "/v1/\x1b[2J", 200).text().isprintable()

@@ -1,28 +1,30 @@
 """
-The account of one request: what is decided before it is answered, and what is kept of it afterwards.
+The account of one request: what is decided before it is answered, what it uses, and what is kept of it afterwards.
 
-A server without limits and without a ledger measures its requests only, and an account is a `Meter`. With them, an account holds what
-stands for the request in each: it is opened before a backend is leased, sees every batch, and is closed before the last
-frame is sent, so that a client that has a whole answer finds it in the ledger.
+Each book that keeps something of a request has a record of it, which is opened before a backend is leased, notes every batch, and is closed
+before the last frame is sent: a client that has a whole answer finds it in the ledger.
 """
 
 import asyncio
+import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from msgspec import Struct
-
-from unilect.accounting.metrics import Meter, Metrics
+from unilect.accounting.metrics import Metrics, Series
 from unilect.core.errors import InternalError, UnilectError
-from unilect.core.events import Event, Usage
+from unilect.core.events import Event, Finish, Tally, Usage, tells
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
+
+CLIENT_LEFT = 499  # nginx's status for a client that closed its request
+_LAST = frozenset({Finish, Usage})  # of a batch, where a choice or the answer ends in it
 
 
 class RequestRecord(Protocol):
     """The record of one request in one book, such as its row of the ledger, or what is reserved of its key's budget."""
 
-    def note_usage(self, usage: Usage) -> None:
+    def note_usage(self, usage: Tally) -> None:
         """
         Take note of what the answer has used so far. It is called for each batch, and must cost next to nothing.
 
@@ -43,7 +45,7 @@ class RequestRecorder(Protocol):
     """A recorder of requests that may also refuse them: the limits, the ledger."""
 
     def applies(self, context: Context) -> bool:
-        """Return True if the book may keep something of a request. It must cost next to nothing."""
+        """Return True if the book may keep something of a request; else it is not opened. It must cost next to nothing."""
 
     async def open(self, context: Context, request: Request) -> RequestRecord | None:
         """
@@ -57,21 +59,37 @@ class RequestRecorder(Protocol):
         """
 
 
-class RequestAccounting(Struct, eq=False):
+class RequestAccounting(Tally):
     """
-    A meter, and the entries of a request in each book; these are asked in their order, and closed in the opposite one.
+    The numbers of one request, and its records in the books: an asynchronous context manager, which is shown every batch.
+
+    The books are asked in their order, and their records are closed in the opposite one.
+
+    Attributes:
+        first_token_s: Seconds from the request to its first token; None before that.
+        finish_reason: Why the last choice that has ended did; empty before that.
     """
 
-    _meter: Meter
-    _books: tuple[RequestRecorder, ...]
-    _context: Context
-    _request: Request
-    _entries: list[RequestRecord] = []
+    __slots__ = (
+        *("_books", "_context", "_is_whole", "_records", "_request", "_series", "_start"),
+        *("finish_reason", "first_token_s"),
+    )
 
-    @property
-    def usage(self) -> Usage:
-        """As `Meter.usage`."""
-        return self._meter.usage
+    def __init__(
+        self,
+        series: Series,
+        books: Sequence[RequestRecorder],
+        context: Context,
+        request: Request,
+    ) -> None:
+        super().__init__()
+        self._series, self._books, self._context, self._request = series, books, context, request
+        self._records: list[RequestRecord] = []
+        self._start = time.perf_counter()
+        self._is_whole = False  # the answer came all at once
+        self.first_token_s: float | None = None
+        self.finish_reason = ""
+        series.waiting += 1
 
     def see(self, batch: list[Event]) -> None:
         """
@@ -80,10 +98,27 @@ class RequestAccounting(Struct, eq=False):
         Raises:
             UnilectError: The answer must end here.
         """
-        self._meter.see(batch)
-        usage = self._meter.usage
-        for entry in self._entries:
-            entry.note_usage(usage)
+        if self.first_token_s is None and tells(batch):
+            series = self._series
+            self.first_token_s = time.perf_counter() - self._start
+            self._is_whole = type(batch[-1]) is Usage
+            series.waiting -= 1
+            series.running += 1
+            series.time_to_first_token.observe(self.first_token_s)
+        self.add(batch)
+        if type(batch[-1]) in _LAST:
+            for event in batch:
+                if type(event) is Finish:
+                    self.finish_reason = event.reason
+        for record in self._records:
+            record.note_usage(self)
+
+    def hold(self, prompt: int, completion: int) -> None:
+        """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""
+        if self.said is None:
+            self.prompt_tokens += prompt
+            self.read_tokens += prompt
+            self.completion_tokens += completion
 
     async def __aenter__(self) -> Self:
         """
@@ -92,9 +127,10 @@ class RequestAccounting(Struct, eq=False):
         """
         try:
             for book in self._books:
-                entry = await book.open(self._context, self._request)
-                if entry is not None:
-                    self._entries.append(entry)
+                if book.applies(self._context):
+                    record = await book.open(self._context, self._request)
+                    if record is not None:
+                        self._records.append(record)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
@@ -104,29 +140,54 @@ class RequestAccounting(Struct, eq=False):
         self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """
+        Close all records, also those after one that fails, and count the request.
+
         Raises:
             UnilectError: What must be kept cannot be; only where the answer was whole.
         """
-        meter, status = self._meter, InternalError.status  # of a flaw of ours
         try:
-            await self._close(error)
-            status = meter.status(error)
-        except (UnilectError, asyncio.CancelledError) as failure:
-            status = meter.status(error or failure)
-            if error is None or isinstance(failure, asyncio.CancelledError):
-                raise
-        finally:
-            meter.finish(status)
-
-    async def _close(self, error: BaseException | None) -> None:
-        """Close all entries, also those after one that fails."""
-        entries, usage, status = self._entries, self._meter.usage, self._meter.status(error)
-        try:
-            while entries:
-                await entries.pop().close(usage, status)
+            while self._records:
+                await self._records.pop().close(self.usage, status_of(error))
         except BaseException as failure:
-            await self._close(error or failure)
+            cause = error or failure
+            await self.__aexit__(type(cause), cause, None)
+            if error is not None and isinstance(failure, UnilectError):
+                return  # what has failed before counts
             raise
+        self.finish(status_of(error))
+
+    def finish(self, status: int) -> float:
+        """
+        Count the request, exactly once.
+
+        Returns:
+            Seconds since it began.
+        """
+        series, made, first_s = self._series, self.completion_tokens, self.first_token_s
+        took_s = time.perf_counter() - self._start
+        if first_s is None:
+            series.waiting -= 1
+        else:
+            series.running -= 1
+            if self._is_whole and made:
+                series.took(first_s / made)
+            elif made > 1:
+                series.took((took_s - first_s) / (made - 1))
+        series.prompt += self.prompt_tokens
+        series.completion += made
+        series.cached += self.cached_tokens
+        series.statuses[status] += 1
+        series.request_duration.observe(took_s)
+        return took_s
+
+
+def status_of(error: BaseException | None) -> int:
+    """Return the HTTP status of a request that ended so; 499 where its client has left."""
+    if error is None:
+        return 200
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return CLIENT_LEFT
+    return error.status if isinstance(error, UnilectError) else InternalError.status
 
 
 class Accounts:
@@ -144,11 +205,12 @@ class Accounts:
         if metrics.keys is not None:
             self.books = (metrics.keys, *books)
 
-    def open(self, context: Context, model: str, request: Request) -> Meter | RequestAccounting:
-        """Open the accounting of a request for a model, to be entered."""
-        meter = self.metrics.start(model, context.endpoint)
-        context.set_model(model, meter)
-        for book in self.books:
-            if book.applies(context):
-                return RequestAccounting(meter, self.books, context, request)
-        return meter
+    def open(
+        self, context: Context, model: str, request: Request, *, is_recorded: bool = True
+    ) -> RequestAccounting:
+        """Open the accounting of a request for a model, to be entered; it may be measured only."""
+        books = self.books if is_recorded else ()
+        series = self.metrics.series(model, context.endpoint)
+        account = RequestAccounting(series, books, context, request)
+        context.set_model(model, account)
+        return account

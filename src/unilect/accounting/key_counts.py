@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from unilect.core.events import Usage
+from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.runtime.context import Context
 
@@ -88,7 +88,7 @@ class _Key:
         self.statuses = Counter[int]()
         self.tokens = Counter[str]()
 
-    def note_usage(self, usage: Usage) -> None:
+    def note_usage(self, usage: Tally) -> None:
         """Do nothing: all is counted at the end."""
 
     async def close(self, usage: Usage, status: int) -> None:

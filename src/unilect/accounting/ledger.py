@@ -21,13 +21,13 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from unilect.accounting.metrics import CLIENT_LEFT
+from unilect.accounting.account import CLIENT_LEFT
 from unilect.accounting.writer import Writer, unavailable
 from unilect.auth.key_cache import KeyCache
 from unilect.config.limits import BUDGETS
 from unilect.config.model import Price
 from unilect.core.errors import LedgerUnavailable, StoreUnavailable
-from unilect.core.events import Usage
+from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.limits.claims import cost as cost_of
 from unilect.runtime.context import Context, Measured
@@ -36,7 +36,6 @@ from unilect.runtime.tasks import Tasks
 from unilect.store.database import ABSENT
 from unilect.store.journal import AbandonedJournal, Journal, RequestInfo, Slot, find_abandoned
 from unilect.store.ledger import Ledger
-from unilect.store.records import LedgerRow
 
 log = logging.getLogger("unilect")
 LOOK_S = 60.0  # between two looks for journals of dead servers
@@ -128,21 +127,18 @@ class LedgerRecorder:
         Record a request; see `RequestRecorder`.
 
         Returns:
-            None where none are recorded, and of a call that makes no answer.
+            None of a call that makes no answer, and once the server has stopped.
 
         Raises:
             LedgerUnavailable: It has to be recorded, and cannot be.
         """
         if type(request) is Call:
             return None
-        rule = self._rule_for(context)
-        if rule == "off":
-            return None
         if self.state is State.UNUSED:
             await self._open()
         if self.state is State.CLOSED:
             return None
-        required = rule == "required"
+        required = self._rule_for(context) == "required"
         if required:
             self._is_required = True
             self.writer.check()
@@ -289,22 +285,22 @@ class LedgerEntry(Struct, eq=False):
     _meter: Measured | None
     _source: str = ""
 
-    def note_usage(self, usage: Usage) -> None:
+    def note_usage(self, usage: Tally) -> None:
         """Note in the journal what was used so far."""
-        slot, source = self._slot, self._context.source
+        slot, context = self._slot, self._context
         if slot is None or self._book.state is State.CLOSED:
             return
-        if source is not self._source:
-            self._source = source
-            slot.set_backend(_redact(source))
+        if context.source is not self._source:
+            self._source = context.source
+            slot.set_backend(_redact(self._source))
         if self._streams:  # else nothing is delivered before the end, and so nothing is charged where the server dies
             first_s = None if self._meter is None else self._meter.first_token_s
             slot.set_counts(
                 usage.prompt_tokens,
-                usage.cached_tokens or 0,
+                usage.cached_tokens,
                 usage.completion_tokens,
                 -1.0 if first_s is None else first_s * 1000,
-                (time.perf_counter() - self._context.started) * 1000,
+                (time.perf_counter() - context.started) * 1000,
             )
 
     async def close(self, usage: Usage, status: int) -> None:
@@ -318,27 +314,16 @@ class LedgerEntry(Struct, eq=False):
         if book.state is State.CLOSED:
             return  # what stands in the journal is for the next server
         done = _nothing if self._slot is None else self._slot.free
+        has_left = status == CLIENT_LEFT
         begun = status >= CLIENT_LEFT and context.leased_at is not None
         if not (status == 200 or usage.prompt_tokens or usage.completion_tokens or begun):
             done()
             return
-        writer, required = book.writer, self._required
-        try:
-            item = writer.put(self._row(usage, status), done, required)
-        except LedgerUnavailable:
-            if required:
-                raise
-            return
-        if status != CLIENT_LEFT and (end := writer.end_of(item)) is not None:
-            await end
-
-    def _row(self, usage: Usage, status: int) -> LedgerRow:
-        if status == CLIENT_LEFT and (ended := self._context.ended) is not None:
-            status = ended.status  # it was ended by us, and its client is told why
-        meter, context = self._meter, self._context
+        if status == CLIENT_LEFT and context.ended is not None:
+            status = context.ended.status  # it was ended by us, and its client is told why
+        meter, writer = self._meter, book.writer
         first_s = None if meter is None else meter.first_token_s
-        return LedgerRow(
-            **self._about.fields_of_row(),
+        row = self._about.row(
             backend=_redact(context.source),
             prompt=usage.prompt_tokens,
             cached=usage.cached_tokens or 0,
@@ -349,6 +334,14 @@ class LedgerEntry(Struct, eq=False):
             finish="" if meter is None else meter.finish_reason,
             cost=cost_of(context.price, usage),
         )
+        try:
+            item = writer.put(row, done, self._required)
+        except LedgerUnavailable:
+            if self._required:
+                raise
+            return
+        if not has_left and (end := writer.end_of(item)) is not None:
+            await end
 
 
 @lru_cache(256)

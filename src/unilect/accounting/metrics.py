@@ -6,12 +6,9 @@ A request adds to plain numbers, since all requests are answered in one thread; 
 each of the dozen additions that a request makes. Its classes come into play when somebody reads.
 """
 
-import asyncio
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -19,10 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.accounting.key_counts import KeyCounts, counters
-from unilect.core.errors import InternalError, UnilectError
-from unilect.core.events import Event, Finish, Progress, Tally, Usage, tells
 
-CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: What is measured of each request, and what is at a time: name -> what it is.
 _HISTOGRAMS = {
@@ -35,7 +29,6 @@ _GAUGES = {
     "waiting": "Requests that are queued or wait for their first token.",
 }
 _LATE = 0.2  # of the last answer, in the mean of those before
-_LAST = frozenset({Finish, Usage})  # of a batch, where a choice or the answer ends in it
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -56,7 +49,7 @@ class Metrics(Collector):
 
     def __init__(self, *, per_key: bool = False) -> None:
         self.queues: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
-        self._series: dict[tuple[str, str], _Series] = {}
+        self._series: dict[tuple[str, str], Series] = {}
         self.refused = Counter[str]()
         self.keys = KeyCounts() if per_key else None
         self.registry = CollectorRegistry()
@@ -64,12 +57,12 @@ class Metrics(Collector):
         if self.keys is not None:
             self.registry.register(self.keys)
 
-    def start(self, model: str, endpoint: str) -> "Meter":
-        """Begin to measure one request."""
+    def series(self, model: str, endpoint: str) -> "Series":
+        """Return the numbers of a model and an endpoint; they are made where there are none."""
         series = self._series.get((model, endpoint))
         if series is None:
-            series = self._series[model, endpoint] = _Series(model, endpoint)
-        return Meter(series)
+            series = self._series[model, endpoint] = Series(model, endpoint)
+        return series
 
     def refuse(self, caller: str, code: str) -> None:
         """Count a request that is refused before a backend is asked, by the code of its error."""
@@ -153,7 +146,7 @@ class _Histogram:
         self.sum += value
 
 
-class _Series:
+class Series:
     """All numbers of one model and endpoint."""
 
     def __init__(self, model: str, endpoint: str) -> None:
@@ -190,93 +183,3 @@ def _gauges(name: str, help: str, values: Mapping[str, float]) -> Metric:
     for model, value in values.items():
         family.add_metric([model], value)
     return family
-
-
-class Meter(Tally):
-    """
-    Measures one request: `see` every batch, `finish` exactly once, whatever happened; as an asynchronous context manager it finishes by itself.
-
-    Attributes:
-        finish_reason: Why the last choice that has ended did; empty before that.
-    """
-
-    __slots__ = ("_first", "_last", "_series", "_start", "finish_reason")
-
-    def __init__(self, series: _Series) -> None:
-        super().__init__()
-        self._series = series
-        self._start = time.perf_counter()
-        self._first: float | None = None
-        self._last: float | None = None  # the first again, where the answer came all at once
-        self.finish_reason = ""
-        series.waiting += 1
-
-    @property
-    def first_token_s(self) -> float | None:
-        """Seconds from the request to its first token; None before that."""
-        return None if self._first is None else self._first - self._start
-
-    def see(self, batch: list[Event]) -> None:
-        """Take note of a batch."""
-        if self._first is None and tells(batch):
-            self._begin(is_whole=type(batch[-1]) is Usage)
-        self.add(batch)
-        if type(batch[-1]) in _LAST:
-            for event in batch:
-                if type(event) is Finish:
-                    self.finish_reason = event.reason
-
-    def hold(self, prompt: int, completion: int) -> None:
-        """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""
-        read = self.read
-        if prompt:
-            self.read = Progress(read.processed + prompt, read.total + prompt, read.cached)
-        self.made += completion
-
-    def _begin(self, *, is_whole: bool) -> None:
-        """Note that the answer begins, and ends with the same batch where it is whole."""
-        series = self._series
-        self._first = time.perf_counter()
-        if is_whole:
-            self._last = self._first
-        series.waiting -= 1
-        series.running += 1
-        series.time_to_first_token.observe(self._first - self._start)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self.finish(200 if error is None else self.status(error))
-
-    @staticmethod
-    def status(error: BaseException | None) -> int:
-        """Return the HTTP status of a request that ended so; 499 where its client has left."""
-        if error is None:
-            return 200
-        if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            return CLIENT_LEFT
-        return error.status if isinstance(error, UnilectError) else InternalError.status
-
-    def finish(self, status: int) -> float:
-        """
-        Count the request.
-
-        Returns:
-            Seconds since it began.
-        """
-        series, usage, now = self._series, self.usage, time.perf_counter()
-        if self._first is None:
-            series.waiting -= 1
-        else:
-            series.running -= 1
-            if self._last is not None and usage.completion_tokens:
-                series.took((self._last - self._start) / usage.completion_tokens)
-            elif usage.completion_tokens > 1:
-                series.took((now - self._first) / (usage.completion_tokens - 1))
-        series.prompt += usage.prompt_tokens
-        series.completion += usage.completion_tokens
-        series.cached += usage.cached_tokens or 0
-        series.statuses[status] += 1
-        series.request_duration.observe(now - self._start)
-        return now - self._start

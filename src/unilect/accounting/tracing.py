@@ -18,7 +18,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from unilect.config.otel import OtelConfig, endpoint_of, is_installed
-from unilect.core.events import Usage
+from unilect.core.events import Tally, Usage
 from unilect.core.ranking import RerankRequest
 from unilect.core.requests import Call, ChatRequest, CompletionRequest, EmbeddingRequest, Request
 from unilect.runtime.context import Context
@@ -218,7 +218,7 @@ class Trace:
             known["gen_ai.response.time_to_first_chunk"] = first_s
         self.span.set_attributes(known)
 
-    def note_usage(self, usage: Usage) -> None:
+    def note_usage(self, usage: Tally) -> None:
         """Do nothing: the meter counts."""
 
     async def close(self, usage: Usage, status: int) -> None:

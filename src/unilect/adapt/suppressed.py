@@ -17,9 +17,9 @@ class SuppressedUsage:
 
     def see(self, batch: list[Event]) -> None:
         """Count a batch that is not told."""
-        self._tally.add(batch)
-        usage = self._tally.usage
-        self._count(usage.prompt_tokens, usage.completion_tokens)
+        tally = self._tally
+        tally.add(batch)
+        self._count(tally.prompt_tokens, tally.completion_tokens)
 
     def release(self) -> None:
         """It is told after all, and counted then."""

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
 
 from unilect.accounting.account import Accounts, RequestAccounting
-from unilect.accounting.metrics import Meter
 from unilect.adapt import tools
 from unilect.adapt.images import Images, other_images
 from unilect.adapt.plan import check_kind
@@ -191,14 +190,13 @@ class Calls:
         model, context = self.model(name), current_request()
         if not model.runs_locally:
             self._check_ready()
-            meter = self.accounts.metrics.start(model.name, context.endpoint)
-            context.set_model(model.name, meter)
-            await self._ask(meter, model, _nothing)
+            account = self.accounts.open(context, model.name, Call(), is_recorded=False)
+            await self._ask(account, model, _nothing)
         return model
 
     async def _ask(
         self,
-        account: Meter | RequestAccounting,
+        account: RequestAccounting,
         model: Model,
         ask: Callable[[Model, Backend], Awaitable[_Value]],
     ) -> _Value:

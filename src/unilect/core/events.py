@@ -241,16 +241,17 @@ class Tally:
     The tokens that an answer has used: so far by its events, and in the end by its backend's own count, if there is one.
 
     Attributes:
-        read: The progress of the prompt.
-        made: The tokens of the answer.
+        prompt_tokens: Those of the prompt.
+        read_tokens: Those of them that are read by now.
+        cached_tokens: Those of them that were in a cache.
+        completion_tokens: Those of the answer.
         said: The backend's own count; None where there is none.
     """
 
-    __slots__ = ("made", "read", "said")
+    __slots__ = ("cached_tokens", "completion_tokens", "prompt_tokens", "read_tokens", "said")
 
     def __init__(self) -> None:
-        self.read = _UNREAD
-        self.made = 0
+        self.prompt_tokens = self.read_tokens = self.cached_tokens = self.completion_tokens = 0
         self.said: Usage | None = None
 
     def add(self, batch: Sequence[Event]) -> None:
@@ -258,25 +259,26 @@ class Tally:
         last = batch[-1]
         if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
             self.said = last
+            self.prompt_tokens = self.read_tokens = last.prompt_tokens
+            self.cached_tokens = last.cached_tokens or 0
+            self.completion_tokens = last.completion_tokens
             return
-        if not self.made:  # the prompt is told before the answer
+        if self.said is not None:
+            return
+        if not self.completion_tokens:  # the prompt is told before the answer
             for event in batch:
                 if type(event) is Progress:
-                    self.read = event
+                    self.prompt_tokens, self.read_tokens = event.total, event.processed
+                    self.cached_tokens = event.cached
         if len(batch) == 1:  # as where a model's tokens come one at a time
-            self.made += last.tokens
-        else:
-            self.made += sum(
-                [event.tokens for event in batch]
-            )  # `attrgetter` takes ten times as long
+            self.completion_tokens += last.tokens
+        else:  # `attrgetter` takes ten times as long
+            self.completion_tokens += sum([event.tokens for event in batch])
 
     @property
     def usage(self) -> Usage:
         """All of it."""
-        return self.said or Usage(self.read.total, self.made, self.read.cached)
-
-
-_UNREAD = Progress(0, 0)
+        return self.said or Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
 
 class Fold:

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from unilect.config.limits import Limits as Table
 from unilect.config.server import Config
 from unilect.core.errors import AnswerTooLong, LimitsUnavailable, UnilectError
-from unilect.core.events import Usage
+from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.limits import claims
 from unilect.limits.claims import Demand, Limit, TokenEstimator
@@ -394,7 +394,7 @@ class Reservation(Struct, eq=False):
     claimed: Sequence[Claim]
     price: Rates | None
 
-    def note_usage(self, usage: Usage) -> None:
+    def note_usage(self, usage: Tally) -> None:
         """See `RequestRecord`."""
         if usage.completion_tokens > self.most:
             raise AnswerTooLong(

@@ -24,17 +24,15 @@ class Measured(Protocol):
 
     Attributes:
         finish_reason: The `finish_reason` of the last choice that has ended; empty before that.
+        first_token_s: Seconds from the request to its first token; None before that.
     """
 
     finish_reason: str
+    first_token_s: float | None
 
     @property
     def usage(self) -> Usage:
         """The tokens that the answer has used so far."""
-
-    @property
-    def first_token_s(self) -> float | None:
-        """Seconds from the request to its first token; None before that."""
 
     def hold(self, prompt: int, completion: int) -> None:
         """Count so many tokens more, or less, of what was made and is not told."""

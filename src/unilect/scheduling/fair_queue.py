@@ -73,11 +73,8 @@ class QueueSettings(Struct, frozen=True):
 
 def cost_of(tally: Tally) -> int:
     """The cost of an answer: its tokens `ANSWER_WEIGHT` times, and those of its prompt that are read by now and were not cached."""
-    if (said := tally.said) is not None:
-        read, made = said.prompt_tokens - (said.cached_tokens or 0), said.completion_tokens
-    else:
-        read, made = tally.read.processed - tally.read.cached, tally.made
-    return max(0, read) + ANSWER_WEIGHT * made
+    read = tally.read_tokens - tally.cached_tokens
+    return (read if read > 0 else 0) + ANSWER_WEIGHT * tally.completion_tokens
 
 
 class _Waiting(QueuedRequest, eq=False, kw_only=True):

@@ -43,8 +43,8 @@ _SEGMENT = _SLOT * _IN_SEGMENT
 _ABOUT, _BACKEND, _COUNTS = 0, 1408, (1920, 1984)
 _HEAD = struct.Struct("<II")  # length and checksum of a text
 _NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
-_MOST_TOKENS = 2**63
 _NO_COUNTS = (0, 0, 0, 0, -1.0, 0.0)
+_encode = msgspec.msgpack.Encoder().encode
 _NO_HEAD, _NO_SLOT = bytes(_HEAD.size), bytes(_SLOT)
 
 
@@ -64,16 +64,22 @@ class RequestInfo(Struct, frozen=True, array_like=True):
     endpoint: str = ""
     price: Price = (0.0, 0.0, 0.0)
 
-    def fields_of_row(self) -> dict[str, Any]:
-        """Return what its row in the ledger has of it, by the row's fields."""
-        fields = structs.asdict(self)
-        del fields["price"]
-        return fields
+    def row(self, **used: Any) -> LedgerRow:
+        """Make its row of the ledger, with the fields that are not known when it begins."""
+        return LedgerRow(
+            id=self.id,
+            at=self.at,
+            key=self.key,
+            owner=self.owner,
+            model=self.model,
+            dialect=self.dialect,
+            endpoint=self.endpoint,
+            **used,
+        )
 
 
-#: The most bytes of each text, so that all fit into a slot.
-_MOST_ID = 100
-_ROOM = (100, 400, 512, 64, 64)  # key, owner, model, dialect, endpoint
+#: The most bytes of each text of a request, where not all of them fit into a slot.
+_ROOM = {"id": 100, "key": 100, "owner": 400, "model": 512, "dialect": 64, "endpoint": 64}
 _MOST_BACKEND = 480
 
 
@@ -90,34 +96,40 @@ class Slot:
     def begin(self, about: RequestInfo) -> None:
         """Note who asks; what stood here is gone."""
         self._writes = 0
+        try:
+            data = _encode(about)
+        except UnicodeEncodeError:
+            data = b""
+        if not 0 < len(data) <= _BACKEND - _HEAD.size:
+            texts = {name: _cut(getattr(about, name), most) for name, most in _ROOM.items()}
+            data = _encode(structs.replace(about, **texts))
         self._map[self._at : self._at + _SLOT] = _NO_SLOT
-        id, at, *texts, price = structs.astuple(about)
-        cut = [_cut(text, most) for text, most in zip(texts, _ROOM, strict=True)]
-        self._write(_ABOUT, _encode(msgspec.msgpack.encode((_cut(id, _MOST_ID), at, *cut, price))))
+        self._write(_ABOUT, data)
 
     def set_backend(self, backend: str) -> None:
         """Note who answers."""
-        self._write(_BACKEND, _encode(_cut(backend, _MOST_BACKEND).encode()))
+        self._write(_BACKEND, _cut(backend, _MOST_BACKEND).encode())
 
     def set_counts(
         self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
     ) -> None:
         """Note what was used so far; `first_ms` is negative where no token has come."""
         self._writes += 1
-        most = _MOST_TOKENS
-        if not (0 <= prompt < most and 0 <= cached < most and 0 <= completion < most):
+        try:
+            data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
+        except struct.error:
             return  # no counts: the ones before them stay
-        data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
-        self._write(_COUNTS[self._writes & 1], _encode(data))
+        self._write(_COUNTS[self._writes & 1], data)
 
     def free(self) -> None:
         """Give the slot back: the request has its row in the ledger, or needs none."""
-        self._write(_ABOUT, _NO_HEAD)
+        self._map[self._at : self._at + _HEAD.size] = _NO_HEAD
         self._free.append(self)
 
     def _write(self, place: int, data: bytes) -> None:
-        at = self._at + place
-        self._map[at : at + len(data)] = data
+        """Write a text, with its length and its checksum before it."""
+        at, length = self._at + place, len(data)
+        self._map[at : at + _HEAD.size + length] = _HEAD.pack(length, crc32(data)) + data
 
 
 class Journal:
@@ -287,8 +299,7 @@ def _rows(file: int) -> Iterator[tuple[LedgerRow, Price]]:
         backend = (_text(slot, _BACKEND) or b"").decode(errors="replace")
         counts = [_NUMBERS.unpack(data) for at in _COUNTS if (data := _text(slot, at))]
         _, prompt, cached, completion, first_ms, taken_ms = max(counts, default=_NO_COUNTS)
-        row = LedgerRow(
-            **about.fields_of_row(),
+        row = about.row(
             backend=backend,
             prompt=prompt,
             cached=cached,
@@ -331,11 +342,6 @@ def _is_at(file: int, path: Path) -> bool:
     except OSError:
         return False
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
-
-
-def _encode(data: bytes) -> bytes:
-    """Put before a text its length and its checksum."""
-    return _HEAD.pack(len(data), crc32(data)) + data
 
 
 @lru_cache(1024)

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from unilect.accounting.account import CLIENT_LEFT
 from unilect.accounting.failures import MOST_ATTEMPTS, MOST_CHARACTERS, AttemptFailure, Failure
-from unilect.accounting.metrics import CLIENT_LEFT
 from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import RequestCancelled, UnilectError
 from unilect.runtime.context import Context

@@ -18,9 +18,8 @@ from functools import partial, wraps
 from aiohttp import HttpVersion11, web
 from msgspec import structs
 
-from unilect.accounting.account import RequestRecord
+from unilect.accounting.account import CLIENT_LEFT, RequestRecord
 from unilect.accounting.ledger import LedgerRecorder
-from unilect.accounting.metrics import CLIENT_LEFT
 from unilect.answers.inflight import Answer, Answers
 from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import LedgerUnavailable, UnilectError

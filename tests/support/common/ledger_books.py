@@ -10,7 +10,7 @@ from typing import Any
 from support.common.ledger_rows import DIFFERENCES
 from unilect.accounting.account import Accounts, RequestAccounting
 from unilect.accounting.ledger import LedgerRecorder, Rule
-from unilect.accounting.metrics import Meter, Metrics
+from unilect.accounting.metrics import Metrics
 from unilect.config.model import Price
 from unilect.core.events import Finish, Progress, TextDelta, Usage
 from unilect.core.requests import ChatRequest
@@ -87,8 +87,8 @@ class Books:
 
     def account(
         self, id: str = "r", limits: Mapping[str, float] | None = None, streams: bool = True
-    ) -> RequestAccounting | Meter:
-        """The account of a request; a meter where it is not recorded."""
+    ) -> RequestAccounting:
+        """The account of a request."""
         context = Context(
             request_id=id,
             caller="key_A",
