@@ -50,8 +50,8 @@ BUDGETS = {
     "dialects/responses": 1_945,
     "engines": 239,
     "engines/chatglm": 527,
-    "engines/gguf": 2_443,
-    "engines/process": 992,
+    "engines/gguf": 2_446,
+    "engines/process": 986,
     "engines/transformers": 855,
     "engines/transformers/batch": 1_257,
     "engines/transformers/model": 994,
@@ -76,7 +76,7 @@ BUDGETS = {
     "upstreams/llamacpp": 330,
     "upstreams/openai": 959,
     "web": 1_663,
-    "wire": 1_530,
+    "wire": 1_547,
 }
 
 #: Where the environment is read or passed on, and why.

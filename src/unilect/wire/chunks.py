@@ -35,6 +35,7 @@ from unilect.wire.normalize import NO_REASON, normalize_chunk, plain_json, witho
 from unilect.wire.repeated import RepeatedFrames
 from unilect.wire.tool_calls import Call, Calls
 from unilect.wire.words import (
+    BESIDE,
     Choice,
     Chunk,
     Delta,
@@ -46,13 +47,12 @@ from unilect.wire.words import (
 )
 
 DONE = b"[DONE]"
-_NO_EXTRAS: tuple[Extra, ...] = ()
 _MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one
 _PATTERN_FRAMES = 3  # the role, an empty text, and then surely one that has some
 
 
 _KNOWN: dict[type[Struct], frozenset[str]] = {
-    level: frozenset(field.encode_name for field in msgspec.structs.fields(level))
+    level: frozenset(field.encode_name for field in msgspec.structs.fields(level)) - BESIDE
     for level in (Chunk, Choice, Delta)
 }
 #: Finish reasons that servers say and OpenAI does not know; any other means "stop".
@@ -120,7 +120,7 @@ class ChunkDecoder:
             chunk = _fast_whole(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        self._chunk(chunk, _NO_EXTRAS, into)
+        self._chunk(chunk, chunk.extras(), into)
         self.done = self.finished = self._whole = True
         return True
 
@@ -130,7 +130,7 @@ class ChunkDecoder:
             self.done, frames = True, [frame for frame in frames if frame != DONE]
         for frame, chunk in zip(frames, self._fast_chunks(frames, into), strict=False):
             if (text := self._plain_text(chunk)) is None:
-                self._chunk(chunk, _NO_EXTRAS, into)
+                self._chunk(chunk, chunk.extras(), into)
             else:
                 into.append(TextDelta(text))
                 self._spoke.add(0)
@@ -176,7 +176,7 @@ class ChunkDecoder:
 
     def _plain_text(self, chunk: Chunk) -> str | None:
         """Return the text of a chunk that has only text for choice 0, as nearly all have; else None."""
-        if len(chunk.choices) != 1 or chunk.usage is not None:
+        if len(chunk.choices) != 1 or chunk.usage is not None or chunk.timings is not None:
             return None
         choice = chunk.choices[0]
         delta = choice.delta
@@ -310,10 +310,11 @@ class ChunkDecoder:
             return None
         return extra
 
-    def _decode_one(self, data: bytes) -> tuple[Chunk, list[Extra | None]]:
+    def _decode_one(self, data: bytes) -> tuple[Chunk, Sequence[Extra | None]]:
         """Decode one frame by the slow path."""
         try:
-            return _fast_one(data), []
+            chunk = _fast_one(data)
+            return chunk, chunk.extras()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._slow(data)
 

@@ -20,7 +20,7 @@ from unilect.wire.errors import invalid
 #: The unknown fields of a tool call and of the usage, and the stop word that ended a choice, for the decoder.
 EXTRA, STOP = "unilect:extra", "unilect:stop"  # no server says these
 
-_VERBOSE = "__verbose"  # what llama-server tells beside OpenAI's fields
+VERBOSE = "__verbose"  # what llama-server tells beside OpenAI's fields
 LEAST_LOGPROB = -9999.0  # OpenAI's own value for a token that is not among the likeliest
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNREAD = ("id", "object", "created", "model")  # we give our own, and theirs may be anything
@@ -70,12 +70,12 @@ def without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _move_stop_word(chunk: dict[str, Any]) -> None:
     """Put the stop word, which llama-server tells beside the choice on request, into the choice."""
-    verbose = chunk.get(_VERBOSE)
+    verbose = chunk.get(VERBOSE)
     if not isinstance(verbose, dict) or "stopping_word" not in verbose:
         return
     word = verbose["stopping_word"]
     left = {name: value for name, value in verbose.items() if name != "stopping_word"}
-    chunk[_VERBOSE] = left or None
+    chunk[VERBOSE] = left or None
     for choice in chunk["choices"]:
         if isinstance(choice, dict) and isinstance(word, str) and word:
             choice[STOP] = word

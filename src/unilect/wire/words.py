@@ -9,10 +9,10 @@ Source: https://platform.openai.com/docs/api-reference/chat-streaming
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from unilect.core.events import Count, Progress, TokenLogprob
-from unilect.wire.normalize import EXTRA, STOP
+from unilect.core.events import Count, Extra, Progress, TokenLogprob
+from unilect.wire.normalize import EXTRA, STOP, VERBOSE
 
 
 class FunctionDelta(Struct, forbid_unknown_fields=True, gc=False):
@@ -103,8 +103,15 @@ class ProgressField(Struct, gc=False):
         return Progress(self.processed, self.total, self.cache, self.time_ms)
 
 
+class Verbose(Struct, forbid_unknown_fields=True, gc=False, omit_defaults=True):
+    """What llama-server tells of an answer where no more of it is asked for."""
+
+    stopping_word: str = ""
+    truncated: bool | UnsetType = UNSET
+
+
 class Chunk(Struct, forbid_unknown_fields=True, gc=False):
-    """The data of one frame."""
+    """The data of one frame; the last two fields are llama-server's, and no part of OpenAI's format."""
 
     choices: Sequence[Choice] = ()
     usage: UsageField | None = None
@@ -115,6 +122,24 @@ class Chunk(Struct, forbid_unknown_fields=True, gc=False):
     system_fingerprint: str | None = None
     service_tier: str | None = None
     prompt_progress: ProgressField | None = None
+    timings: dict[str, Any] | None = None
+    verbose: Verbose | None = field(default=None, name=VERBOSE)
+
+    def extras(self) -> Sequence[Extra | None]:
+        """Return the fields beside OpenAI's, as those of the first choice; the stop word becomes the choices'."""
+        if self.timings is None and self.verbose is None:
+            return ()
+        beside: dict[str, Any] = {} if self.timings is None else {"timings": self.timings}
+        if self.verbose is not None:
+            if self.verbose.truncated is not UNSET:
+                beside[VERBOSE] = {"truncated": self.verbose.truncated}
+            for choice in self.choices:
+                choice.stop = self.verbose.stopping_word or None
+        return [Extra(beside), *[None] * (len(self.choices) - 1)] if beside else ()
+
+
+#: Those that are read only as llama-server sends them; of any other form they are passed on.
+BESIDE = frozenset({"timings", VERBOSE})
 
 
 class Message(Delta, forbid_unknown_fields=True, gc=False):

@@ -18,6 +18,7 @@ from unilect.core.events import (
     TextDelta,
     TokenLogprob,
     ToolCallDelta,
+    fold,
 )
 from unilect.core.requests import ChatRequest
 from unilect.engines.gguf._answers import _ReplayFilter
@@ -72,9 +73,7 @@ async def test_its_probabilities(model: Any) -> None:
 
 def told(*events: Event) -> _ReplayFilter:
     """What has been told by these events."""
-    made = _ReplayFilter()
-    made.add(list(events))
-    return made
+    return _ReplayFilter(fold([events]))
 
 
 def test_what_is_told_again() -> None:

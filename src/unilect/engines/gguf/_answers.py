@@ -14,6 +14,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md (to
 
 import math
 import secrets
+from collections.abc import Iterator
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 
@@ -23,15 +24,17 @@ from unilect.api.backend import Batches
 from unilect.api.parameters.support import names
 from unilect.core.errors import BackendError, InvalidRequest
 from unilect.core.events import (
+    Answer,
+    Choice,
     Event,
     Extra,
     Finish,
+    Fold,
     Opaque,
     Progress,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
-    ToolCallDelta,
     Usage,
 )
 from unilect.core.requests import ChatRequest, CompletionRequest, ImagePart, TextRequest
@@ -44,6 +47,7 @@ from unilect.tools.reader import Reader, reading_of
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder, apply_template, detokenize
 from unilect.wire.llamacpp_request import top_logprobs
+from unilect.wire.normalize import VERBOSE
 from unilect.wire.stream import map_batches, stream
 
 #: The fields that belong to a chat's body and not to that of its text alone.
@@ -51,7 +55,6 @@ CONVERSATION = names(
     "messages tools tool_choice parallel_tool_calls response_format chat_template_kwargs verbose response_fields logprobs "
     "top_logprobs add_generation_prompt continue_final_message reasoning_format thinking_budget_tokens"
 )
-_VERBOSE = "__verbose"
 _BUILD = "system_fingerprint"
 _SEEDS = 2**32 - 1  # the last one means any
 _AT_ONCE = 128  # tokens of a prompt
@@ -193,14 +196,14 @@ async def stream_chat(
     """
     if body.get("seed", _SEEDS) == _SEEDS:  # known, so that the same text can be made again
         body = body | {"seed": secrets.randbelow(_SEEDS)}
-    told = _ReplayFilter()
+    told = Fold()
     try:
         decoder = ChunkDecoder(joined=not request.stream)
         answer = stream(server.stream, "/v1/chat/completions", msgspec.json.encode(body), decoder)
         async with aclosing(answer) as batches:
             async for batch in batches:
                 told.add(batch)
-                if left := [event for told in batch if (event := _without_verbose(told))]:
+                if left := [*_public(batch)]:
                     yield left
         return
     except BackendError as error:
@@ -208,12 +211,13 @@ async def stream_chat(
         # a sampler ends the thoughts then, which only the chat's parser sets up
         budget = request.thinking_budget_tokens
         has_budget = budget is not None and budget >= 0
-        if not isinstance(lost, StrayAnswer) or told.calls or _has_images(request) or has_budget:
+        replay = _ReplayFilter(told.answer())
+        if not isinstance(lost, StrayAnswer) or replay.calls or _has_images(request) or has_budget:
             raise lost from error
     again = _regenerate(server, request, body, template)
     async with aclosing(again) as batches:
         async for batch in batches:
-            if new := told.filter(batch, lost):
+            if new := replay.filter(batch, lost):
                 yield new
 
 
@@ -251,25 +255,20 @@ def _twice(event: Event, scanner: Scanner) -> list[Event]:
 
 class _ReplayFilter:
     """
-    The part of an answer that has been sent, so that its second generation can continue from there.
+    The part of an answer that has been sent, from which its second generation continues.
 
     Attributes:
-        calls: True once a tool call has been sent.
+        calls: A tool call has been sent.
     """
 
-    def __init__(self) -> None:
-        self.calls = False
-        self._told: dict[type, str] = {TextDelta: "", ReasoningDelta: ""}
-        self._probabilities = 0
-
-    def add(self, batch: list[Event]) -> None:
-        """Note what a batch tells."""
-        for event in batch:
-            if isinstance(event, TextDelta | ReasoningDelta):
-                self._told[type(event)] += event.text
-            if isinstance(event, TextDelta):
-                self._probabilities += len(event.logprobs or ())
-            self.calls = self.calls or isinstance(event, ToolCallDelta)
+    def __init__(self, sent: Answer) -> None:
+        [choice] = sent.choices or [Choice(0)]
+        self.calls = bool(choice.tool_calls)
+        self._told: dict[type, str] = {
+            TextDelta: choice.text or "",
+            ReasoningDelta: choice.reasoning or "",
+        }
+        self._probabilities = len(choice.logprobs or ())
 
     def filter(self, batch: list[Event], lost: StrayAnswer) -> list[Event]:
         """
@@ -323,23 +322,22 @@ async def _regenerate(
                 yield events
 
 
-def _without_verbose(event: Event) -> Event | None:
+def _public(batch: list[Event]) -> Iterator[Event]:
     """
-    Return an event with what the server's last chunk says beside OpenAI's fields: that the context was full.
+    Yield the events that clients get.
 
-    Its fingerprint may name no build, and `of_server` has told it.
+    The server's fingerprint may name no build, and `of_server` has told it. Of what it says beside OpenAI's fields they get that the
+    context was full.
     """
-    extra = getattr(event, "extra", None)
-    if extra is None or not {_VERBOSE, _BUILD} & extra.chunk.keys():
-        return event
-    chunk = {name: value for name, value in extra.chunk.items() if name not in (_VERBOSE, _BUILD)}
-    verbose = extra.chunk.get(_VERBOSE, {})
-    if verbose.get("truncated"):
-        chunk["truncated"] = True
-    left = msgspec.structs.replace(extra, chunk=chunk)
-    if left == Extra() and isinstance(event, Opaque):
-        return None
-    return msgspec.structs.replace(event, extra=None if left == Extra() else left)
+    for event in batch:
+        if type(event) is Opaque and _BUILD in event.extra.chunk:
+            continue
+        if type(event) is Finish and event.extra is not None and VERBOSE in event.extra.chunk:
+            chunk = {**event.extra.chunk}
+            chunk |= {"truncated": True} if chunk.pop(VERBOSE).get("truncated") else {}
+            left = msgspec.structs.replace(event.extra, chunk=chunk)
+            event = msgspec.structs.replace(event, extra=left if left != Extra() else None)
+        yield event
 
 
 def without_alternatives(batches: Batches) -> Batches:

@@ -23,7 +23,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -271,4 +270,9 @@ def _blocks(prompt: bytes) -> list[int]:
 
 def _common(one: list[int], other: list[int]) -> int:
     """Count the blocks that both begin with."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    count = 0
+    for mine, its in zip(one, other, strict=False):
+        if mine != its:
+            break
+        count += 1
+    return count

@@ -16,8 +16,8 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -98,25 +98,22 @@ class CrashBlame:
         self._culprits: OrderedDict[bytes, float] = OrderedDict()
         self._suspect_runs = asyncio.Lock()
 
-    @asynccontextmanager
-    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
+    async def take_turn(self, ticket: Ticket, held: ExitStack) -> None:
         """
-        The time in which a request may run: at once, but for a suspect, which waits until no other one runs.
+        Return when a request may run: at once, but for a suspect, which waits until no other one runs.
+
+        Args:
+            held: Closed when the request has ended; what a suspect keeps others from is in it.
 
         Raises:
             RequestKilledEngine: As `check`.
         """
         self.check(ticket)
-        times = self.count_deaths(ticket)
-        if not times:
-            yield
-            return
-        await self._suspect_runs.acquire()
-        with ExitStack() as held:
+        if times := self.count_deaths(ticket):
+            await self._suspect_runs.acquire()
             held.callback(self._suspect_runs.release)
             if times == 1:
                 ticket.on_begin = held.close
-            yield
 
     def check(self, ticket: Ticket) -> None:
         """
@@ -146,9 +143,9 @@ class CrashBlame:
 
     def count_deaths(self, ticket: Ticket) -> int:
         """Count the deaths at which a request was there, and of which nobody knows the culprit."""
-        self._forget()
         if not self._deaths:
             return 0
+        self._forget()
         return sum(ticket.digest in death.suspects for death in self._deaths)
 
     def enter(self, ticket: Ticket, life: int) -> None:

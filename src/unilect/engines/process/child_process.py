@@ -74,6 +74,7 @@ class ChildProcess:
         deaths: How often it ended unasked after it had been ready.
         hangs: How often it was killed because it hung.
         replaced: The last life that we ended ourselves: it was stopped, or could not be reached any more.
+        socket_path: The path of its socket, which changes at every start; empty where there is none.
         on_death: Told which life has ended unasked; returns how many of the deaths so far one request is to blame for.
     """
 
@@ -113,6 +114,7 @@ class ChildProcess:
         self.deaths = 0
         self.hangs = 0
         self.replaced = 0
+        self.socket_path = ""
         self.on_death: Callable[[int], int] = lambda life: 0
 
     @property
@@ -162,11 +164,6 @@ class ChildProcess:
     def closed(self) -> bool:
         """True after `aclose`, until the next `start`."""
         return self.state in ("stopped", "stopping")
-
-    @property
-    def socket_path(self) -> str:
-        """The path of the child's socket, which changes at every start; empty where there is none."""
-        return str(self._folder / _SOCKET) if self._folder is not None else ""
 
     async def start(self) -> dict[str, Any]:
         """
@@ -304,6 +301,7 @@ class ChildProcess:
 
     def _make_folder(self) -> None:
         self._folder = make_folder(_SOCKET)
+        self.socket_path = str(self._folder / _SOCKET)
         self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._folder_lock, fcntl.LOCK_SH)  # systemd-tmpfiles spares what is locked
 
@@ -421,7 +419,7 @@ class ChildProcess:
             self._folder_lock = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+            self._folder, self.socket_path = None, ""
 
 
 def _is_ending(pid: int) -> bool:

@@ -6,7 +6,7 @@ All requests to a child go through `watch` or `call`.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 from unilect.core.errors import (
@@ -79,7 +79,8 @@ class Supervisor:
             UnilectError: As the child says, or as it cannot be started.
         """
         ticket = Ticket(request)
-        async with self.blame.turn(ticket):
+        with ExitStack() as held:
+            await self.blame.take_turn(ticket, held)
             if not self.process.alive:
                 await self.process.start()
             self.blame.check(ticket)  # another one like it may have shown what it does
