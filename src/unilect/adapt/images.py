@@ -18,6 +18,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import msgspec
 
 from unilect.core.errors import InvalidRequest, UnilectError
+from unilect.core.image_kinds import image_kind
 from unilect.core.requests import ChatRequest, ImagePart, Message, TextRequest
 from unilect.http.addresses import IpAddress, is_public
 from unilect.http.client import HttpServer
@@ -37,14 +38,6 @@ _BLANKS = b" \t\r\n\v\f"
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=" + _BLANKS
 _PIECE = 1024 * 1024  # characters of base64 that are looked at, and then others are served
 _UNCHANGED = "/%:@!$&'()*+,;=~-._?"
-#: How the bytes of an image begin, and from which byte on.
-_KINDS = (
-    (b"\x89PNG\r\n\x1a\n", 0, "png"),
-    (b"\xff\xd8\xff", 0, "jpeg"),
-    (b"GIF8", 0, "gif"),
-    (b"WEBP", 8, "webp"),
-    (b"BM", 0, "bmp"),
-)
 
 
 class _Moved(UnilectError):
@@ -252,9 +245,8 @@ def _with(message: Message, number: int, found: dict[tuple[int, int], str]) -> M
 
 def _data(begin: bytes, written: str, where: str) -> str:
     """The URL of an image, whose kind is seen at its first bytes."""
-    for mark, at, kind in _KINDS:
-        if begin[at : at + len(mark)] == mark:
-            return f"data:image/{kind};base64,{written}"
+    if kind := image_kind(begin):
+        return f"data:image/{kind};base64,{written}"
     raise _wrong(where, "it is no PNG, JPEG, GIF, WebP or BMP")
 
 

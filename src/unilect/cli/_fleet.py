@@ -20,6 +20,7 @@ from unilect.cli import _commands as commands
 from unilect.cli._exit import fail
 from unilect.cli._given import Given, load_checked
 from unilect.cli._screen import tell, tell_table
+from unilect.cli._start_screen import own_address
 from unilect.config import load as config_load
 from unilect.config.fleet import FleetConfig, head_of, resources_here
 from unilect.config.server import Config, process_environment
@@ -35,7 +36,6 @@ _ASK = "unilect.fleet.driver.ask"
 _ASK_TIMEOUT_S = 90.0  # beside what is waited for
 _STOP_TIMEOUT_S = 900.0
 _AGAIN_S = 5.0  # between two attempts to join again
-_DISCARD = 9  # a port to which nothing is sent: the kernel only picks a way
 
 
 class _Cluster(NamedTuple):
@@ -306,14 +306,12 @@ def _numbers(host: str) -> str:
 
 def _way_to(host: str) -> str:
     """Return the address of this machine from which another one is reached; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        try:
-            asked.connect((_numbers(host), _DISCARD))
-        except OSError as error:
-            raise ConfigError(
-                f"{host}: cannot be reached from this machine ({error.strerror}). Check the network and the address."
-            ) from error
-        return str(asked.getsockname()[0])
+    try:
+        return own_address(_numbers(host))
+    except OSError as error:
+        raise ConfigError(
+            f"{host}: cannot be reached from this machine ({error.strerror}). Check the network and the address."
+        ) from error
 
 
 @contextmanager

@@ -8,17 +8,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from unilect.core.errors import InvalidRequest
+from unilect.core.image_kinds import image_kind
 
 MAX_BYTES = 10 * 1024 * 1024  # as base64 it is a text that a request may have
 _WORD = re.compile(r"""'[^'\n]*'|"[^"\n]*"|(?:\\.|[^\s\\])+""")
 _ENDING = re.compile(r"\.(?:png|jpe?g|webp|gif)$", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\(.)")
-_KINDS = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "png"),
-    (re.compile(rb"\xff\xd8\xff"), "jpeg"),
-    (re.compile(rb"GIF8[79]a"), "gif"),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), "webp"),
-)
 
 
 def split_images(message: str) -> tuple[str, list[str]]:
@@ -72,9 +67,9 @@ def image_url(location: str) -> str:
         raise InvalidRequest(f"{location}: cannot be read ({why}).") from error
     if len(data) > MAX_BYTES:
         raise InvalidRequest(f"{location}: is larger than {MAX_BYTES >> 20} MiB. Make it smaller.")
-    for begins, kind in _KINDS:
-        if begins.match(data):
-            return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    kind = image_kind(data)
+    if kind and kind != "bmp":  # which not every server takes
+        return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     raise InvalidRequest(
         f"{location}: is no image in PNG, JPEG, WebP or GIF. Convert it to one of these."
     )

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from getpass import getpass
 from pathlib import Path
@@ -72,22 +73,20 @@ class _Place:
         """
 
         async def run() -> _Result:
-            store = Store(self.settings.store, process_environment(), is_permanent=True)
-            try:
+            settings = self.settings.store
+            async with aclosing(Store(settings, process_environment(), is_permanent=True)) as store:
                 assert store.keys is not None
                 return await ask(store.keys)
-            except StoreUnavailable as error:
-                raise ConfigError(f"{error.for_operator}{self.hint}") from error
-            except ConfigError as error:
-                if error.path:
-                    raise ConfigError(f"{_WORDS[str(error.path[0])]}: {error}") from error
-                raise ConfigError(
-                    f"{escape(str(error))} The store is {self.store}.{self.hint}"
-                ) from error
-            finally:
-                await store.aclose()
 
-        return asyncio.run(run())
+        try:
+            return asyncio.run(run())
+        except StoreUnavailable as error:
+            raise ConfigError(f"{error.for_operator}{self.hint}") from error
+        except ConfigError as error:
+            told = f"{escape(str(error))} The store is {self.store}.{self.hint}"
+            if error.path:
+                told = f"{_WORDS[str(error.path[0])]}: {error}"
+            raise ConfigError(told) from error
 
 
 def create(
@@ -155,14 +154,13 @@ def limit(
     if not changes:
         raise ConfigError("--limit: nothing to change; give --limit NAME=NUMBER, or --none NAME.")
     key = _Place(config).ask(lambda keys: keys.limit(name, changes))
-    shown = _format_limits(key.limits) or "no limits of its own"
-    tell(json.dumps(describe(key, time.time())) if as_json else f"{_name_of(key)} has {shown}.")
+    _tell_key(key, f"has {_format_limits(key.limits) or 'no limits of its own'}", as_json)
 
 
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
     key = _Place(config).ask(lambda keys: keys.revoke(name))
-    tell(json.dumps(describe(key, time.time())) if as_json else f"{_name_of(key)} is revoked.")
+    _tell_key(key, "is revoked", as_json)
 
 
 def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
@@ -176,10 +174,8 @@ def delete(config: Path | None, name: str, yes: bool, as_json: bool) -> None:
         )
         click.confirm(about, abort=True, err=True)
     key, left = place.ask(lambda keys: keys.delete(name))
-    if as_json:
-        tell(json.dumps(describe(key, time.time()) | {"state": "deleted", "keys_left": left}))
-    else:
-        tell(f"{_name_of(key)} is deleted from the store {place.store}.")
+    more = {"state": "deleted", "keys_left": left}
+    _tell_key(key, f"is deleted from the store {place.store}", as_json, more)
     _note(f"What it used stays in the ledger under {key.id}; what it stored is deleted when it is old enough.")  # fmt: skip
     if not left:
         _note("It was the last key: servers that start with this store from now on ask for none. Those that ask for keys now do so until they are restarted.")  # fmt: skip
@@ -294,6 +290,11 @@ def _tell_secret(key: Key, secret: str, as_json: bool) -> None:
         flush()
     except OSError as error:
         fail(f"{_name_of(key)} has a new secret, which could not be printed ({error.strerror}). Run `unilect keys rotate {key.id}`, or revoke it.")  # fmt: skip
+
+
+def _tell_key(key: Key, what: str, as_json: bool, more: Mapping[str, Any] = {}) -> None:
+    """Say what a key is now: in a sentence, or all that is known of it, and more, as JSON."""
+    tell(json.dumps({**describe(key, time.time()), **more}) if as_json else f"{_name_of(key)} {what}.")  # fmt: skip
 
 
 def _name_of(key: Key) -> str:

@@ -20,7 +20,30 @@ from unilect.models.source_names import name_source
 
 PORT = 8080
 _MANY = 99  # layers, which no model has by which people mean all of them
-#: destination -> type, flags
+#: option of a model -> type, flags
+_OPTIONS: dict[str, tuple[type, str]] = {
+    "threads": (int, "-t --threads"),
+    "batch": (int, "-b --batch-size"),
+    "cache_type_k": (str, "-ctk --cache-type-k"),
+    "cache_type_v": (str, "-ctv --cache-type-v"),
+    "cache_ram_mib": (int, "-cram --cache-ram"),
+    "slot_save_path": (str, "--slot-save-path"),
+    "mmproj": (str, "-mm --mmproj"),
+}
+#: parameter of requests -> type, flags
+_PARAMETERS: dict[str, tuple[type, str]] = {
+    "temperature": (float, "--temp --temperature"),
+    "top_k": (int, "--top-k"),
+    "top_p": (float, "--top-p"),
+    "min_p": (float, "--min-p"),
+    "seed": (int, "-s --seed"),
+    "max_tokens": (int, "-n --predict --n-predict"),
+    "repeat_penalty": (float, "--repeat-penalty"),
+    "presence_penalty": (float, "--presence-penalty"),
+    "frequency_penalty": (float, "--frequency-penalty"),
+    "thinking_budget_tokens": (int, "--reasoning-budget"),
+}
+#: destination of any flag with a value -> type, flags
 _FLAGS: dict[str, tuple[type, str]] = {
     "model": (str, "-m --model"),
     "model_url": (str, "-mu --model-url"),
@@ -35,37 +58,15 @@ _FLAGS: dict[str, tuple[type, str]] = {
     "tls_key": (str, "--ssl-key-file"),
     "context": (int, "-c --ctx-size"),
     "parallel": (int, "-np --parallel"),
-    "threads": (int, "-t --threads"),
     "gpu_layers": (str, "-ngl --gpu-layers --n-gpu-layers"),
-    "batch": (int, "-b --batch-size"),
-    "cache_type_k": (str, "-ctk --cache-type-k"),
-    "cache_type_v": (str, "-ctv --cache-type-v"),
-    "cache_ram_mib": (int, "-cram --cache-ram"),
-    "slot_save_path": (str, "--slot-save-path"),
+    **_OPTIONS,
     "pooling": (str, "--pooling"),
-    "mmproj": (str, "-mm --mmproj"),
     "chat_template": (str, "--chat-template"),
     "chat_template_file": (str, "--chat-template-file"),
     "chat_template_kwargs": (str, "--chat-template-kwargs"),
     "sleep": (int, "--sleep-idle-seconds"),
-    "temperature": (float, "--temp --temperature"),
-    "top_k": (int, "--top-k"),
-    "top_p": (float, "--top-p"),
-    "min_p": (float, "--min-p"),
-    "seed": (int, "-s --seed"),
-    "max_tokens": (int, "-n --predict --n-predict"),
-    "repeat_penalty": (float, "--repeat-penalty"),
-    "presence_penalty": (float, "--presence-penalty"),
-    "frequency_penalty": (float, "--frequency-penalty"),
-    "thinking_budget_tokens": (int, "--reasoning-budget"),
+    **_PARAMETERS,
 }
-_PARAMETERS = (
-    "temperature", "top_k", "top_p", "min_p", "seed", "max_tokens", "repeat_penalty", "presence_penalty",
-    "frequency_penalty", "thinking_budget_tokens",
-)  # fmt: skip
-_OPTIONS = (
-    "threads", "batch", "cache_type_k", "cache_type_v", "cache_ram_mib", "slot_save_path", "mmproj",
-)  # fmt: skip
 _SWITCHES = {"rerank": "--rerank --reranking", "verbose": "-v --verbose --log-verbose"}
 _LISTS = {"lora": "--lora", "lora_scaled": "--lora-scaled"}
 #: Flags without a value that have no effect here.

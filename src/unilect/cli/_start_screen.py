@@ -14,10 +14,8 @@ from unilect.runtime.redact import redact
 
 MAX_FACTS = 20
 #: Documentation addresses, to which a route is looked up and nothing is sent.
-_ELSEWHERE = {
-    "//0.0.0.0": (socket.AF_INET, "192.0.2.1"),
-    "//[::]": (socket.AF_INET6, "2001:db8::1"),
-}
+_ELSEWHERE = {"//0.0.0.0": "192.0.2.1", "//[::]": "2001:db8::1"}
+_DISCARD = 9  # a port to which nothing is sent: the kernel only picks a way
 
 
 class Call(NamedTuple):
@@ -115,16 +113,26 @@ def _python(call: Call, base: str, asks_for_keys: bool) -> list[str]:
     return [f'  python -c "{imports}; print({client}.{call.python})"', ""]
 
 
+def own_address(other: str) -> str:
+    """
+    Return the address of this machine from which another one is reached; nothing is sent.
+
+    Raises:
+        OSError: No way leads there.
+    """
+    family = socket.AF_INET6 if ":" in other else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as route:
+        route.connect((other, _DISCARD))
+        return str(route.getsockname()[0])
+
+
 def _for_others(url: str) -> str:
     """Return the URL by which other machines reach a server that listens everywhere; empty where this machine has no network."""
     wildcard = next((one for one in _ELSEWHERE if one in url), "")
     if not wildcard:
         return ""
-    family, address = _ELSEWHERE[wildcard]
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as route:
-            route.connect((address, 9))
-            own = route.getsockname()[0]
+        own = own_address(_ELSEWHERE[wildcard])
     except OSError:
         own = socket.gethostname()
     host = f"[{own}]" if ":" in own else own

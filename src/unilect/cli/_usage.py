@@ -5,6 +5,7 @@ import csv
 import json
 import sys
 import time
+from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
@@ -48,13 +49,11 @@ async def _sums(config: StoreConfig, asked: usage.UsageQuery) -> list[UsageSum]:
     Raises:
         ConfigError: It cannot be read.
     """
-    store = Store(config, process_environment(), is_permanent=True)
-    try:
-        return await store.ledger.sums(asked.by, asked.since)
-    except StoreUnavailable as error:
-        raise ConfigError(error.for_operator) from error
-    finally:
-        await store.aclose()
+    async with aclosing(Store(config, process_environment(), is_permanent=True)) as store:
+        try:
+            return await store.ledger.sums(asked.by, asked.since)
+        except StoreUnavailable as error:
+            raise ConfigError(error.for_operator) from error
 
 
 def _plain(values: tuple[object, ...]) -> list[object]:

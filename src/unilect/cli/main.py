@@ -8,8 +8,7 @@ from click.shell_completion import CompletionItem
 from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
 from unilect.cli._flags import flags
-from unilect.cli._options import FILE, Command, Group, as_json, config_file, runs
-from unilect.cli._root import Commands
+from unilect.cli._options import FILE, Command, Commands, Group, as_json, config_file, runs
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 

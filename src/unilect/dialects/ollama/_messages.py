@@ -17,10 +17,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.core.errors import InvalidRequest
+from unilect.core.image_kinds import image_kind
 from unilect.core.requests import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Text
 
-#: How the bytes of an image begin -> its kind.
-_KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 _ROLES = ("system", "user", "assistant", "tool")
 _HEAD = 24  # characters of base64, which show the kind
 Images = Annotated[list[Text], Meta(max_length=MAX_PARTS)]
@@ -150,8 +149,8 @@ def _data_url(image: str, where: str) -> str:
         head = b64decode(image[:_HEAD], validate=True)
     except ValueError:
         head = b""
-    kind = next((kind for begin, kind in _KINDS.items() if head.startswith(begin)), None)
-    if kind is None:
+    kind = image_kind(head)
+    if not kind:
         raise InvalidRequest.at(
             where,
             "is no image: expected the base64 of a PNG, JPEG, GIF, WebP or BMP file, without `data:` before it.",
