@@ -1,10 +1,8 @@
-"""The options about pages of other origins (CORS), which go into headers of answers."""
+"""The texts of the options about pages of other origins (CORS), which go into headers of answers."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
-from unilect.config.mistakes import ErrorCollector
 from unilect.config.values import describe_value
 
 #: `file://` is what views of files in an application send.
@@ -12,11 +10,6 @@ _ORIGIN = re.compile(
     r"\*|null|file://|[a-z][a-z0-9+.-]*://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?", re.ASCII | re.I
 )
 _TOKEN = re.compile(r"[!#$%&'*+.^`|~\w-]+", re.ASCII)  # RFC 9110, 5.6.2
-_EXPECTED = {
-    "allowed_origins": "`*`, `null`, or SCHEME://HOST[:PORT] without a path or a slash at the end, such as https://chat.example.org",
-    "allowed_methods": "the name of a method, such as POST",
-    "allowed_headers": "`*`, or the name of a header, such as X-Team",
-}
 
 
 def is_origin(text: str) -> bool:
@@ -24,21 +17,18 @@ def is_origin(text: str) -> bool:
     return _ORIGIN.fullmatch(text) is not None
 
 
-def check_cors(options: Mapping[str, Any]) -> None:
-    """
-    Check the options of a server about pages of other origins.
+def _expect(form: re.Pattern[str], expected: str) -> Callable[[str], str]:
+    """Make the check of an option whose texts have a form."""
 
-    Raises:
-        ConfigError: It is not so.
-    """
-    found = ErrorCollector()
-    for option, expected in _EXPECTED.items():
-        for text in options[option]:
-            if not (is_origin(text) if option == "allowed_origins" else _TOKEN.fullmatch(text)):
-                found.at((option,), f"expected {expected}, found {describe_value(text)}.")
-    if options["allow_credentials"] and "*" in options["allowed_origins"]:
-        found.at(
-            ("allow_credentials",),
-            "browsers reject credentials with `*`; name the origins in allowed_origins.",
-        )
-    found.raise_all()
+    def check(text: str) -> str:
+        return "" if form.fullmatch(text) else f"expected {expected}, found {describe_value(text)}."
+
+    return check
+
+
+check_origin = _expect(
+    _ORIGIN,
+    "`*`, `null`, or SCHEME://HOST[:PORT] without a path or a slash at the end, such as https://chat.example.org",
+)
+check_method = _expect(_TOKEN, "the name of a method, such as POST")
+check_header = _expect(_TOKEN, "`*`, or the name of a header, such as X-Team")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from unilect.config.mistakes import ErrorCollector, OptionError, OptionPath
+from unilect.config.mistakes import ErrorCollector, OptionPath
 from unilect.config.option import Table, option
 from unilect.config.store import has_port
 from unilect.config.values import convert, nearest
@@ -60,6 +60,19 @@ class LimitChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     money_per_month: _Money | UnsetType | None = UNSET
 
 
+def _check_redis(url: str) -> str:
+    """Return why a URL is that of no Redis server that can be used; empty where it is one. Nothing is opened, and no password told."""
+    if not _URL.fullmatch(url) or not has_port(url):
+        scheme = url.partition(":")[0][:20]
+        return f"`{scheme}:...` is not the URL of a Redis server; expected `redis://:PASSWORD@HOST:PORT/0`, percent-encoded."
+    if find_spec("redis") is None:
+        return (
+            f"`{redact(url[:200])}` requires the package redis, which is not installed; install it with "
+            f"`{extras.install('redis')}`."
+        )
+    return ""
+
+
 class LimitsConfig(Limits, frozen=True, kw_only=True):
     """The table `[limits]`: what holds for every key that has no such limit of its own, and where is counted."""
 
@@ -68,6 +81,7 @@ class LimitsConfig(Limits, frozen=True, kw_only=True):
         "Redis server where several unilect servers count together: `redis://:PASSWORD@HOST:6379/0`, or `rediss://` with "
         "TLS (requires the extra *redis*). `$NAME` takes it from the environment. Default: each server counts by itself, in memory.",
         secret="url",
+        check=_check_redis,
         example="redis://127.0.0.1:6379/0",
     )
 
@@ -160,27 +174,3 @@ def _number(text: str) -> int | float | str:
     if re.fullmatch(r"-?\d{1,20}", text, re.ASCII):
         return int(text)
     return float(text) if re.fullmatch(r"-?\d{1,20}\.\d{1,20}", text, re.ASCII) else text
-
-
-def check_redis(config: LimitsConfig) -> None:
-    """
-    Check that the URL of a Redis server, if there is one, can be used; nothing is opened.
-
-    Raises:
-        ConfigError: It is not so. It tells no password.
-    """
-    url, path = config.url, ("limits", "url")
-    if url is None:
-        return
-    if not _URL.fullmatch(url) or not has_port(url):
-        scheme = url.partition(":")[0][:20]
-        raise OptionError(
-            path,
-            f"`{scheme}:...` is not the URL of a Redis server; expected `redis://:PASSWORD@HOST:PORT/0`, percent-encoded.",
-        )
-    if find_spec("redis") is None:
-        raise OptionError(
-            path,
-            f"`{redact(url[:200])}` requires the package redis, which is not installed; install it with "
-            f"`{extras.install('redis')}`.",
-        )

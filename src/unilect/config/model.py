@@ -11,7 +11,7 @@ from unilect.config import paths
 from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
 from unilect.config.mistakes import ErrorCollector
-from unilect.config.option import Flag, Table, check_needs, option
+from unilect.config.option import Flag, Table, check_table, option
 from unilect.runtime.redact import redact
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
@@ -431,5 +431,5 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
                 f"{redact(' or '.join(kinds))}; leave it out.",
                 (*path, option_name),
             )
-    check_needs(config, path, found)
+    check_table(config, path, found)
     found.raise_all()

@@ -41,6 +41,7 @@ class Option(Struct, frozen=True, kw_only=True):
         live: A reload changes it in a running server, or for a running model; what is not live needs a restart of these.
         needs: The option of the same table without which it has no effect.
         path: Replaces the path in its text, or in each of its texts, if there is one.
+        check: Returns what is wrong with its text, or with each of its texts; empty for nothing.
         secret: `key` if it holds keys, of which a file may hold `$NAME` instead; `url` if it is a URL that may hold a password.
         flag: Its flag on the command line.
         example: A value for unilect.example.toml; None for the default.
@@ -53,6 +54,7 @@ class Option(Struct, frozen=True, kw_only=True):
     live: bool = False
     needs: str = ""
     path: Callable[[str, Move], str] | None = None
+    check: Callable[[str], str] | None = None
     secret: Literal["", "key", "url"] = ""
     flag: Flag | None = None
     example: Any = None
@@ -102,22 +104,27 @@ class Table(Struct, metaclass=TableType, frozen=True, kw_only=True, forbid_unkno
         return bool(getattr(self, name) != type(self).declared[name].default)
 
 
-def check_needs(
+def check_table(
     table: Table, path: OptionPath, found: ErrorCollector, broken: Container[object] = ()
 ) -> None:
     """
-    Note the options that have no effect without another one.
+    Note what is wrong with the texts of a table and of those in it, and the options that have no effect without another one.
 
     Args:
         path: The table's.
         found: Gets the mistakes.
-        broken: Options that were meant to be set.
+        broken: Options that are not as they were meant to be.
     """
     for name, one in type(table).declared.items():
+        where, value = (*path, name), getattr(table, name)
+        if isinstance(value, Table) and name not in broken:
+            check_table(value, where, found)
+        for text in value if isinstance(value, list) else [value]:
+            if one.check and isinstance(text, str) and (why := one.check(text)):
+                found.at(where, why)
         if one.needs and table.is_set(name) and one.needs not in broken and not table.is_set(one.needs):  # fmt: skip
             found.at(
-                (*path, name),
-                f"has no effect without {one.needs}; set {one.needs} too, or leave this out.",
+                where, f"has no effect without {one.needs}; set {one.needs} too, or leave this out."
             )
 
 

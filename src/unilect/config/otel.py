@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from unilect.config.mistakes import OptionError
 from unilect.config.option import Table, option
 from unilect.runtime import extras
 from unilect.runtime.redact import redact
@@ -19,6 +18,28 @@ TRACES_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
+def is_installed() -> bool:
+    """Return True if the extra is installed."""
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _check_endpoint(text: str) -> str:
+    """Return why spans cannot be sent to an endpoint; empty where they can. Nothing is opened."""
+    try:
+        url = urlsplit(text)
+        fine = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        fine = False
+    if not fine:
+        return f"`{redact(text[:200])}` is not the URL of a collector; expected one such as http://collector:4318."
+    if not is_installed():
+        return f"requires OpenTelemetry, which is not installed; install it with `{extras.install('otel')}`."
+    return ""
+
+
 class OtelConfig(Table, frozen=True, kw_only=True):
     """The collector of spans: the table `[otel]`."""
 
@@ -27,6 +48,7 @@ class OtelConfig(Table, frozen=True, kw_only=True):
         "Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP, such as `http://collector:4318` "
         "(requires the extra *otel*). Spans hold no prompts and no answers. Default: the address in "
         "`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`; without one nothing is traced.",
+        check=_check_endpoint,
         example="http://collector:4318",
     )
 
@@ -43,39 +65,3 @@ def endpoint_of(config: OtelConfig, environment: Mapping[str, str]) -> str | Non
     if base.endswith(_PATH):
         return base
     return f"{base.rstrip('/')}{_PATH}" if base else None
-
-
-def is_installed() -> bool:
-    """Return True if the extra is installed."""
-    try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def check_endpoint(config: OtelConfig) -> None:
-    """
-    Check that spans can be sent where they shall; nothing is opened.
-
-    Raises:
-        ConfigError: The endpoint is no URL of a collector, or the extra is not installed.
-    """
-    if config.endpoint is None:
-        return
-    path = ("otel", "endpoint")
-    try:
-        url = urlsplit(config.endpoint)
-        fine = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:
-        fine = False
-    if not fine:
-        raise OptionError(
-            path,
-            f"`{redact(config.endpoint[:200])}` is not the URL of a collector; expected one such as "
-            "http://collector:4318.",
-        )
-    if not is_installed():
-        raise OptionError(
-            path,
-            f"requires OpenTelemetry, which is not installed; install it with `{extras.install('otel')}`.",
-        )

@@ -6,26 +6,24 @@ The only reader of the environment; `load` makes settings of it.
 
 import os
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from ipaddress import IPv6Address
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from unilect.config import paths
+from unilect.config import cors, fastchat, paths
 from unilect.config.admin import AdminConfig, check_admin
-from unilect.config.cors import check_cors
 from unilect.config.digests import check_secrets, hash_keys
-from unilect.config.fastchat import check_fastchat
 from unilect.config.fleet import FleetConfig, head_of
-from unilect.config.limits import Limits, LimitsConfig, check_budgets, check_redis
+from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.mistakes import ErrorCollector, OptionError, OptionPath, join_path
 from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
-from unilect.config.option import Flag, Table, check_needs, option
-from unilect.config.otel import OtelConfig, check_endpoint
-from unilect.config.store import StoreConfig, check_store, may_have_keys
+from unilect.config.option import Flag, Table, check_table, option
+from unilect.config.otel import OtelConfig
+from unilect.config.store import StoreConfig, may_have_keys
 from unilect.config.values import describe_value
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
@@ -98,6 +96,7 @@ class Config(Table, frozen=True, kw_only=True):
         [],
         "CORS: origins whose pages may call this server, such as `https://chat.example.org`; `*` allows any, without credentials.",
         live=True,
+        check=cors.check_origin,
         example=["http://localhost:3000"],
     )
     allow_credentials: bool = option(
@@ -111,6 +110,7 @@ class Config(Table, frozen=True, kw_only=True):
         "CORS: allowed methods. Default: GET, HEAD, POST, DELETE and OPTIONS.",
         live=True,
         needs="allowed_origins",
+        check=cors.check_method,
         example=["POST", "OPTIONS"],
     )
     allowed_headers: list[str] = option(
@@ -118,6 +118,7 @@ class Config(Table, frozen=True, kw_only=True):
         "CORS: allowed request headers, in addition to those of OpenAI's and Anthropic's clients; `*` allows any.",
         live=True,
         needs="allowed_origins",
+        check=cors.check_header,
         example=["X-Team"],
     )
     max_body_bytes: Annotated[int, Meta(ge=1024, le=2**31)] = option(
@@ -187,6 +188,7 @@ class Config(Table, frozen=True, kw_only=True):
         "Networks from which workers may register, and in which their addresses must be, such as `10.0.0.0/8`. Default: this "
         "machine (loopback and the address listened on).",
         needs="fastchat_controller",
+        check=fastchat.check_network,
     )
     fastchat_token: str | None = option(
         None,
@@ -194,6 +196,7 @@ class Config(Table, frozen=True, kw_only=True):
         "`http://worker:TOKEN@host:port`. `$NAME` takes it from the environment.",
         needs="fastchat_controller",
         secret="key",
+        check=fastchat.check_token,
         example="a-secret-of-8-characters-or-more",
     )
     fastchat_dispatch: Literal["shortest_queue", "lottery"] = option(
@@ -315,22 +318,21 @@ def check(config: Config, broken: Container[object] = ()) -> None:
                 f"{listener.host}:{listener.port} is in use by {addresses[address]}. "
                 "Give each listener its own port.",
             )
-    steps: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("", lambda: check_cors(msgspec.structs.asdict(config))),
-        ("", lambda: check_needs(config, (), found, broken)),
-        ("", lambda: check_fastchat(config.fastchat_workers_from, config.fastchat_token)),
-        ("store", lambda: check_store(config.store)),
-        ("", lambda: _check_budgets(config, broken, found)),
-        ("admin", lambda: check_admin(config.admin, config.api_keys, addresses)),
-        ("limits", lambda: check_redis(config.limits)),
-        ("otel", lambda: check_endpoint(config.otel)),
-        ("fleet", lambda: head_of(config.fleet)),
-        ("", lambda: check_names(config.models)),
-    )
-    for table, step in steps:
+    check_table(config, (), found, broken)
+    if config.allow_credentials and "*" in config.allowed_origins:
+        found.at(
+            ("allow_credentials",),
+            "browsers reject credentials with `*`; name the origins in allowed_origins.",
+        )
+    _check_budgets(config, broken, found)
+    if "admin" not in broken:
         with found:
-            if table not in broken:
-                step()
+            check_admin(config.admin, config.api_keys, addresses)
+    if "fleet" not in broken:
+        with found:
+            head_of(config.fleet)
+    with found:
+        check_names(config.models)
     found.raise_all()
 
 

@@ -14,7 +14,6 @@ from msgspec import Meta
 
 from unilect.config.mistakes import OptionError
 from unilect.config.option import Move, Table, option
-from unilect.core.errors import ConfigError
 from unilect.runtime import extras
 from unilect.runtime.redact import redact
 
@@ -37,6 +36,31 @@ def move_database(url: str, move: Move) -> str:
     return f"{SQLITE}/{move(path)}" if path else url
 
 
+def wrong_url(url: str) -> str:
+    """Return why a URL is that of no database that can be used; empty where it is one. Nothing is opened, and no password told."""
+    # of a malformed URL nobody knows where its password is
+    shown = url[:200] if "@" not in url else f"{url.partition(':')[0][:20]}:..."
+    rest = url.removeprefix(SQLITE)
+    if rest != url and (not rest or re.fullmatch(r"/[^?\0]*[^/?\0]", rest)):
+        return ""
+    if not _POSTGRESQL.fullmatch(url) or not has_port(url):
+        return (
+            f"`{shown}` is not the URL of a database; expected `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/NAME`, "
+            "percent-encoded."
+        )
+    if find_spec("psycopg") is None:
+        return f"`{redact(url[:200])}` requires psycopg, which is not installed; install it with `{extras.install('postgresql')}`."
+    return ""
+
+
+def has_port(url: str) -> bool:
+    """Return True if the port of a URL is one, or is left out."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
 class StoreConfig(Table, frozen=True, kw_only=True):
     """The database and what it keeps: the table `[store]`."""
 
@@ -48,6 +72,7 @@ class StoreConfig(Table, frozen=True, kw_only=True):
         "`$XDG_DATA_HOME` or `~/.local/share`, readable for its user only; in memory where there is no such folder.",
         secret="url",
         path=move_database,
+        check=wrong_url,
         example="sqlite:///unilect.db",
     )
     responses: bool = option(
@@ -167,48 +192,3 @@ def check_place(config: StoreConfig) -> None:
             ("store", "url"),
             f"no file can be made in {folder} ({error.strerror}). Let this user write there, or name a file in another folder.",
         ) from error
-
-
-def check_store(store: StoreConfig) -> None:
-    """
-    Check that the store has a database that can be used.
-
-    Raises:
-        ConfigError: It is not so.
-    """
-    if store.url is not None:
-        try:
-            check_url(store.url)
-        except ConfigError as error:
-            raise OptionError(("store", "url"), str(error)) from error
-
-
-def check_url(url: str) -> None:
-    """
-    Check that a URL is one of a database that can be used; nothing is opened.
-
-    Raises:
-        ConfigError: It is not so. It tells no password.
-    """
-    # of a malformed URL nobody knows where its password is
-    shown = url[:200] if "@" not in url else f"{url.partition(':')[0][:20]}:..."
-    rest = url.removeprefix(SQLITE)
-    if rest != url and (not rest or re.fullmatch(r"/[^?\0]*[^/?\0]", rest)):
-        return
-    if not _POSTGRESQL.fullmatch(url) or not has_port(url):
-        raise ConfigError(
-            f"`{shown}` is not the URL of a database; expected `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/NAME`, "
-            "percent-encoded."
-        )
-    if find_spec("psycopg") is None:
-        raise ConfigError(
-            f"`{redact(url[:200])}` requires psycopg, which is not installed; install it with `{extras.install('postgresql')}`."
-        )
-
-
-def has_port(url: str) -> bool:
-    """Return True if the port of a URL is one, or is left out."""
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from unilect.config.store import check_url, sqlite_path
-from unilect.core.errors import StoreUnavailable
+from unilect.config.store import sqlite_path, wrong_url
+from unilect.core.errors import ConfigError, StoreUnavailable
 from unilect.runtime.redact import Secrets, redact, secrets_of
 from unilect.store.failures import stopping, unavailable
 from unilect.store.file import SqliteFile
@@ -95,7 +95,8 @@ class Database:
         is_default: bool = False,
         is_permanent: bool = False,
     ) -> None:
-        check_url(url)
+        if why := wrong_url(url):
+            raise ConfigError(why)
         self._url, self._timeout_s = url, timeout_s
         self._secrets = Secrets(secrets_of(url))
         path = sqlite_path(url)
