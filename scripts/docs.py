@@ -243,10 +243,9 @@ def metric_list() -> str:
         "| metric | type | labels | meaning |",
         "| --- | --- | --- | --- |",
     ]
-    for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = ", ".join(f"`{label}`" for label in getattr(family, "_labelnames", ()))
-        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    for family in sorted(metrics.families(), key=lambda family: family.name.removesuffix("_total")):
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
     lines += [
         "",
         "GPU memory is not among them: llama.cpp does not tell it; use the exporter of the GPU's vendor.",

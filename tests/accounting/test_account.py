@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from support.common.samples import sample
 from unilect.accounting.account import Accounts, RequestAccounting
 from unilect.accounting.metrics import Metrics
 from unilect.core.errors import RateLimited, UnilectError
@@ -53,7 +54,7 @@ def account_of(*fails: str) -> tuple[RequestAccounting, list[str], Metrics]:
 def counted(metrics: Metrics, status: int) -> float | None:
     """How many requests ended with a status."""
     labels = {"model": "m", "endpoint": "", "status": str(status)}
-    return metrics.registry.get_sample_value("unilect_requests_total", labels)
+    return sample(metrics, "unilect_requests_total", labels)
 
 
 async def test_books_that_keep_nothing_of_it() -> None:

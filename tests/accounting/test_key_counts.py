@@ -1,5 +1,6 @@
 """Tests of unilect.accounting.key_counts."""
 
+from support.common.samples import sample
 from unilect.accounting.account import Accounts
 from unilect.accounting.key_counts import KeyCounts
 from unilect.accounting.metrics import Metrics
@@ -18,7 +19,7 @@ async def test_a_request() -> None:
         account.see([Usage(5, 3, 2)])
 
     def value(name: str, **labels: str) -> float | None:
-        return metrics.registry.get_sample_value(f"unilect_key_{name}_total", labels)
+        return sample(metrics, f"unilect_key_{name}_total", labels)
 
     assert 1 == value("requests", key="key_a", status="200")
     assert [5, 3, 2] == [
@@ -38,6 +39,4 @@ async def test_many_keys() -> None:
         await (await counts.open(Context(caller=name), CHAT)).close(Usage(1, 0), 200)
 
     requests, *_ = counts.collect()
-    assert {"a": 2, "b": 1, "other": 2} == {
-        sample.labels["key"]: sample.value for sample in requests.samples
-    }
+    assert {"a": 2, "b": 1, "other": 2} == {labels[0]: count for labels, count in requests.rows}

@@ -3,6 +3,8 @@
 import pytest
 
 from support.common.entries import meter_of
+from support.common.samples import sample
+from unilect.accounting.exposition import Buckets, Family, write
 from unilect.accounting.metrics import Metrics
 from unilect.core.events import Event, Extra, Finish, Opaque, Progress, TextDelta, Usage
 
@@ -11,7 +13,7 @@ LABELS = {"model": "m", "endpoint": "chat"}
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
     """A metric's value; 0 where it was never touched."""
-    return metrics.registry.get_sample_value(f"unilect_{name}", labels) or 0.0
+    return sample(metrics, f"unilect_{name}", labels) or 0.0
 
 
 def queue(metrics: Metrics) -> tuple[float, float]:
@@ -145,14 +147,43 @@ def test_queues() -> None:
         value(metrics, "queue_length", model="n"),
     )
     assert 4.5 == value(metrics, "queue_wait_seconds", model="m")
-    assert 'unilect_queue_wait_seconds{model="n"}' not in metrics.exposition().decode()
+    assert 'unilect_queue_wait_seconds{model="n"}' not in "".join(metrics.exposition())
+
+
+def test_requests_go_on() -> None:
+    """What is told begins in between and ends in between, and the text is whole all the same."""
+    metrics = Metrics()
+    meter_of(metrics).finish(200)
+    pieces = metrics.exposition()
+    text = next(pieces)
+    for number in range(20):
+        metrics.series(f"n{number}", "chat").statuses[500] += 1
+        meter_of(metrics).finish(number)
+        metrics.refuse("", f"{number}")
+        text += next(pieces)
+    text += "".join(pieces)
+    assert text.count("# HELP ") == "".join(metrics.exposition()).count("# HELP ")
+
+
+def test_a_histogram() -> None:
+    """The buckets of a histogram are in the order of their bounds, and each has those before it."""
+    rows = [(("chat", 'a"b'), Buckets((0.5, 1.0), (1, 1, 1), 3.25))]
+    head, text = write(Family("x", "histogram", "Times.", ("endpoint", "model"), rows))
+    assert "# HELP x Times.\n# TYPE x histogram\n" == head
+    assert text.splitlines() == [
+        'x_bucket{endpoint="chat",le="0.5",model="a\\"b"} 1.0',
+        'x_bucket{endpoint="chat",le="1.0",model="a\\"b"} 2.0',
+        'x_bucket{endpoint="chat",le="+Inf",model="a\\"b"} 3.0',
+        'x_count{endpoint="chat",model="a\\"b"} 3.0',
+        'x_sum{endpoint="chat",model="a\\"b"} 3.25',
+    ]
 
 
 def test_exposition() -> None:
     """Prometheus can read all metrics as text, and every one has a help text."""
     metrics = Metrics()
     meter_of(metrics).finish(200)
-    text = metrics.exposition().decode()
+    text = "".join(metrics.exposition())
 
     assert 'unilect_requests_total{endpoint="chat",model="m",status="200"} 1.0' in text
     for line in text.splitlines():

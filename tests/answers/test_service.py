@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from support.backends.scripted import (
     small,
     stream_of,
 )
+from support.common.samples import sample
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
 from unilect.answers.service import Run, Service
@@ -82,7 +84,7 @@ async def events_of(run: Run) -> list[Event]:
 
 def counted(service: Service, status: int) -> bool:
     """Whether exactly one request was counted, with this status, its lease given back and its gauges at rest."""
-    value = service.accounts.metrics.registry.get_sample_value
+    value = partial(sample, service.accounts.metrics)
     labels = {"model": "m", "endpoint": ""}
     done = value("unilect_request_duration_seconds_count", labels)
     with_status = value("unilect_requests_total", labels | {"status": str(status)})
@@ -110,7 +112,7 @@ async def test_a_short_answer_is_measured(demo: GgufEngine, stream: bool) -> Non
     await events_of(service.run(chat(max_tokens=1, stream=stream)))
 
     labels = {"model": "m", "endpoint": ""}
-    value = service.accounts.metrics.registry.get_sample_value
+    value = partial(sample, service.accounts.metrics)
     assert 1 == value("unilect_time_to_first_token_seconds_count", labels)
 
 
@@ -337,13 +339,13 @@ async def test_a_model_that_is_gone(demo: GgufEngine) -> None:
     service.registry.add(Model("other", OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "m")))
     run = service.run(chat(model="other", max_tokens=1))
     await events_of(service.run(chat(max_tokens=1)))
-    assert b'"other"' in service.accounts.metrics.exposition()
+    assert '"other"' in "".join(service.accounts.metrics.exposition())
     service.registry.forget("other")
     with pytest.raises(BackendUnavailable):
         await events_of(run)
 
-    assert b'"other"' not in service.accounts.metrics.exposition()
-    assert b'"m"' in service.accounts.metrics.exposition()
+    assert '"other"' not in "".join(service.accounts.metrics.exposition())
+    assert '"m"' in "".join(service.accounts.metrics.exposition())
 
 
 async def test_a_stopping_server(demo: GgufEngine) -> None:
@@ -520,8 +522,8 @@ async def test_rerank() -> None:
 
     assert ("m", [3 / 9, 1 / 9], ()) == (model.name, ranking.scores, ignored)
     assert counted(service, 200)
-    assert 7 == service.accounts.metrics.registry.get_sample_value(
-        "unilect_tokens_total", {"model": "m", "kind": "prompt"}
+    assert 7 == sample(
+        service.accounts.metrics, "unilect_tokens_total", {"model": "m", "kind": "prompt"}
     )
 
 

@@ -9,7 +9,6 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.servers.deployed import DEPLOY, checked
@@ -26,12 +25,12 @@ _LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _BY = re.compile(r"\bby \(([^)]*)\)")
 
 
-def _names(family: Metric) -> list[str]:
-    if family.type == "counter":
-        return [f"{family.name}_total"]
-    if family.type == "histogram":
-        return [f"{family.name}_{end}" for end in ("bucket", "sum", "count")]
-    return [family.name]
+def _names(name: str, kind: str) -> list[str]:
+    if kind == "counter":
+        return [f"{name}_total"]
+    if kind == "histogram":
+        return [f"{name}_{end}" for end in ("bucket", "sum", "count")]
+    return [name]
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +39,14 @@ def exposed() -> dict[str, set[str]]:
     connections, database = Connections(Limits()), Database("sqlite://")
     metrics = metrics_of(Registry([]), connections, {}, database, per_key=True)
     labels = {
-        name: {*getattr(family, "_labelnames", ()), *({"le"} if "_bucket" in name else ())}
-        for family in metrics.registry.collect()
-        for name in _names(family)
+        name: {*family.labels, *({"le"} if "_bucket" in name else ())}
+        for family in metrics.families()
+        for name in _names(family.name.removesuffix("_total"), family.kind)
     }
     with serve("m=echo:hi", env={"UNILECT_METRICS_PER_KEY": "true"}) as server:
         with urlopen(f"{server.root}/metrics", timeout=20) as response:
             families = list(text_string_to_metric_families(response.read().decode()))
-    running = {name for family in families for name in _names(family)}
+    running = {name for family in families for name in _names(family.name, family.type)}
     assert {*labels} == running
     every = OF_PROMETHEUS | {name: labels[name] for name in running}
     return {name: {*known, "job", "instance"} for name, known in every.items()}

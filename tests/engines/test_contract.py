@@ -24,6 +24,7 @@ from support.backends.engine import (
     needs_transformers,
     process,
 )
+from support.common.samples import sample
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
 from unilect.adapt.emulation import generate
@@ -158,9 +159,7 @@ async def test_a_client_that_leaves_is_counted(base: Backend) -> None:
                 break
 
     counted = [
-        service.accounts.metrics.registry.get_sample_value(
-            "unilect_tokens_total", {"model": "m", "kind": kind}
-        )
+        sample(service.accounts.metrics, "unilect_tokens_total", {"model": "m", "kind": kind})
         for kind in ("prompt", "completion")
     ]
     assert [await base.count_tokens(request), told] == counted  # type: ignore[attr-defined]

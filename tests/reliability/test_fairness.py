@@ -271,7 +271,7 @@ async def test_flex_gives_way() -> None:
                 await asyncio.sleep(0)
             while number and model.queue.length < number:
                 await asyncio.sleep(0)
-        figures = app.service.accounts.metrics.exposition().decode()
+        figures = "".join(app.service.accounts.metrics.exposition())
         await asyncio.gather(*tasks)
 
     assert ["first", "other", "other", "batch", "batch", "batch"] == order
@@ -296,7 +296,7 @@ async def test_the_queue_is_told(log: list[tuple[str, str]]) -> None:
             await asyncio.sleep(0)
         during = await told()
         states = [context.state for context in app.guard.requests.values()]
-        lines = app.service.accounts.metrics.exposition().decode().splitlines()
+        lines = "".join(app.service.accounts.metrics.exposition()).splitlines()
         await asyncio.gather(*tasks)
         after = await told()
 

@@ -7,7 +7,13 @@ import pytest
 
 from unilect.core.errors import BackendUnavailable, UnilectError
 from unilect.runtime.context import CURRENT_REQUEST, Context
-from unilect.runtime.tasks import Tasks, close_each, join_shared, spawn_detached
+from unilect.runtime.tasks import (
+    Tasks,
+    close_each,
+    join_shared,
+    list_in_slices,
+    spawn_detached,
+)
 
 
 async def caller() -> Context | None:
@@ -136,3 +142,20 @@ async def test_background_work_that_does_not_end(
     assert ["the stubborn was cancelled, and does not end"] == caplog.messages
     end.set()
     await task
+
+
+async def test_a_long_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks have their turn while a long list is made."""
+    monkeypatch.setattr("unilect.runtime.tasks.SLICE_S", 0)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    assert list(range(9)) == await list_in_slices(iter(range(9)))
+    assert turns > 2
+    task.cancel()

@@ -179,7 +179,7 @@ def test_engines() -> None:
     """The processes of an engine are added up, and so are backends that are called the same; a backend without processes tells none."""
     members = [PooledBackend(Engine(), "gguf:/a/x.gguf"), PooledBackend(Engine(), "gguf:/b/x.gguf")]
     registry = Registry([Model("m", members), Model("e", [PooledBackend(Echo(), "echo:")])])
-    told = Exposed(metrics_of(registry).exposition().decode())
+    told = Exposed("".join(metrics_of(registry).exposition()))
 
     labels = {"model": "m", "backend": "x.gguf"}
     names = ("starts_total", "deaths_total", "hangs_total", "processes", "resident_memory_bytes")
@@ -195,7 +195,7 @@ def test_engines() -> None:
 def test_names_of_others(name: str) -> None:
     """Whatever a discovered model is called, its metrics can be read, under its name."""
     registry = Registry([Model(name, [PooledBackend(Echo(), "echo:")])])
-    told = Exposed(metrics_of(registry).exposition().decode())
+    told = Exposed("".join(metrics_of(registry).exposition()))
     assert 1 == told("backends", model=name, backend="echo:", state="up")
 
 
@@ -210,9 +210,9 @@ async def test_a_store_that_fails() -> None:
     try:
         with pytest.raises(StoreUnavailable):
             await database.write(fails)
-        down = Exposed(metrics.exposition().decode())
+        down = Exposed("".join(metrics.exposition()))
         await database.write(lambda connection: None)
-        up = Exposed(metrics.exposition().decode())
+        up = Exposed("".join(metrics.exposition()))
     finally:
         await database.aclose()
     assert (0, 1) == (down("store_up"), down("store_failures_total"))
@@ -226,7 +226,7 @@ async def test_connections() -> None:
         connections = app.connections
         metrics = metrics_of(Registry([]), connections)
         assert b"" == await reader.read()
-        told = Exposed(metrics.exposition().decode())
+        told = Exposed("".join(metrics.exposition()))
         writer.close()
 
     assert 1 == told("connections_closed_total", reason="head_timeout")
@@ -236,7 +236,7 @@ async def test_connections() -> None:
 
 def test_every_reason_has_a_word() -> None:
     """Each reason for which a connection is closed is exposed from the start, with 0."""
-    told = Exposed(metrics_of(Registry([]), Connections(Limits())).exposition().decode())
+    told = Exposed("".join(metrics_of(Registry([]), Connections(Limits())).exposition()))
     reasons = {dict(key[1:]).get("reason") for key in told.values if "closed" in str(key[0])}  # type: ignore[arg-type]
     assert 10 == len(reasons)
 
@@ -247,6 +247,6 @@ def test_rests_end_with_time() -> None:
     metrics = metrics_of(Registry([Model("m", [member])]))
     labels = {"model": "m", "backend": "echo:"}
     member.breaker._rests_until = time.monotonic() + 60
-    assert 1 == Exposed(metrics.exposition().decode())("backends", **labels, state="resting")
+    assert 1 == Exposed("".join(metrics.exposition()))("backends", **labels, state="resting")
     member.breaker._rests_until = time.monotonic() - 1
-    assert 1 == Exposed(metrics.exposition().decode())("backends", **labels, state="up")
+    assert 1 == Exposed("".join(metrics.exposition()))("backends", **labels, state="up")

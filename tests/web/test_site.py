@@ -33,9 +33,7 @@ async def test_background_work_of_a_dialect() -> None:
     await site.end_background()
     assert work.cancelled()
     assert "Hello" == said.answer().choices[0].text
-    assert (
-        b'endpoint="batches",model="m",status="200"} 1.0'
-        in site.service.accounts.metrics.exposition()
-    )
+    text = "".join(site.service.accounts.metrics.exposition())
+    assert 'endpoint="batches",model="m",status="200"} 1.0' in text
     await site.aclose()
     await site.service.registry.aclose()

@@ -6,11 +6,9 @@ others together.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
-
+from unilect.accounting.exposition import Family
 from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.runtime.context import Context
@@ -19,7 +17,7 @@ MOST_KEYS = 1_000
 OTHER = "other"
 
 
-class KeyCounts(Collector):
+class KeyCounts:
     """The counters of all keys, as a `RequestRecorder`: it counts each request once, at its end."""
 
     def __init__(self, most: int = MOST_KEYS) -> None:
@@ -48,37 +46,30 @@ class KeyCounts(Collector):
             self._keys.setdefault(name, _Key())
         return name
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """Make all counters as they are now."""
-        keys = self._keys.items()
-        yield counters(
-            "unilect_key_requests",
+        keys = list(self._keys.items())
+        yield Family(
+            "unilect_key_requests_total",
+            "counter",
             "Requests for a model, by API key and HTTP status; with metrics_per_key only.",
             ("key", "status"),
-            {(name, str(status)): n for name, key in keys for status, n in key.statuses.items()},
+            [((name, str(status)), n) for name, key in keys for status, n in key.statuses.items()],
         )
-        yield counters(
-            "unilect_key_tokens",
+        yield Family(
+            "unilect_key_tokens_total",
+            "counter",
             "Tokens, by API key and kind (prompt, cached, completion); with metrics_per_key only.",
             ("key", "kind"),
-            {(name, kind): count for name, key in keys for kind, count in key.tokens.items()},
+            [((name, kind), count) for name, key in keys for kind, count in key.tokens.items()],
         )
-        yield counters(
-            "unilect_key_refused_requests",
+        yield Family(
+            "unilect_key_refused_requests_total",
+            "counter",
             "Requests refused before a backend was asked, by API key and the code of the error; with metrics_per_key only.",
             ("key", "reason"),
-            self._refused,
+            list(self._refused.items()),
         )
-
-
-def counters(
-    name: str, help: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], float]
-) -> Metric:
-    """Make the metric of counts by the values of its labels."""
-    family = CounterMetricFamily(name, help, labels=labels)
-    for values, count in counts.items():
-        family.add_metric(values, count)
-    return family
 
 
 class _Key:

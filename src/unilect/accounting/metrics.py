@@ -2,22 +2,35 @@
 Metrics for Prometheus: GET /metrics.
 
 Labels are the model's name and the endpoint, both from closed lists, so that no client can make them grow.
-A request adds to plain numbers, since all requests are answered in one thread; prometheus-client's own counters take a lock for
-each of the dozen additions that a request makes. Its classes come into play when somebody reads.
+A request adds to plain numbers, since all requests are answered in one thread. Text is made of them when somebody reads, in pieces:
+a thousand models have 66,000 lines, and no stream has to wait until all are written.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
+from unilect.accounting.exposition import Buckets, Family, by_label, write
+from unilect.accounting.key_counts import KeyCounts
 
-from unilect.accounting.key_counts import KeyCounts, counters
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SECONDS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
 #: What is measured of each request, and what is at a time: name -> what it is.
 _HISTOGRAMS = {
     "time_to_first_token": "Time to first token, from the request.",
@@ -29,10 +42,10 @@ _GAUGES = {
     "waiting": "Requests that are queued or wait for their first token.",
 }
 _LATE = 0.2  # of the last answer, in the mean of those before
-_TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
-class Metrics(Collector):
+class Metrics:
     """
     The counters of one server.
 
@@ -40,7 +53,7 @@ class Metrics(Collector):
         per_key: Count requests and tokens for each API key, too.
 
     Attributes:
-        registry: All that is exposed; what knows of more registers a collector.
+        collectors: Make all that is exposed; what knows of more adds one.
         refused: How many requests were refused before a backend was asked, by the error's code.
         keys: The counters of the keys; None where keys are not told apart.
         queues: Tells for each model how many requests wait for its backends, and the seconds until all have had their turn, where
@@ -52,10 +65,9 @@ class Metrics(Collector):
         self._series: dict[tuple[str, str], Series] = {}
         self.refused = Counter[str]()
         self.keys = KeyCounts() if per_key else None
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
+        self.collectors: list[Callable[[], Iterable[Family]]] = [self._collect]
         if self.keys is not None:
-            self.registry.register(self.keys)
+            self.collectors.append(self.keys.collect)
 
     def series(self, model: str, endpoint: str) -> "Series":
         """Return the numbers of a model and an endpoint; they are made where there are none."""
@@ -81,53 +93,62 @@ class Metrics(Collector):
         """Tell nothing of a model any more: names come and go, and nobody bounds how many."""
         self._series = {key: one for key, one in self._series.items() if key[0] != model}
 
-    def exposition(self) -> bytes:
-        """Write all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def families(self) -> Iterator[Family]:
+        """Make all metrics as they are now."""
+        for collect in self.collectors:
+            yield from collect()
 
-    def collect(self) -> Iterator[Metric]:
-        """Make all metrics as they are now, for `registry`."""
-        all = self._series.values()
-        yield counters(
-            "unilect_requests",
+    def exposition(self) -> Iterator[str]:
+        """Write all metrics in Prometheus' text format, in pieces; requests may go on between two of them."""
+        for family in self.families():
+            yield from write(family)
+
+    def _collect(self) -> Iterator[Family]:
+        """Make the metrics that are counted here."""
+        all = list(self._series.values())
+        yield Family(
+            "unilect_requests_total",
+            "counter",
             "Requests answered, by HTTP status; 499: the client disconnected.",
             ("model", "endpoint", "status"),
-            {(*one.labels, str(status)): n for one in all for status, n in one.statuses.items()},
+            [((*one.labels, str(status)), n) for one in all for status, n in one.statuses.items()],
         )
-        yield counters(
-            "unilect_refused_requests",
+        yield by_label(
+            "unilect_refused_requests_total",
+            "counter",
             "Requests refused before a backend was asked, by the code of the error (docs/errors.md).",
-            ("reason",),
-            {(reason,): count for reason, count in self.refused.items()},
+            "reason",
+            self.refused,
         )
-        tokens = Counter[tuple[str, ...]]()
+        tokens = Counter[tuple[str, str]]()
         for series in all:
             for kind in ("prompt", "cached", "completion"):
                 tokens[series.labels[0], kind] += getattr(series, kind)
-        yield counters(
-            "unilect_tokens",
+        yield Family(
+            "unilect_tokens_total",
+            "counter",
             "Tokens, by kind: prompt, cached, completion.",
             ("model", "kind"),
-            tokens,
+            tokens.items(),
         )
         for name, help in _HISTOGRAMS.items():
-            yield _histograms(name, help, [(one.labels, getattr(one, name)) for one in all])
+            rows = [(one.labels, getattr(one, name).buckets) for one in all]
+            yield Family(f"unilect_{name}_seconds", "histogram", help, ("model", "endpoint"), rows)
         for name, help in _GAUGES.items():
             values = Counter[str]()
             for one in all:
                 values[one.labels[0]] += getattr(one, name)
-            yield _gauges(f"unilect_requests_{name}", help, values)
+            yield by_label(f"unilect_requests_{name}", "gauge", help, "model", values)
         yield from self._queues()
 
-    def _queues(self) -> Iterator[Metric]:
+    def _queues(self) -> Iterator[Family]:
         queues = self.queues()
-        lengths = {model: float(length) for model, (length, _) in queues.items()}
+        lengths = {model: length for model, (length, _) in queues.items()}
         waits_s = {model: wait_s for model, (_, wait_s) in queues.items() if wait_s is not None}
-        yield _gauges(
-            "unilect_queue_length", "Requests that wait for a place at a backend.", lengths
-        )
+        help = "Requests that wait for a place at a backend."
+        yield by_label("unilect_queue_length", "gauge", help, "model", lengths)
         help = "Seconds until all that wait have a place, as the last answers tell."
-        yield _gauges("unilect_queue_wait_seconds", help, waits_s)
+        yield by_label("unilect_queue_wait_seconds", "gauge", help, "model", waits_s)
 
 
 class _Histogram:
@@ -144,6 +165,11 @@ class _Histogram:
         """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    @property
+    def buckets(self) -> Buckets:
+        """Its numbers as they are now."""
+        return Buckets(self.bounds, self.counts.copy(), self.sum)
 
 
 class Series:
@@ -163,23 +189,3 @@ class Series:
         """Note the time per token of an answer."""
         self.time_per_output_token.observe(token_s)
         self.token_s += (token_s - self.token_s) * (_LATE if self.token_s else 1.0)
-
-
-def _histograms(name: str, help: str, rows: list[tuple[tuple[str, str], _Histogram]]) -> Metric:
-    family = HistogramMetricFamily(f"unilect_{name}_seconds", help, labels=("model", "endpoint"))
-    for labels, histogram in rows:
-        buckets, total = [], 0
-        names = [*map(repr, map(float, histogram.bounds)), "+Inf"]
-        for bound, count in zip(names, histogram.counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric(labels, buckets, histogram.sum)
-    return family
-
-
-def _gauges(name: str, help: str, values: Mapping[str, float]) -> Metric:
-    """Make one gauge for each model."""
-    family = GaugeMetricFamily(name, help, labels=("model",))
-    for model, value in values.items():
-        family.add_metric([model], value)
-    return family

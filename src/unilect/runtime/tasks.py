@@ -1,8 +1,12 @@
-"""Tasks that belong to no request, though one has caused them: they are shared, outlive it, and know nothing of it."""
+"""
+Tasks that belong to no request, though one has caused them: they are shared, outlive it, and know nothing of it. And work in
+slices, so that the other tasks go on.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -10,6 +14,7 @@ from unilect.core.errors import BackendUnavailable, UnilectError
 
 log = logging.getLogger("unilect")
 END_TIMEOUT_S = 5.0  # for cancelled background work to clean up
+SLICE_S = 0.002  # of the event loop at a time, for what may be long
 _Result = TypeVar("_Result")
 
 
@@ -85,3 +90,15 @@ def _log_flaw(task: "asyncio.Task[Any]") -> None:
     """Log what is no error of ours, which nobody may ever ask for; an error of ours is for who waits, if anybody does."""
     if not task.cancelled() and not isinstance(error := task.exception(), UnilectError | None):
         log.error("%s failed", task.get_name(), exc_info=error)
+
+
+async def list_in_slices(items: Iterable[_Result]) -> list[_Result]:
+    """Make a list of items that take long to make; every `SLICE_S` the other tasks of the event loop have their turn."""
+    result = []
+    begin = time.monotonic()
+    for item in items:
+        result.append(item)
+        if time.monotonic() - begin > SLICE_S:
+            await asyncio.sleep(0)
+            begin = time.monotonic()
+    return result

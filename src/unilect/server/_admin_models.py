@@ -9,6 +9,7 @@ from unilect.accounting.metrics import Metrics
 from unilect.core.errors import BackendUnavailable, UnilectError, UnsupportedOperation
 from unilect.models.model import Model
 from unilect.models.registry import Registry
+from unilect.runtime.tasks import list_in_slices
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._admin_keys import check_no_body, json_of
 from unilect.web.route import Route
@@ -20,7 +21,8 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served, and those that a reload has taken out and whose last requests still run."""
         models = (*registry.models.values(), *registry.leaving)
-        return json_of({"models": [_describe(model, metrics) for model in models]})
+        described = await list_in_slices(_describe(model, metrics) for model in models)
+        return json_of({"models": described})
 
     async def load_model(request: web.Request) -> web.StreamResponse:
         """Start a model, and wait until it has; one that was drained takes requests again, and one that was given up is tried at once."""

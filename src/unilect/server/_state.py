@@ -5,16 +5,17 @@ It is read when somebody reads the metrics. Labels are the names of models and b
 workers bound, and words of the code. Values with the same labels are added up.
 """
 
+import os
 import platform
+import resource
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
 
-from prometheus_client import ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
+from unilect.accounting.exposition import Family
 from unilect.accounting.metrics import Metrics
 from unilect.answers.inflight import Answers
 from unilect.models.registry import Registry
@@ -26,29 +27,35 @@ from unilect.store.database import Database
 
 _MODEL, _BACKEND, _STATE = ("model",), ("model", "backend"), ("state",)
 #: The families, by name: their type, their help and their labels.
-_FAMILIES: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Sequence[str]]] = {
-    "model_loaded": (GaugeMetricFamily, "1 if the model's engine is loaded.", _MODEL),
-    "retries": (CounterMetricFamily, "Requests that were sent to another backend, or again, after a backend failed.", _MODEL),
-    "fallbacks": (CounterMetricFamily, "Requests that were sent to the fallback of the model that was asked for.", ("model", "fallback")),
-    "backends": (GaugeMetricFamily, "Backends by state: up (gets requests), open (left out until a probe succeeds), resting (busy, for its Retry-After).", (*_BACKEND, "state")),
-    "backend_outstanding_requests": (GaugeMetricFamily, "Requests that a backend is answering or has queued.", _BACKEND),
-    "backend_requests": (CounterMetricFamily, "Requests that were sent to a backend.", _BACKEND),
-    "backend_failures": (CounterMetricFamily, "Failed requests and starts of a backend, without errors of the request itself.", _BACKEND),
-    "engine_starts": (CounterMetricFamily, "Starts of engine processes that succeeded.", _BACKEND),
-    "engine_deaths": (CounterMetricFamily, "Engine processes that ended unasked.", _BACKEND),
-    "engine_hangs": (CounterMetricFamily, "Engine processes that were killed because they were unresponsive.", _BACKEND),
-    "engine_processes": (GaugeMetricFamily, "Engine processes that are ready. Models that share one each report it.", _BACKEND),
-    "engine_resident_memory_bytes": (GaugeMetricFamily, "Resident memory of engine processes, with mapped files.", _BACKEND),
-    "build_info": (GaugeMetricFamily, "1, with the version.", ("version", "python")),
-    "requests_in_flight": (GaugeMetricFamily, "Requests by state: reading (also those for no model), queued, waiting (for the first token), answering, held (without a client, see rejoin_s); with responses in the background.", _STATE),
-    "connections": (GaugeMetricFamily, "Connections by state: silent (no whole request head yet), answering, idle.", _STATE),
-    "connections_limit": (GaugeMetricFamily, "Maximum number of connections.", ()),
-    "connections_accepted": (CounterMetricFamily, "Accepted connections.", ()),
-    "connections_closed": (CounterMetricFamily, "Connections that the server closed or refused, by reason; not those that ended as usual.", ("reason",)),
-    "store_up": (GaugeMetricFamily, "0 if the last use of the store failed.", ()),
-    "store_failures": (CounterMetricFamily, "Uses of the store that failed.", ()),
-    "held_answers": (CounterMetricFamily, "Answers whose client has disconnected, by outcome: joined by the same request, ended; with rejoin_s only.", ("outcome",)),
-    "rejoin_bytes": (GaugeMetricFamily, "Memory of answers that may be joined; with rejoin_s only.", ()),
+_FAMILIES: dict[str, tuple[Literal["counter", "gauge"], str, tuple[str, ...]]] = {
+    "model_loaded": ("gauge", "1 if the model's engine is loaded.", _MODEL),
+    "retries": ("counter", "Requests that were sent to another backend, or again, after a backend failed.", _MODEL),
+    "fallbacks": ("counter", "Requests that were sent to the fallback of the model that was asked for.", ("model", "fallback")),
+    "backends": ("gauge", "Backends by state: up (gets requests), open (left out until a probe succeeds), resting (busy, for its Retry-After).", (*_BACKEND, "state")),
+    "backend_outstanding_requests": ("gauge", "Requests that a backend is answering or has queued.", _BACKEND),
+    "backend_requests": ("counter", "Requests that were sent to a backend.", _BACKEND),
+    "backend_failures": ("counter", "Failed requests and starts of a backend, without errors of the request itself.", _BACKEND),
+    "engine_starts": ("counter", "Starts of engine processes that succeeded.", _BACKEND),
+    "engine_deaths": ("counter", "Engine processes that ended unasked.", _BACKEND),
+    "engine_hangs": ("counter", "Engine processes that were killed because they were unresponsive.", _BACKEND),
+    "engine_processes": ("gauge", "Engine processes that are ready. Models that share one each report it.", _BACKEND),
+    "engine_resident_memory_bytes": ("gauge", "Resident memory of engine processes, with mapped files.", _BACKEND),
+    "build_info": ("gauge", "1, with the version.", ("version", "python")),
+    "requests_in_flight": ("gauge", "Requests by state: reading (also those for no model), queued, waiting (for the first token), answering, held (without a client, see rejoin_s); with responses in the background.", _STATE),
+    "connections": ("gauge", "Connections by state: silent (no whole request head yet), answering, idle.", _STATE),
+    "connections_limit": ("gauge", "Maximum number of connections.", ()),
+    "connections_accepted": ("counter", "Accepted connections.", ()),
+    "connections_closed": ("counter", "Connections that the server closed or refused, by reason; not those that ended as usual.", ("reason",)),
+    "store_up": ("gauge", "0 if the last use of the store failed.", ()),
+    "store_failures": ("counter", "Uses of the store that failed.", ()),
+    "held_answers": ("counter", "Answers whose client has disconnected, by outcome: joined by the same request, ended; with rejoin_s only.", ("outcome",)),
+    "process_virtual_memory_bytes": ("gauge", "Virtual memory size in bytes.", ()),
+    "process_resident_memory_bytes": ("gauge", "Resident memory size in bytes.", ()),
+    "process_start_time_seconds": ("gauge", "Start time of the process since unix epoch in seconds.", ()),
+    "process_cpu_seconds": ("counter", "Total user and system CPU time spent in seconds.", ()),
+    "process_open_fds": ("gauge", "Number of open file descriptors.", ()),
+    "process_max_fds": ("gauge", "Maximum number of open file descriptors.", ()),
+    "rejoin_bytes": ("gauge", "Memory of answers that may be joined; with rejoin_s only.", ()),
 }  # fmt: skip
 _OF_BACKEND = {"outstanding_requests": "outstanding", "requests": "served", "failures": "failures"}
 _OF_ENGINE = ("starts", "deaths", "hangs", "processes", "resident_memory_bytes")
@@ -73,12 +80,12 @@ def metrics_of(
         per_key: Requests and tokens are counted for each key, too.
     """
     metrics = Metrics(per_key=per_key)
-    metrics.registry.register(State(registry, connections, requests, database, rejoin))
-    ProcessCollector(registry=metrics.registry)
+    metrics.collectors.append(State(registry, connections, requests, database, rejoin).collect)
+    metrics.collectors.append(_of_process)
     return metrics
 
 
-class State(Collector):
+class State:
     """The state of a server; arguments as of `metrics_of`."""
 
     def __init__(
@@ -92,7 +99,7 @@ class State(Collector):
         self._registry, self._connections, self._requests = registry, connections, requests
         self._database, self._rejoin = database, rejoin
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         """Yield the current metrics."""
         yield from self._of_models()
         build = (version("unilect"), platform.python_version())
@@ -112,57 +119,80 @@ class State(Collector):
             yield _by("held_answers", self._rejoin.counts)
             yield _number("rejoin_bytes", self._rejoin.kept_bytes)
 
-    def _of_models(self) -> Iterator[Metric]:
+    def _of_models(self) -> Iterator[Family]:
         """Yield the metrics of the models and their backends."""
-        models = self._registry.models.values()
+        models = list(self._registry.models.values())
         yield _by("model_loaded", {one.name: one.runs_here for one in models if one.runs_locally})
         yield _by("retries", {one.name: one.retries for one in models})
         pairs = [((m.name, name), count) for m in models for name, count in m.fallbacks.items()]
         yield _family("fallbacks", pairs)
-        members = [(model.name, one) for model in models for one in model.pool.members]
+        members = [
+            ((model.name, shorten(one.source)), one)
+            for model in models
+            for one in model.pool.members
+        ]
         yield _family("backends", _states(members).items())
         for name, attribute in _OF_BACKEND.items():
-            rows = [(*who, getattr(who[1], attribute)) for who in members]
+            rows = [(labels, getattr(one, attribute)) for labels, one in members]
             yield _sums(f"backend_{name}", rows)
-        engines = [(*who, who[1].backend.children) for who in members if who[1].backend.children]
+        engines = [(labels, one.backend.children) for labels, one in members]
         for name in _OF_ENGINE:
-            rows = [(*who, sum(getattr(one, name) for one in known)) for *who, known in engines]
+            rows = [(labels, getattr(one, name)) for labels, known in engines for one in known]
             yield _sums(f"engine_{name}", rows)
 
 
-def _family(name: str, rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
+def _of_process() -> Iterator[Family]:
+    """Make the metrics that servers tell of their process, as far as there is a /proc."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        times = dict(line.split(maxsplit=1) for line in Path("/proc/stat").read_text().splitlines())
+        files = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return
+    ticks = os.sysconf("SC_CLK_TCK")
+    numbers = {
+        "virtual_memory_bytes": int(fields[20]),
+        "resident_memory_bytes": int(fields[21]) * resource.getpagesize(),
+        "start_time_seconds": int(times["btime"]) + int(fields[19]) / ticks,
+        "cpu_seconds": (int(fields[11]) + int(fields[12])) / ticks,
+        "open_fds": files,
+        "max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+    for name, number in numbers.items():
+        yield _family(f"process_{name}", [((), number)])
+
+
+def _family(name: str, rows: Collection[tuple[Sequence[str], float]]) -> Family:
     """Make a family from the values of its labels and its numbers."""
     kind, help, labels = _FAMILIES[name]
-    family = kind(f"unilect_{name}", help, labels=labels)
-    for values, number in rows:
-        family.add_metric(values, number)
-    return family
+    prefix = "" if name.startswith("process_") else "unilect_"
+    return Family(f"{prefix}{name}{'_total' * (kind == 'counter')}", kind, help, labels, rows)
 
 
-def _by(name: str, numbers: Mapping[str, float]) -> Metric:
+def _by(name: str, numbers: Mapping[str, float]) -> Family:
     """Make a family with one label."""
     return _family(name, [((value,), number) for value, number in numbers.items()])
 
 
-def _number(name: str, number: float) -> Metric:
+def _number(name: str, number: float) -> Family:
     """Make a family without labels."""
     return _family(name, [((), number)])
 
 
-def _sums(name: str, rows: Iterable[tuple[str, PooledBackend, float]]) -> Metric:
+def _sums(name: str, rows: Iterable[tuple[tuple[str, str], float]]) -> Family:
     """Make a family with sums for each model and source."""
     sums = defaultdict[tuple[str, str], float](float)
-    for model, member, number in rows:
-        sums[model, shorten(member.source)] += number
+    for labels, number in rows:
+        sums[labels] += number
     return _family(name, sums.items())
 
 
-def _states(members: list[tuple[str, PooledBackend]]) -> Counter[tuple[str, str, str]]:
+def _states(members: list[tuple[tuple[str, str], PooledBackend]]) -> Counter[tuple[str, str, str]]:
     """Count backends by model, source and state; 0 for the states that none has."""
     now_s, counts = time.monotonic(), Counter[tuple[str, str, str]]()
-    for model, member in members:
+    for labels, member in members:
         breaker = member.breaker
         state = "open" if breaker.open else "resting" if breaker.cooldown_s(now_s) else "up"
         for one in _BACKEND_STATES:
-            counts[model, shorten(member.source), one] += one == state
+            counts[(*labels, one)] += one == state
     return counts

@@ -29,6 +29,7 @@ from unilect.models.facts import kind, traits
 from unilect.models.registry import Registry
 from unilect.runtime import plugins
 from unilect.runtime.context import Requests
+from unilect.runtime.tasks import list_in_slices
 from unilect.server import _openapi as openapi
 from unilect.server import _usage as usage
 from unilect.store.store import Store
@@ -286,8 +287,9 @@ def metrics_route(told: Metrics) -> Route:
 
     async def metrics(request: web.Request) -> web.StreamResponse:
         """Tell all metrics, in Prometheus' text format."""
+        pieces = await list_in_slices(map(str.encode, told.exposition()))
         return web.Response(
-            body=told.exposition(),
+            body=b"".join(pieces),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

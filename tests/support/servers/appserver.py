@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
+from support.common.samples import sample
 from unilect.accounting.failures import Failures
 from unilect.accounting.tracing import Tracing
 from unilect.answers.inflight import Answers
@@ -74,10 +75,7 @@ class App:
     def counted(self, endpoint: str, status: int) -> float:
         """How many requests were counted with this status."""
         labels = {"model": "m", "endpoint": endpoint, "status": str(status)}
-        found = self.service.accounts.metrics.registry.get_sample_value(
-            "unilect_requests_total", labels
-        )
-        return found or 0
+        return sample(self.service.accounts.metrics, "unilect_requests_total", labels) or 0
 
 
 @asynccontextmanager

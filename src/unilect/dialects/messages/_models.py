@@ -16,6 +16,7 @@ from unilect.core.errors import InvalidRequest
 from unilect.dialects.messages import _errors
 from unilect.dialects.messages._api import with_request_id
 from unilect.models.model import Model
+from unilect.runtime.tasks import list_in_slices
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 
@@ -29,9 +30,9 @@ def routes(site: Site) -> list[Route]:
 
     async def list_models_of_messages(request: web.Request) -> web.StreamResponse:
         """List the models that are served, and their aliases."""
-        cards = [
+        cards = await list_in_slices(
             card(model, name) for model in service.models for name in (model.name, *model.aliases)
-        ]
+        )
         with_request_id(request)
         return json_answer(request, page(cards, dict(request.query)))
 

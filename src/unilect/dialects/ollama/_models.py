@@ -23,6 +23,7 @@ from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import find_model, with_tag
 from unilect.dialects.openai.chunks import encode_json
 from unilect.models.model import Model
+from unilect.runtime.tasks import list_in_slices
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.site import Site
@@ -61,7 +62,7 @@ def routes(site: Site) -> list[Route]:
 
     async def ollama_tags(request: web.Request) -> web.StreamResponse:
         """List the models, in Ollama's words."""
-        models = [tags_object(model) for model in service.models]
+        models = await list_in_slices(map(tags_object, service.models))
         return json_answer(request, {"models": models})
 
     async def ollama_ps(request: web.Request) -> web.StreamResponse:

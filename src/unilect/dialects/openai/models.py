@@ -15,6 +15,7 @@ from aiohttp import web
 from unilect.api.parameters import constraints as foreign_constraints
 from unilect.api.parameters.rules import ACCEPTED, EMULATED, ENDPOINTS, honours, parameters_of
 from unilect.models.model import Model
+from unilect.runtime.tasks import list_in_slices
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 
@@ -38,8 +39,10 @@ def routes(site: Site) -> list[Route]:
 
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served."""
-        cards = [card(model) for model in service.models]
-        body = {"object": "list", "data": cards, "models": list(map(native_card, service.models))}
+        models = service.models
+        cards = await list_in_slices(map(card, models))
+        native = await list_in_slices(map(native_card, models))
+        body = {"object": "list", "data": cards, "models": native}
         return json_answer(request, body)
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
