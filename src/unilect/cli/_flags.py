@@ -26,6 +26,10 @@ def flags(table: type[Table], names: Iterable[str], into: str) -> Decorator:
     """
 
     names = list(names)
+    types = {
+        field.name: field.type for field in fields(table)
+    }  # which takes longer than all the rest
+    options = [_flag(table.declared[name], name, types[name]) for name in reversed(names)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
@@ -38,20 +42,17 @@ def flags(table: type[Table], names: Iterable[str], into: str) -> Decorator:
             command(**given, **{into: kept})
 
         flagged: Callable[..., None] = functools.wraps(command)(run)
-        for name in reversed(names):
-            flagged = _flag(table, name)(flagged)
+        for add in options:
+            flagged = add(flagged)
         return flagged
 
     return decorate
 
 
-def _flag(table: type[Table], name: str) -> Decorator:
-    """Make the flag of an option."""
-    option = table.declared[name]
+def _flag(option: Option, name: str, type_: Any) -> Decorator:
+    """Make the flag of an option of a type."""
     assert option.flag is not None
-    kind = without_none(
-        inspect.type_info({field.name: field.type for field in fields(table)}[name])
-    )
+    kind = without_none(inspect.type_info(type_))
     return click.option(
         option.flag.name,
         name,

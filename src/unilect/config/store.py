@@ -151,16 +151,19 @@ def may_have_keys(config: StoreConfig, environment: Mapping[str, str]) -> bool:
     path = sqlite_path(url)
     if path is None:
         return True
+    try:
+        return bool(path) and Path(path).is_file() and _has_keys(Path(path).absolute())
+    except OSError:  # memory takes the place of a default file that is not ours
+        return config.url is not None
+
+
+def _has_keys(file: Path) -> bool:
+    """Return True if a database has API keys."""
     import sqlite3  # a server that stores nothing does not need it
 
     try:
-        if not path or not Path(path).is_file():
-            return False
-        read_only = f"{Path(path).absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(read_only, uri=True)) as file:
-            return bool(file.execute("SELECT EXISTS (SELECT 1 FROM keys)").fetchone()[0])
-    except OSError:  # memory takes the place of a default file that is not ours
-        return config.url is not None
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            return bool(database.execute("SELECT EXISTS (SELECT 1 FROM keys)").fetchone()[0])
     except (
         sqlite3.Error
     ):  # there is no such table yet; what else is wrong is told when it is opened
