@@ -18,12 +18,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from unilect.core.bounds import LARGE_BYTES, most_values
-from unilect.core.bounds import MAX_PARTS as MAX_VALUES
+from unilect.core.bounds import LARGE_BYTES
 from unilect.core.errors import InvalidRequest, UnsupportedParameter
 from unilect.core.requests import (
     MAX_MESSAGES,
-    FunctionCall,
     ImagePart,
     ImageUrl,
     Message,
@@ -31,6 +29,7 @@ from unilect.core.requests import (
     Part,
     TextPart,
 )
+from unilect.dialects.conversation import AssistantTurn, ChatBuilder
 from unilect.dialects.messages._body import Block, Content, MessagesRequest, Source, Turn
 from unilect.web.decode import wrong_field
 from unilect.web.param_locations import MessageLocation
@@ -55,7 +54,7 @@ def sign_thought(thought: str) -> str:
     return MARK + b64encode(thought.encode(errors="surrogatepass")).decode()
 
 
-class Conversation:
+class Conversation(ChatBuilder):
     """
     Reads the turns of a body.
 
@@ -63,9 +62,6 @@ class Conversation:
         body: The request.
 
     Attributes:
-        messages: What it becomes.
-        places: Where each message stands in the body.
-        left_out: Blocks that were left out, by place and type.
         referenced: The names of the tools that a `tool_reference` makes available.
 
     Raises:
@@ -73,20 +69,17 @@ class Conversation:
     """
 
     def __init__(self, body: MessagesRequest) -> None:
-        self.messages: list[Message] = []
-        self.places: list[MessageLocation] = []
-        self.left_out: list[str] = []
+        super().__init__()
         self.referenced: set[str] = set()
         self._calls: set[str] = set()
         self._unanswered: dict[str, str] = {}  # calls of the turn before, by their places
-        self._values = 0
         self._inputs = 0  # bytes of all calls' arguments
         self._system: list[str] = []
         self._user: _User | None = None
-        self._assistant_turn: _Assistant | None = None
+        self._assistant_turn: AssistantTurn | None = None
         self._answered = False  # there was a turn of the assistant
         if body.system is not None:
-            self._system += self._texts(body.system, "system")
+            self._system += filter(None, _texts(_blocks(body.system), "system"))
         for number, turn in enumerate(body.messages):
             self._turn(turn, f"messages[{number}]")
         self._end_assistant()
@@ -109,24 +102,12 @@ class Conversation:
         if turn.role == "assistant":
             self._assistant(_blocks(turn.content), place)
         elif turn.role == "system" and not self._answered:
-            self._system += self._texts(turn.content, where)
+            self._system += filter(None, _texts(_blocks(turn.content), where))
         else:
             self._end_assistant()
             if self._user is None:
                 self._user = _User(place)
             self._read_user(_blocks(turn.content), where)
-
-    def _texts(self, content: Content, where: str) -> list[str]:
-        """The texts of a system prompt."""
-        found = []
-        for number, block in enumerate(_blocks(content)):
-            place = where if isinstance(content, str) else f"{where}[{number}]"
-            if block.type != "text":
-                raise _unreadable(f"{place}.type", block.type, "text")
-            text = _require(block.text, f"{place}.text")
-            if text:
-                found.append(text)
-        return found
 
     def _assistant(self, blocks: Sequence[Block], place: str) -> None:
         texts, thoughts, calls = list[str](), list[str](), dict[str, MessageToolCall]()
@@ -154,8 +135,10 @@ class Conversation:
         self._unanswered |= {call.id: where for where, call in calls.items()}
         self._answered = True
         if self._assistant_turn is None:
-            self._assistant_turn = _Assistant(place)
-        self._assistant_turn.add(text, thoughts, calls)
+            self._assistant_turn = AssistantTurn(place)
+        self._assistant_turn.texts += [text] if text else []
+        self._assistant_turn.thoughts += thoughts
+        self._assistant_turn.calls |= calls
 
     def _call(self, block: Block, where: str) -> MessageToolCall:
         """An earlier call."""
@@ -163,15 +146,8 @@ class Conversation:
         self._inputs += len(memoryview(block.input))
         compact = self._inputs <= LARGE_BYTES  # spaces of more are not worth another pass
         arguments = _arguments(block.input, f"{where}.input", compact)
-        self._values += most_values(arguments)
-        if self._values > MAX_VALUES:
-            raise InvalidRequest.at(
-                where,
-                f": the calls up to here have more than {MAX_VALUES} values in their `input`; that is the "
-                "maximum. Remove older calls.",
-            )
         self._calls.add(id)
-        return MessageToolCall(id, FunctionCall(name, arguments))
+        return self.read_call(id, name, arguments, where, "input")
 
     def _check_calls(self) -> None:
         """
@@ -229,7 +205,7 @@ class Conversation:
             case "document":
                 return self._document(block, where)
             case "search_result":
-                texts = self._only_texts(block.content, f"{where}.content")
+                texts = _texts(_inner(block.content, f"{where}.content"), f"{where}.content")
                 source = _decode(block.source, str, f"{where}.source")
                 return "\n".join([_require(block.title, f"{where}.title"), source, *texts])
             case "tool_reference":
@@ -245,7 +221,7 @@ class Conversation:
         if source.type == "text":
             texts = [_require(source.data, f"{place}.data")]
         elif source.type == "content":
-            texts = self._only_texts(source.content, f"{place}.content")
+            texts = _texts(_inner(source.content, f"{place}.content"), f"{place}.content")
         else:
             # words at which Claude Code goes on without the document
             what = "Could not process PDF: " if source.media_type == "application/pdf" else ""
@@ -256,21 +232,12 @@ class Conversation:
             )
         return "\n".join(filter(None, (block.title, block.context, *texts)))
 
-    def _only_texts(self, raw: Raw, where: str) -> list[str]:
-        """The texts of blocks of which none may be an image."""
-        texts = []
-        for number, block in enumerate(_inner(raw, where)):
-            if block.type != "text":
-                raise _unreadable(f"{where}[{number}].type", block.type, "text")
-            texts.append(_require(block.text, f"{where}[{number}].text"))
-        return texts
-
     def _end_assistant(self) -> None:
         """Add the assistant's message that was read, if one was."""
         turn, self._assistant_turn = self._assistant_turn, None
         if turn is not None:
-            place = MessageLocation(turn.place, f"{turn.place}.content", calls=turn.call_places)
-            self._add(turn.message(), place)
+            text, thought = _BETWEEN.join(turn.texts), "".join(turn.thoughts)
+            self.add_assistant(turn, text, thought, f"{turn.place}.content")
 
     def _end_user(self) -> None:
         """Add the messages of the user turn that was read, if one was."""
@@ -278,16 +245,12 @@ class Conversation:
         if user is None:
             return
         for result, place in user.results:
-            self._add(result, MessageLocation(place, f"{place}.content"))
+            self.add_message(result, MessageLocation(place, f"{place}.content"))
         if user.parts or not user.results:
             content = user.image or f"{user.place}.content"
-            self._add(
+            self.add_message(
                 Message("user", user.content()), MessageLocation(user.place, content, user.places)
             )
-
-    def _add(self, message: Message, place: MessageLocation) -> None:
-        self.messages.append(message)
-        self.places.append(place)
 
 
 class _User:
@@ -316,36 +279,19 @@ class _User:
         return [TextPart(part) if isinstance(part, str) else part for part in self.parts]
 
 
-class _Assistant:
-    """The adjacent turns of the assistant, which become one message."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
-        self._calls: list[MessageToolCall] = []
-        self.call_places: list[str] = []
-
-    def add(self, text: str, thoughts: list[str], calls: dict[str, MessageToolCall]) -> None:
-        """Add a turn; its calls by their places."""
-        self._texts += [text] if text else []
-        self._thoughts += thoughts
-        self._calls += calls.values()
-        self.call_places += calls
-
-    def message(self) -> Message:
-        """The turns as one message."""
-        return Message(
-            "assistant",
-            _BETWEEN.join(self._texts),
-            tool_calls=self._calls or None,
-            reasoning_content="".join(self._thoughts) or None,
-        )
-
-
 def _blocks(content: Content) -> list[Block]:
     """Content as blocks."""
     return [Block("text", text=content)] if isinstance(content, str) else content
+
+
+def _texts(blocks: Sequence[Block], where: str) -> list[str]:
+    """The texts of blocks of which each must be one."""
+    texts = []
+    for number, block in enumerate(blocks):
+        if block.type != "text":
+            raise _unreadable(f"{where}[{number}].type", block.type, "text")
+        texts.append(_require(block.text, f"{where}[{number}].text"))
+    return texts
 
 
 def _inner(raw: Raw, where: str) -> list[Block]:

@@ -18,20 +18,17 @@ from typing import Any
 import msgspec
 
 from unilect.api.parameters.rules import refusal
-from unilect.core.bounds import MAX_PARTS as MAX_VALUES
-from unilect.core.bounds import most_values
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import (
     MAX_MESSAGES,
     MAX_PARTS,
-    FunctionCall,
     ImagePart,
     ImageUrl,
     Message,
-    MessageToolCall,
     Part,
     TextPart,
 )
+from unilect.dialects.conversation import AssistantTurn, ChatBuilder
 from unilect.dialects.responses._tools import INPUT, Tools, qualify_name, wrong
 from unilect.web.param_locations import MessageLocation
 
@@ -135,33 +132,22 @@ def unpack(content: Any) -> str | None:
     return text.removeprefix(_OURS) if text.startswith(_OURS) else None
 
 
-class Conversation:
+class Conversation(ChatBuilder):
     """
-    Builds the messages of a chat from items.
+    Builds the messages of a chat from items; all are there once `finish` was called.
 
     Args:
         instructions: The text that stands before all items.
         tools: The tools of the request; items may bring more.
-
-    Attributes:
-        left_out: The items that are left out, as `X-Unilect-Ignored` names them.
-        places: Where each message stands in the body; all are known once `messages` was called.
     """
 
     def __init__(self, instructions: str | None, tools: Tools) -> None:
-        self.left_out: list[str] = []
-        self.places: list[MessageLocation] = []
+        super().__init__()
         self._tools = tools
-        self._messages: list[Message] = []
         self._system = {"instructions": instructions} if instructions else {}  # by their places
-        self._turn = ""  # the place of its first item
-        self._reasoning: list[str] = []
-        self._texts: list[str] = []
-        self._calls: list[MessageToolCall] = []
-        self._call_places: list[str] = []
+        self._turn = AssistantTurn("")
         self._images: dict[str, Part] = {}  # of outputs, which have no place for them
         self._called: dict[str, None] = {}  # the ids of the calls, in order
-        self._values = 0  # of all their arguments
         self._answered: set[str] = set()
 
     def add(self, item: Any, place: str) -> None:
@@ -189,9 +175,9 @@ class Conversation:
         else:
             raise refusal(place, f"items of the type `{kind[:50]}` cannot be read here")
 
-    def messages(self) -> list[Message]:
+    def finish(self) -> None:
         """
-        All messages.
+        Add what is open, and the system's message.
 
         Raises:
             InvalidRequest: A call has no output, or there are too many messages, or none.
@@ -205,34 +191,29 @@ class Conversation:
                 param="input",
                 logged="No tool output found for a function call.",
             )
-        if not self._messages:
+        if not self.messages:
             raise InvalidRequest.at(
                 "input",
                 "holds no message: expected a text, or a list with at least one item that says something.",
             )
-        if len(self._messages) >= MAX_MESSAGES:
+        if len(self.messages) >= MAX_MESSAGES:
             raise InvalidRequest.at(
                 "input",
                 f"makes more than {MAX_MESSAGES - 1} messages; that is the maximum. Send fewer items.",
             )
-        if not self._system:
-            return self._messages
-        place = next(iter(self._system))
-        self.places.insert(0, MessageLocation(place, place))
-        return [Message("system", "\n\n".join(self._system.values())), *self._messages]
-
-    def _append(self, message: Message, place: MessageLocation) -> None:
-        self._messages.append(message)
-        self.places.append(place)
+        if self._system:
+            place = next(iter(self._system))
+            self.places.insert(0, MessageLocation(place, place))
+            self.messages.insert(0, Message("system", "\n\n".join(self._system.values())))
 
     def _message(self, item: dict[str, Any], place: str) -> None:
         role = item.get("role")
         if role in ("system", "developer"):
             self._end_outputs()
             text = _join_text(item.get("content"), f"{place}.content")
-            if self._messages or self._is_open():
+            if self.messages or self._turn.place:
                 self._end_turn()
-                self._append(Message("user", text), MessageLocation(place, f"{place}.content"))
+                self.add_message(Message("user", text), MessageLocation(place, f"{place}.content"))
             else:
                 self._system[place] = text
         elif role == "user":
@@ -240,15 +221,14 @@ class Conversation:
             self._end_outputs()
             content, where = item.get("content"), f"{place}.content"
             parts = _content(content, where)
-            self._append(
+            self.add_message(
                 Message("user", parts), MessageLocation(place, where, _part_places(parts, where))
             )
         elif role == "assistant":
             self._end_outputs()
-            if self._calls:
+            if self._turn.calls:
                 self._end_turn()
-            self._turn = self._turn or place
-            self._texts.append(_join_text(item.get("content"), f"{place}.content"))
+            self._open_turn(place).texts.append(_join_text(item.get("content"), f"{place}.content"))
         else:
             wrong(f"{place}.role", "`user`, `assistant`, `system` or `developer`")
 
@@ -260,10 +240,9 @@ class Conversation:
         if not text:
             return
         self._end_outputs()
-        if self._texts or self._calls:
+        if self._turn.texts or self._turn.calls:
             self._end_turn()
-        self._turn = self._turn or place
-        self._reasoning.append(text)
+        self._open_turn(place).thoughts.append(text)
 
     def _call(self, item: dict[str, Any], kind: str, place: str) -> None:
         call = _text(item, "call_id", place)
@@ -273,24 +252,16 @@ class Conversation:
         if kind == "custom_tool_call":
             arguments = msgspec.json.encode({INPUT: _text(item, "input", place)}).decode()
         else:
-            arguments = _text(item, "arguments", place)
-            self._values += most_values(arguments)
-        if self._values > MAX_VALUES:
-            raise InvalidRequest.at(
-                place,
-                f": the calls up to here have more than {MAX_VALUES} values in their `arguments`; that is the maximum. "
-                "Remove older calls.",
-            )
+            arguments = _text(item, "arguments", place) or "{}"
+        known = qualify_name(namespace, name)
+        made = self.read_call(call, known, arguments, place, "arguments")
         if call in self._called:
             raise InvalidRequest.at(
                 f"{place}.call_id", f": there are two calls of the id {call[:100]!r}."
             )
         self._end_outputs()
-        known = qualify_name(namespace, name)
         self._called[call] = None
-        self._turn = self._turn or place
-        self._call_places.append(place)
-        self._calls.append(MessageToolCall(call, FunctionCall(known, arguments or "{}")))
+        self._open_turn(place).calls[place] = made
 
     def _output(self, item: dict[str, Any], place: str) -> None:
         call = _text(item, "call_id", place)
@@ -312,7 +283,7 @@ class Conversation:
             parts = dict(zip(_part_places(content, where), content, strict=True))
             self._images |= {at: p for at, p in parts.items() if not isinstance(p, TextPart)}
             content = "\n".join(part.text for part in content if isinstance(part, TextPart))
-        self._append(Message("tool", content, tool_call_id=call), MessageLocation(place, where))
+        self.add_message(Message("tool", content, tool_call_id=call), MessageLocation(place, where))
 
     def _add_compaction(self, item: dict[str, Any], place: str) -> None:
         text = unpack(item.get("encrypted_content"))
@@ -323,33 +294,26 @@ class Conversation:
             )
         self._end_turn()
         self._end_outputs()
-        self._append(Message("user", text), MessageLocation(place, place))
+        self.add_message(Message("user", text), MessageLocation(place, place))
 
-    def _is_open(self) -> bool:
-        return bool(self._reasoning or self._texts or self._calls)
+    def _open_turn(self, place: str) -> AssistantTurn:
+        """Return the assistant's turn, which begins here if none is open."""
+        self._turn.place = self._turn.place or place
+        return self._turn
 
     def _end_turn(self) -> None:
         """The assistant's turn has ended."""
-        if not self._is_open():
-            return
-        self._append(
-            Message(
-                "assistant",
-                "\n".join(self._texts) if self._texts else None if self._calls else "",
-                tool_calls=self._calls or None,
-                reasoning_content="\n".join(self._reasoning) or None,
-            ),
-            MessageLocation(self._turn, self._turn, calls=self._call_places),
-        )
-        self._turn, self._reasoning, self._texts = "", [], []
-        self._calls, self._call_places = [], []
+        turn, self._turn = self._turn, AssistantTurn("")
+        if turn.place:
+            text = "\n".join(turn.texts) if turn.texts or not turn.calls else None
+            self.add_assistant(turn, text, "\n".join(turn.thoughts), turn.place)
 
     def _end_outputs(self) -> None:
         """No more outputs follow: their images are told in a turn of the user."""
         if self._images:
             places = list(self._images)
             place = MessageLocation(places[0], places[0], places)
-            self._append(Message("user", list(self._images.values())), place)
+            self.add_message(Message("user", list(self._images.values())), place)
             self._images = {}
 
 

@@ -201,7 +201,7 @@ def _read(
     conversation = Conversation(asked.instructions, tools)
     for place, item in talk:
         conversation.add(item, place)
-    messages = conversation.messages()
+    conversation.finish()
     choice, functions = tools.choice(asked.tool_choice)
     if functions:
         fields |= {"tools": functions, "tool_choice": choice, "parallel_tool_calls": asked.parallel_tool_calls}  # fmt: skip
@@ -210,7 +210,7 @@ def _read(
         fields["reasoning_effort"] = _EFFORTS.get(effort, effort)
     if asked.text is not None:
         fields |= {"verbosity": asked.text.verbosity, "response_format": _format(asked.text.format)}
-    fields |= {"model": asked.model, "messages": messages, "user": asked.user}
+    fields |= {"model": asked.model, "messages": conversation.messages, "user": asked.user}
     chat = convert(fields, ChatRequest)
     of_tools = [tools.places[tool.function.name] for tool in chat.tools or ()]
     places = ParamLocations(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
