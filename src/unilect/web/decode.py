@@ -167,6 +167,14 @@ def raw_fields_of(body: bytes) -> RawFields:
     return fields
 
 
+def decode_value(body: bytes, kind: type[ConvertedT]) -> ConvertedT:
+    """Return a body as any type, for calls that pass nothing on of it; errors as `decode_request`."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
+
+
 def no_json(error: Exception) -> WrongType:
     """Return the error for a body that is none."""
     return WrongType(

@@ -35,7 +35,7 @@ from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.completions import stop_words
 from unilect.dialects.openai.embeddings import base64_of, unit
 from unilect.models.model import Model
-from unilect.web.decode import check_one_kind, convert, no_json, wrong_field
+from unilect.web.decode import check_one_kind, convert, decode_value
 from unilect.web.route import Handler, Route, json_answer
 from unilect.web.streaming import JSON, respond
 
@@ -49,6 +49,16 @@ WORKER_CALLS = (
     "/worker_get_conv_template",
     "/model_details",
 )
+#: Parameters that are OpenAI's or ours by the same name, and those that only a plain completion has.
+_SAME = (
+    "model",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_OF_TEXTS = ("prompt", "echo", "logprobs", "best_of")
 _REFUSED = frozenset({403, 408, 413, 415, 421})  # before a worker has a say; its own errors are 200
 # told where the backend does not say: the server above shall not refuse what the model may take
 UNKNOWN_CONTEXT = 2**20
@@ -260,18 +270,13 @@ def to_request(
         raise refusal("use_beam_search")
     if params.images:
         raise refusal("images")
-    fields: dict[str, Any] = {
-        "model": params.model,
+    fields: dict[str, Any] = {name: getattr(params, name) for name in _SAME}
+    fields |= {
         "stream": stream,
         "max_tokens": params.max_new_tokens,
         "stop": stop_words(params.stop),
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": None if params.top_k is None else int(params.top_k),
-        "presence_penalty": params.presence_penalty,
-        "frequency_penalty": params.frequency_penalty,
-        "repetition_penalty": params.repetition_penalty,
     }
+    fields["top_k"] = None if params.top_k is None else int(params.top_k)
     model = service.model(params.model)
     messages = work.marks(model.name).messages(params.prompt)
     kind: type[ChatRequest] | type[CompletionRequest] = CompletionRequest
@@ -279,12 +284,7 @@ def to_request(
         kind = ChatRequest
         fields |= {"messages": messages, "logprobs": params.logprobs is not None or None}
     else:
-        fields |= {
-            "prompt": params.prompt,
-            "echo": params.echo,
-            "logprobs": params.logprobs,
-            "best_of": params.best_of,
-        }
+        fields |= {name: getattr(params, name) for name in _OF_TEXTS}
     return convert(fields, kind)
 
 
@@ -352,15 +352,5 @@ def error_frame(error: UnilectError) -> bytes:
 
 
 def decode_call(body: bytes, kind: type[BodyT]) -> BodyT:
-    """
-    A body; none at all is an empty object, as some callers send none.
-
-    Raises:
-        InvalidRequest: It is not what this call takes.
-    """
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise no_json(error) from error
+    """Decode a body; none at all is an empty object, as some callers send none. Errors as `decode_value`."""
+    return decode_value(body or b"{}", kind)

@@ -23,10 +23,10 @@ from unilect.core.events import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
-    ToolCall,
     ToolCallDelta,
     Usage,
 )
+from unilect.dialects.calls import parse_calls
 from unilect.dialects.messages._conversation import sign_thought
 from unilect.dialects.messages._errors import envelope
 from unilect.dialects.openai.chunks import encode_json, encode_lines, unilect_field
@@ -133,14 +133,15 @@ class MessageEncoder:
             content.append(self._thinking_block(choice.reasoning))
         if text := (choice.text or "") + (choice.refusal or ""):
             content.append({"type": "text", "text": text})
-        finish, calls = choice.finish_reason or "stop", choice.tool_calls
-        if finish == "length" or choice.stop in self._stop_words:
-            # what a limit or the client's stop word has cut is no call; the stop reason says that something is missing
-            calls = [call for call in calls if call.parse_arguments() is not None]
-        self._is_cut = len(calls) < len(choice.tool_calls)
-        content += map(_call, calls)
+        calls = parse_calls(choice, self._stop_words)
+        self._is_cut = len(calls) < len(
+            choice.tool_calls
+        )  # the stop reason says that something is missing
+        content += [_tool_use(call.id, call.name, arguments) for call, arguments in calls]
         self._usage = answer.usage
-        reason, word = self._stop(finish, choice.stop, bool(choice.tool_calls))
+        reason, word = self._stop(
+            choice.finish_reason or "stop", choice.stop, bool(choice.tool_calls)
+        )
         body = self._message(content) | {"stop_reason": reason, "stop_sequence": word}
         return encode_json(body | unilect_field(ignored))
 
@@ -317,17 +318,3 @@ def _usage(usage: Usage) -> dict[str, Any]:
 def _tool_use(id: str | None, name: str | None, input: dict[str, Any]) -> dict[str, Any]:
     id = id or f"toolu_{_random.getrandbits(96):024x}"
     return {"type": "tool_use", "id": id, "name": name or "", "input": input}
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    """
-    A whole call.
-
-    Raises:
-        BackendError: Its arguments are no JSON object.
-    """
-    if (given := call.parse_arguments()) is None:
-        raise BackendError(
-            f"The model called the tool {call.name[:100]!r} with arguments that are no JSON object. Send the request again."
-        )
-    return _tool_use(call.id, call.name, given)

@@ -14,7 +14,7 @@ from typing import Any
 
 from unilect.answers.service import Run
 from unilect.api.parameters.rules import refusal
-from unilect.core.errors import BackendError, UnilectError
+from unilect.core.errors import UnilectError
 from unilect.core.events import (
     Answer,
     Choice,
@@ -24,11 +24,11 @@ from unilect.core.events import (
     RefusalDelta,
     TextDelta,
     TokenLogprob,
-    ToolCall,
     ToolCallDelta,
     Usage,
     fold,
 )
+from unilect.dialects.calls import parse_calls
 from unilect.dialects.ollama._errors import error_body
 from unilect.dialects.ollama._messages import Said, context_of
 from unilect.dialects.openai.chunks import encode_json
@@ -185,11 +185,11 @@ class RowEncoder:
         return self._row(told | self._last(choice.text or ""), choice.logprobs)
 
     def _encode_calls(self, choice: Choice) -> list[dict[str, Any]]:
-        """The calls of an answer; what a limit or the client's stop word has cut is none."""
-        calls = choice.tool_calls
-        if choice.finish_reason == "length" or choice.stop in self._stop_words:
-            calls = [call for call in calls if call.parse_arguments() is not None]
-        return _calls(calls)
+        """The calls of an answer; errors as of `parse_calls`."""
+        return [
+            {"id": call.id, "function": {"index": index, "name": call.name, "arguments": arguments}}
+            for index, (call, arguments) in enumerate(parse_calls(choice, self._stop_words))
+        ]
 
     def _check_ignored(self) -> None:
         """
@@ -225,27 +225,6 @@ class RowEncoder:
             numbers = context_of([*self._said, ("assistant", text)])
             last |= {} if numbers is None else {"context": numbers}
         return last
-
-
-def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-    """
-    Whole calls, with their arguments as objects.
-
-    Raises:
-        BackendError: The model has written arguments that are none.
-    """
-    return [
-        {"id": call.id, "function": {"index": index, "name": call.name, "arguments": _object(call)}}
-        for index, call in enumerate(calls)
-    ]
-
-
-def _object(call: ToolCall) -> dict[str, Any]:
-    if (given := call.parse_arguments()) is None:
-        raise BackendError(
-            f"The model called `{call.name[:100]}` with arguments that are no JSON object. Send the request again."
-        )
-    return given
 
 
 def _token(token: TokenLogprob, alternatives: bool = True) -> dict[str, Any]:

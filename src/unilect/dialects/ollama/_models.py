@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
+from msgspec import structs
 
 from unilect.answers.service import Service
 from unilect.api.backend import Description
@@ -106,45 +107,32 @@ def routes(site: Site) -> list[Route]:
 def _refusal_routes(service: Service) -> list[Route]:
     """Make the routes that would change models. They refuse all requests: models are changed by the operator."""
 
-    async def refuse(request: web.Request, what: str, is_known: bool) -> web.StreamResponse:
-        asked = await decode_request(request, _model.decode)
-        if is_known:
-            find_model(service, asked.source or asked.model or asked.name)
-        raise UnsupportedOperation(
-            f"Models cannot be {what} over the API. Change the server's configuration, and start it again."
-        )
-
-    async def ollama_delete(request: web.Request) -> web.StreamResponse:
-        """Say that models are not deleted by clients."""
-        return await refuse(request, "deleted", True)
-
-    async def ollama_copy(request: web.Request) -> web.StreamResponse:
-        """Say that models are not copied by clients."""
-        return await refuse(request, "copied", True)
-
-    async def ollama_create(request: web.Request) -> web.StreamResponse:
-        """Say that models are not created by clients."""
-        return await refuse(request, "created", False)
-
-    async def ollama_push(request: web.Request) -> web.StreamResponse:
-        """Say that models are not pushed by clients."""
-        return await refuse(request, "pushed", True)
-
     async def ollama_blob(request: web.Request) -> web.StreamResponse:
         """Say that files are not taken from clients."""
         raise UnsupportedOperation(
             "Files of models cannot be sent over the API. Copy them to the server, and name them in its configuration."
         )
 
-    copied = _post("/api/copy", ollama_copy, "Refused: copy a model (Ollama)")
-    blob = "/api/blobs/{digest:.+}"
+    def refuse(name: str, past: str) -> Route:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            asked = await decode_request(request, _model.decode)
+            if name != "create":
+                find_model(service, asked.source or asked.model or asked.name)
+            raise UnsupportedOperation(
+                f"Models cannot be {past} over the API. Change the server's configuration, and start it again."
+            )
+
+        handler.__name__ = f"ollama_{name}"
+        handler.__doc__ = f"Say that models are not {past} by clients."
+        return _post(f"/api/{name}", handler, f"Refused: {name} a model (Ollama)")
+
+    changes = {"copy": "copied", "create": "created", "push": "pushed"}
+    blob = _post("/api/blobs/{digest:.+}", ollama_blob, "Refused: send a file of a model (Ollama)")
     return [
-        Route("DELETE", "/api/delete", ollama_delete, request=OllamaModelRequest, summary="Refused: delete a model (Ollama)", error=ollama_error),
-        copied,
-        _post("/api/create", ollama_create, "Refused: create a model (Ollama)"),
-        _post("/api/push", ollama_push, "Refused: push a model (Ollama)"),
-        Route("POST", blob, ollama_blob, summary="Refused: send a file of a model (Ollama)", error=ollama_error, streamed_bytes=1),
-    ]  # fmt: skip
+        structs.replace(refuse("delete", "deleted"), method="DELETE"),
+        *(refuse(name, past) for name, past in changes.items()),
+        structs.replace(blob, request=None, streamed_bytes=1),
+    ]
 
 
 def _get(path: str, handler: Handler, summary: str) -> Route:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 
 from aiohttp import web
 
@@ -78,12 +79,11 @@ class Responses:
             if keeps:
                 await self._responses.save(asked, made.items, encoder, owner)
 
-        run = self._run(made)
+        run = self._run(made.chat, made)
         with made.options.places.in_errors():
-            if run.streams and not keeps:  # there is nothing to wait for before its end
-                return await respond(request, run, encoder)
-            if run.streams:
-                return await self._responses.expect(respond(request, run, encoder, keep=keep))
+            if run.streams:  # what is not kept has nothing to wait for before its end
+                answer = respond(request, run, encoder, keep=keep if keeps else None)
+                return await (self._responses.expect(answer) if keeps else answer)
             async with aclosing(run.batches()) as batches:
                 async for batch in batches:
                     encoder.take_in(batch)
@@ -98,8 +98,7 @@ class Responses:
         after = request.query.get("starting_after", "-1")
         if not after.removeprefix("-").isdecimal() or len(after) > 9:
             raise InvalidRequest.at("starting_after", ": expected the number of an event.")
-        events = await self._responses.events(owner, id, max(-1, int(after)))
-        return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
+        return await self._stream(request, id, max(-1, int(after)))
 
     async def delete_response(self, request: web.Request) -> web.StreamResponse:
         """Remove a stored response."""
@@ -159,8 +158,8 @@ class Responses:
         owner = current_request().caller
         return (await self._responses.history.read(asked, owner, response_id()))[0]
 
-    def _run(self, made: Plan, chat: ChatRequest | None = None) -> Run:
-        run = self._service.run(chat or made.chat)
+    def _run(self, chat: ChatRequest, made: Plan) -> Run:
+        run = self._service.run(chat)
         run.left_out, run.optional = made.left_out, OPTIONAL
         run.limit_name = "max_output_tokens"
         return run
@@ -178,10 +177,14 @@ class Responses:
         await _prepare(request, encoder)
         body = encoder.body()
         chat = made.chat.changed(stream=True)
-        await self._responses.begin(asked, made.items, encoder, lambda: self._run(made, chat))
+        await self._responses.begin(asked, made.items, encoder, partial(self._run, chat, made))
         if not asked.stream:
             return json_answer(request, body, made.left_out)
-        events = await self._responses.events(current_request().caller, id, -1)
+        return await self._stream(request, id, -1)
+
+    async def _stream(self, request: web.Request, id: str, after: int) -> web.StreamResponse:
+        """Tell the events of a response after one."""
+        events = await self._responses.events(current_request().caller, id, after)
         return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
 
 

@@ -248,7 +248,7 @@ class ResponseService:
             frames = _split(stored.events or b"")
             if not frames:
                 raise InvalidRequest(_not_streamed(stored), param="stream")
-            return _all(frames[after + 1 :])
+            return _join(frames[after + 1 :])
         return _follow(live, after)
 
     async def _make(self, live: BackgroundResponse, run: Callable[[], Run]) -> None:
@@ -368,19 +368,15 @@ def _not_streamed(stored: StoredResponse) -> str:
     return "Only a response that was created with `background: true` can be streamed again."
 
 
-async def _all(frames: list[bytes]) -> AsyncGenerator[bytes, None]:
-    for piece in _join(frames):
-        yield piece
-
-
 def _split(data: bytes) -> list[bytes]:
     """Return the events that some bytes are; no JSON text has a line end in it."""
     return [event + b"\n\n" for event in data.split(b"\n\n") if event]
 
 
-def _join(frames: list[bytes]) -> list[bytes]:
+async def _join(frames: list[bytes]) -> AsyncGenerator[bytes, None]:
     """Events as they are written: together, unless the response that some of them tell is large."""
-    return frames if sum(map(len, frames)) > LARGE_BYTES else [b"".join(frames)]
+    for piece in frames if sum(map(len, frames)) > LARGE_BYTES else [b"".join(frames)]:
+        yield piece
 
 
 async def _follow(live: BackgroundResponse, after: int) -> AsyncGenerator[bytes, None]:
@@ -390,7 +386,7 @@ async def _follow(live: BackgroundResponse, after: int) -> AsyncGenerator[bytes,
         seen = len(live.pieces)
         if at < seen:
             frames, at = live.pieces[at:], seen
-            for piece in _join(frames):
+            async for piece in _join(frames):
                 yield piece
         elif live.is_over:
             return

@@ -13,8 +13,7 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 """
 
 import time
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +28,6 @@ from unilect.core.events import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
-    TokenLogprob,
     ToolCallDelta,
     Usage,
 )
@@ -53,7 +51,7 @@ _BODY = (
     b'{"id":%b,"object":"response","created_at":%d,"completed_at":%b,"status":"%b","error":%b,'
     b'"incomplete_details":%b,'
 )
-_ItemT = TypeVar("_ItemT", bound=OutputItem)
+_Piece: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta | ToolCallDelta
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -111,7 +109,7 @@ class ResponseEncoder:
         self._tells = True  # else nothing is told before the end
         self._frames: list[bytes] = []  # what was told, and not yet taken
         self._item: OutputItem | None = None
-        self._waiting: list[Event] = []  # what comes between the pieces of a call
+        self._waiting: list[_Piece] = []  # what comes between the pieces of a call
 
     @property
     def output(self) -> list[dict[str, Any]]:
@@ -283,7 +281,7 @@ class ResponseEncoder:
     def _finish(self, event: Finish) -> None:
         self._reason = _INCOMPLETE.get(event.reason)
         if self._item is None and not self.items:  # clients look into the last item for the text
-            self._open(MessageItem(self.id, 0, "output_text"))
+            self._open(MessageItem(self.id, 0, is_text=True))
         self._close_item()
         waiting, self._waiting = _call_by_call(self._waiting), []
         for pieces in waiting:
@@ -293,59 +291,43 @@ class ResponseEncoder:
                 self._close_item()
         self._close_item()
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: _Piece) -> None:
         """Add a piece to its item, which is opened with its first."""
+        text = event.arguments if isinstance(event, ToolCallDelta) else event.text
+        logprobs = event.logprobs if isinstance(event, TextDelta) else None
+        if not text and not logprobs and isinstance(event, TextDelta | ReasoningDelta):
+            return
+        item = self._item
+        if item is None or not item.goes_on(event):
+            self._close_item()
+            item = self._open(self._item_of(event))
+        if isinstance(item, MessageItem) and logprobs and self._options.logprobs:
+            item.texts.append(text)
+            told = chat_logprobs(logprobs)["content"]
+            item.logprobs += told
+            if self._tells:
+                fields = item.place + fields_of(delta=text, logprobs=told)
+                self._tell([event_of("response.output_text.delta", self._number, fields)])
+        elif text or isinstance(item, MessageItem):
+            self._add_piece(item, text)
+
+    def _item_of(self, event: _Piece) -> OutputItem:
+        """Return a new item, which begins with a piece."""
+        options, index = self._options, len(self.items)
+        if isinstance(event, ReasoningDelta):
+            return ReasoningItem(self.id, index, options.summary, options.encrypted)
         if isinstance(event, ToolCallDelta):
-            self._add_call(event)
-        elif isinstance(event, ReasoningDelta):
-            if event.text:
-                self._add_thought(event.text)
-        elif isinstance(event, RefusalDelta):
-            self._add_text("refusal", event.text)
-        elif isinstance(event, TextDelta) and (event.text or event.logprobs):
-            logprobs = event.logprobs if self._options.logprobs else None
-            self._add_text("output_text", event.text, logprobs)
-
-    def _add_text(
-        self, kind: str, text: str, logprobs: Sequence[TokenLogprob] | None = None
-    ) -> None:
-        item = self._item
-        if not isinstance(item, MessageItem) or item.is_text != (kind == "output_text"):
-            self._close_item()
-            item = self._open(MessageItem(self.id, len(self.items), kind))
-        if not logprobs:
-            return self._add_piece(item, text)
-        item.texts.append(text)
-        told = chat_logprobs(list(logprobs))["content"]
-        item.logprobs += told
-        if self._tells:
-            fields = item.place + fields_of(delta=text, logprobs=told)
-            self._tell([event_of("response.output_text.delta", self._number, fields)])
-
-    def _add_thought(self, text: str) -> None:
-        item = self._item
-        if not isinstance(item, ReasoningItem):
-            self._close_item()
-            options, index = self._options, len(self.items)
-            item = self._open(ReasoningItem(self.id, index, options.summary, options.encrypted))
-        self._add_piece(item, text)
-
-    def _add_call(self, event: ToolCallDelta) -> None:
-        item = self._item
-        if not isinstance(item, CallItem):
-            self._close_item()
-            called = self._options.names.get(event.name or "")
-            known = called or CalledAs("function", event.name or "")
-            item = self._open(CallItem(self.id, len(self.items), event.call, event.id, known))
-        if event.arguments:
-            self._add_piece(item, event.arguments)
+            name = event.name or ""
+            called = options.names.get(name) or CalledAs("function", name)
+            return CallItem(self.id, index, event.call, event.id, called)
+        return MessageItem(self.id, index, isinstance(event, TextDelta))
 
     def _add_piece(self, item: OutputItem, text: str) -> None:
         item.texts.append(text)
         for head in item.heads if self._tells else ():
             self._tell_piece(head, encode_json(text))
 
-    def _open(self, item: _ItemT) -> _ItemT:
+    def _open(self, item: OutputItem) -> OutputItem:
         self._item = item
         if self._tells:
             self._tell(item.encode_start(self._number))
@@ -415,10 +397,10 @@ def _code(error: UnilectError) -> str:
     return "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
 
 
-def _call_by_call(events: list[Event]) -> list[list[Event]]:
+def _call_by_call(events: list[_Piece]) -> list[list[_Piece]]:
     """Events one by one in their order, but for the pieces of a call, which stand together where its first one does."""
-    found: list[list[Event]] = []
-    calls: dict[int, list[Event]] = {}
+    found: list[list[_Piece]] = []
+    calls: dict[int, list[_Piece]] = {}
     for event in events:
         if isinstance(event, ToolCallDelta) and event.call in calls:
             calls[event.call].append(event)

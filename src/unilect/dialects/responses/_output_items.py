@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Raw
 
-from unilect.core.events import Event, ToolCallDelta
+from unilect.core.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._items import new_id, pack
 from unilect.dialects.responses._tools import CalledAs, text_of
@@ -82,6 +82,10 @@ class OutputItem(ABC):
         return encode_json(self._opening() | {"status": status} | self._content())
 
     @abstractmethod
+    def goes_on(self, event: Event) -> bool:
+        """Return True if an event is a piece of this item."""
+
+    @abstractmethod
     def _opening(self) -> dict[str, Any]:
         """The item before its first piece."""
 
@@ -106,12 +110,17 @@ class MessageItem(OutputItem):
         logprobs: Of its tokens.
     """
 
-    def __init__(self, response: str, index: int, kind: str) -> None:
+    def __init__(self, response: str, index: int, is_text: bool) -> None:
         super().__init__(response, "msg", index)
-        self.is_text = kind == "output_text"
+        self.is_text = is_text
+        kind = "output_text" if is_text else "refusal"
         self.logprobs: list[dict[str, Any]] = []
         self.place += b',"content_index":0'
         self.heads = [_head(kind, self.place + b',"logprobs":[]' if self.is_text else self.place)]
+
+    def goes_on(self, event: Event) -> bool:
+        """Return True if an event is a piece of this text, or of this refusal."""
+        return isinstance(event, TextDelta if self.is_text else RefusalDelta)
 
     def _opening(self) -> dict[str, Any]:
         return {"id": self.id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}  # fmt: skip
@@ -148,6 +157,10 @@ class ReasoningItem(OutputItem):
             at = self.place + b',"summary_index":0'
             self._forms.append(("reasoning_summary_text", "reasoning_summary_part", at))
         self.heads = [_head(kind, place) for kind, _, place in self._forms]
+
+    def goes_on(self, event: Event) -> bool:
+        """Return True if an event is a piece of a thought."""
+        return isinstance(event, ReasoningDelta)
 
     def _opening(self) -> dict[str, Any]:
         return {"id": self.id, "type": "reasoning", "summary": [], "content": [], "status": "in_progress"}  # fmt: skip
