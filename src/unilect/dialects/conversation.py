@@ -11,7 +11,7 @@ from unilect.web.param_locations import MessageLocation
 
 class AssistantTurn(Struct):
     """
-    What the assistant thought, said and called one after the other, which is one message.
+    The thoughts, texts and calls of the assistant that follow one another, which are one message.
 
     Attributes:
         place: Where it begins in the body.
