@@ -31,7 +31,7 @@ async def test_out_of_memory_in_the_middle(caplog: pytest.LogCaptureFixture) -> 
     config = ModelConfig(context=context, rope_scaling=as_trained, parallel=256, cache_ram_mib=0)
     engine = HfEngine("x", FOLDER / "hf", config)
     await engine.start()
-    pid = engine._server.child.pid
+    pid = engine._server.process.pid
     assert pid is not None
     try:
         await asyncio.gather(
@@ -49,7 +49,7 @@ async def test_out_of_memory_in_the_middle(caplog: pytest.LogCaptureFixture) -> 
         ended = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 120)
         resource.prlimit(pid, resource.RLIMIT_AS, old)
         after = await answer(engine.generate(chat("What is the capital of France?")))
-        still = engine._server.child.pid
+        still = engine._server.process.pid
     finally:
         await engine.aclose()
 

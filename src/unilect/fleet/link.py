@@ -1,14 +1,11 @@
 """The gateway's side of the process that holds its connection to Ray; the models of one configuration share it."""
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.server import process_environment
-from unilect.core.errors import BackendError, BackendTimeout, EngineDied
+from unilect.core.errors import BackendTimeout, EngineDied, UnilectError
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.fleet import token, wire
 from unilect.fleet.environment import CONNECTION, ray_environment, tls_of
@@ -19,7 +16,6 @@ _START_TIMEOUT_S = 120.0
 _RECONNECT_S = 60.0
 _OBJECT_STORE_BYTES = 100 * 1024 * 1024  # what crosses is small, and does not lie in it
 _LOST = "The connection to the cluster was lost during the answer. Send the request again."
-Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
 
 
 class Link:
@@ -78,15 +74,11 @@ class Link:
         Raises:
             UnilectError: As is answered; or the process is gone.
         """
-        async with aclosing(self.replies(request, *waits_s)) as replies:
-            async for reply in replies:
-                if value := bytes(reply.value):
-                    return value
-        raise BackendError("The model's replica sent an empty answer. Send the request again.")
+        return await frames.value_of(self.replies(request, *waits_s), "model's replica")
 
-    async def replies(self, request: wire.DriverRequest, *waits_s: float) -> Replies:
+    def replies(self, request: wire.DriverRequest, *waits_s: float) -> frames.Replies:
         """
-        Yield all replies to a request. The first one to a call has nothing in it, and says that a replica has taken the call. Closing the
+        Return all replies to a request. The first one to a call has nothing in it, and says that a replica has taken the call. Closing the
         generator tells the replica that nobody waits any longer.
 
         Args:
@@ -95,28 +87,16 @@ class Link:
         Raises:
             UnilectError: As is answered; or the process is gone.
         """
-        try:
-            reader, writer = await asyncio.open_unix_connection(self.child.socket_path)
-        except OSError as error:
-            raise EngineDied(_LOST) from error
-        try:
-            writer.write(frames.pack(request))
-            waits, last = iter(waits_s), False
-            wait_s = waits_s[-1]
-            while not last:
-                async with asyncio.timeout(next(waits, wait_s)):
-                    body = await frames.read(reader)
-                reply = frames.reply_of(body)
-                last = reply.last
-                yield reply
-        except TimeoutError as error:
-            raise BackendTimeout(
-                "Timeout: the model's replica sent nothing for too long. The answer was aborted. Try again, or ask for a shorter one."
-            ) from error
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise EngineDied(_LOST) from error
-        finally:
-            writer.close()
+        return frames.exchange(self.child.socket_path, request, _meaning, *waits_s)
+
+
+def _meaning(failure: Exception) -> UnilectError:
+    """Make the error for a process that does not answer to the end."""
+    if isinstance(failure, TimeoutError):
+        return BackendTimeout(
+            "Timeout: the model's replica sent nothing for too long. The answer was aborted. Try again, or ask for a shorter one."
+        )
+    return EngineDied(_LOST)
 
 
 def _token(fleet: FleetConfig) -> Path | None:

@@ -10,7 +10,9 @@ Source: https://github.com/msgpack/msgpack/blob/master/spec.md
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 import msgspec
@@ -103,6 +105,7 @@ class Reply(Struct, omit_defaults=True):
     last: bool = False
 
 
+Replies: TypeAlias = AsyncGenerator[Reply, None]
 #: The call in the body of a frame; a msgspec.DecodeError where it is none.
 call_of = msgspec.msgpack.Decoder(Call).decode
 _replies = msgspec.msgpack.Decoder(Reply).decode
@@ -232,6 +235,54 @@ async def read(reader: asyncio.StreamReader) -> bytes:
             "The engine process sent a frame that is too long. Send the request again."
         )
     return await reader.readexactly(length)
+
+
+async def exchange(
+    socket_path: str, call: Any, meaning: Meaning, *waits_s: float | None
+) -> Replies:
+    """
+    Send a call to a process, and yield its replies. Closing the generator tells the process that nobody waits any longer.
+
+    Args:
+        call: What the process takes.
+        meaning: Makes the error for a process that does not listen (ConnectionRefusedError), is silent (TimeoutError), or is gone.
+        waits_s: The longest time until the first reply, the second one and so on; the last is also for all that follow. None for no limit.
+
+    Raises:
+        UnilectError: As is answered, or as `meaning` returns.
+    """
+    try:
+        reader, writer = await asyncio.open_unix_connection(socket_path)
+    except OSError as error:
+        raise meaning(ConnectionRefusedError(*error.args)) from error
+    try:
+        writer.write(pack(call))
+        for wait_s in chain(waits_s, repeat(waits_s[-1])):
+            async with asyncio.timeout(wait_s):
+                body = await read(reader)
+            reply = reply_of(body)
+            yield reply
+            if reply.last:
+                return
+    except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
+        raise meaning(error) from error
+    finally:
+        writer.close()
+
+
+async def value_of(replies: Replies, sender: str) -> bytes:
+    """
+    Return the value among replies, as msgpack.
+
+    Raises:
+        BackendError: There is none.
+        UnilectError: As the replies.
+    """
+    async with aclosing(replies):
+        async for reply in replies:
+            if value := bytes(reply.value):
+                return value
+    raise BackendError(f"The {sender} sent an empty answer. Send the request again.")
 
 
 async def serve(

@@ -189,7 +189,7 @@ async def test_three_adapters_side_by_side(models: dict[str, HfEngine]) -> None:
 
 async def test_an_adapter_goes_and_comes_while_others_answer(models: dict[str, HfEngine]) -> None:
     """A model that stops takes its adapter along and leaves the child to the others; it comes back on demand."""
-    pid = models["base"]._server.child.pid
+    pid = models["base"]._server.process.pid
     story = asyncio.create_task(
         answer(models["base"].generate(chat("Tell me a story about a dog.")))
     )
@@ -197,7 +197,7 @@ async def test_an_adapter_goes_and_comes_while_others_answer(models: dict[str, H
     again = await answer(models["robot"].generate(chat("Hello!")))
     told = (await story).choices[0]
 
-    assert pid == models["base"]._server.child.pid
+    assert pid == models["base"]._server.process.pid
     assert "Beep" in (again.choices[0].text or "")
     assert told.finish_reason == "stop"
 
@@ -231,7 +231,7 @@ async def test_what_would_end_the_engine(base: HfEngine, monkeypatch: pytest.Mon
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     function = {"name": "f", "parameters": schema}
     tools = [{"type": "function", "function": function}]
-    pid, checker = base._server.child.pid, Checker()
+    pid, checker = base._server.process.pid, Checker()
     monkeypatch.setattr(base, "_checker", checker)
     try:
         for param, fields in (
@@ -247,7 +247,7 @@ async def test_what_would_end_the_engine(base: HfEngine, monkeypatch: pytest.Mon
     finally:
         await checker.aclose()
 
-    assert pid == base._server.child.pid
+    assert pid == base._server.process.pid
 
 
 async def test_what_leaves_no_token_is_an_error(base: HfEngine) -> None:
@@ -412,7 +412,7 @@ async def test_who_does_not_read_holds_no_row(base: HfEngine) -> None:
 async def test_a_broken_adapter_stops_nobody(models: dict[str, HfEngine], tmp_path: Path) -> None:
     """An adapter whose file is cut off is refused in a sentence, and the child and its answers live on."""
     base = models["base"]
-    pid = base._server.child.pid
+    pid = base._server.process.pid
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (tmp_path / name).write_bytes((Path(PIRATE) / name).read_bytes()[:2000])
     story = asyncio.create_task(answer(base.generate(chat("Tell me a story about a dog."))))
@@ -420,7 +420,7 @@ async def test_a_broken_adapter_stops_nobody(models: dict[str, HfEngine], tmp_pa
         await base._server.start("broken", [(str(tmp_path), 1.0)])
 
     assert "stop" == (await story).choices[0].finish_reason
-    assert pid == base._server.child.pid
+    assert pid == base._server.process.pid
     assert "broken" not in base._server._users
 
 
@@ -439,7 +439,7 @@ async def test_a_model_that_starts_while_the_last_one_stops() -> None:
         await stopping
 
         assert "Arr" in (found.choices[0].text or "")
-        assert two._server.child.alive
+        assert two._server.process.alive
     finally:
         await one.aclose()
         await two.aclose()

@@ -56,7 +56,7 @@ def made(engine: str, shared: dict[Any, Any] | None = None, **config: Any) -> An
 def process(engine: Any) -> ChildProcess:
     """The child that generates for an engine."""
     child: ChildProcess = (
-        engine._generator.process if isinstance(engine, GgufEngine) else engine._server.child
+        engine._generator.process if isinstance(engine, GgufEngine) else engine._server.process
     )
     return child
 

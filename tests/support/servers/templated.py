@@ -110,7 +110,7 @@ async def use(running: Site, template: str) -> None:
     engine = running.registry.get(None).pool.members[0].backend
     assert isinstance(engine, HfEngine)
     said = await engine._server.value("template", template)
-    engine._server.child._ready = msgspec.msgpack.decode(said)
+    engine._server.process._ready = msgspec.msgpack.decode(said)
     engine._is_known = False
     await engine.start()
 

@@ -1,38 +1,40 @@
 """
 The child that runs chatglm.cpp: prompts in, events of generated tokens out. The only file that knows the library.
 
-It speaks HTTP on a unix socket: POST /generate (server-sent events in OpenAI's form), /tokenize and /detokenize. The library
-answers one request at a time, so requests stand in line, in the order in which they came. Between two tokens it is asked
+The library answers one request at a time, so requests stand in line, in the order in which they came. Between two tokens it is asked
 whether the client is still there; a prompt is read in one call, which nothing can stop. What would make the library end the
 process never comes here, the engine's side refuses it.
 
 Source: https://github.com/li-plus/chatglm.cpp/blob/main/chatglm_cpp/__init__.py
 """
 
-import json
+import asyncio
 import os
 import queue
 import re
-import secrets
-import select
 import signal
-import socket
 import threading
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
 import chatglm_cpp
+import msgspec
 from chatglm_cpp._C import GenerationConfig
 
+from unilect.core.errors import UnilectError
+from unilect.core.events import Event, Extra, Finish, FinishReason, Progress, TextDelta, Usage
 from unilect.engines.process import child
 from unilect.engines.text import PUNCTUATION, REPLACEMENT, Decoder, StopWords
+from unilect.http.error_bodies import server_fault, too_long
+from unilect.wire import frames
 
 _NO_LIMIT = 2**31 - 1
-_STOP = "unilect:stop"  # what the decoder of these frames takes for the stop word
-_WRITE_TIMEOUT_S = 60.0  # a client that does not read holds up all others
+_BACKLOG = 1024
+#: In place of a token that begins a new turn of the model.
+_TURN = TextDelta("", extra=Extra(delta={"turn": "assistant"}))
 
 
 def serve(settings: dict[str, Any]) -> dict[str, Any]:
@@ -46,11 +48,7 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         pipeline = chatglm_cpp.Pipeline(settings["path"], max_length=settings["context"])
     except (RuntimeError, IndexError) as error:
         raise ValueError(f"chatglm.cpp cannot load the model: {error}") from error
-    server = _Server(settings["socket_path"], _Handler)
-    server.model = Model(pipeline, settings["family"], settings["context"])
-    server.authorization = f"Bearer {settings['api_key']}"
-    threading.Thread(target=server.generate_forever, daemon=True).start()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    _Child(Model(pipeline, settings["family"], settings["context"])).start(settings["socket_path"])
     return {"openmp": has_openmp()}
 
 
@@ -144,27 +142,31 @@ class Model:
 
 
 class _Answer:
-    """One request in line, and the connection that waits for its answer."""
+    """
+    One request in line.
 
-    def __init__(self, model: Model, body: dict[str, Any], connection: socket.socket) -> None:
+    Args:
+        send: Takes the events in a frame, and whether they are the last.
+
+    Attributes:
+        left: The client has left.
+    """
+
+    def __init__(
+        self, model: Model, body: dict[str, Any], send: Callable[[bytes, bool], None]
+    ) -> None:
         self._model = model
         self._body = body
-        self._connection = connection
-        self._closing = select.poll()
-        self._closing.register(connection, select.POLLIN)
-        self.done = threading.Event()
+        self._send = send
+        self.left = False
 
     def run(self) -> None:
         """Generate, until the end or until the client has left."""
         try:
-            with suppress(OSError):  # it left while it was written to
-                try:
-                    if not self._client_left():
-                        self._generate()
-                except (RuntimeError, IndexError, ValueError) as error:
-                    self._frame({"error": {"message": f"chatglm.cpp failed: {error}"}})
-        finally:
-            self.done.set()
+            if not self.left:
+                self._generate()
+        except (RuntimeError, IndexError, ValueError, UnilectError) as error:
+            self._send(frames.of_error(_meaning(error)), True)
 
     def _generate(self) -> None:
         model, body = self._model, self._body
@@ -172,8 +174,7 @@ class _Answer:
         prompt, read = len(ids), 0
         room = model.context - prompt
         if room < 1:
-            self._refuse(prompt)
-            return
+            raise too_long(prompt, model.context)
         limit = room if body["max_tokens"] is None else min(body["max_tokens"], room)
         config = GenerationConfig(
             max_length=prompt + limit,
@@ -181,10 +182,10 @@ class _Answer:
             max_context_length=prompt,
             **body["sampling"],
         )
-        self._connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
-        self._frame({"prompt_progress": {"processed": 0, "total": prompt}})
-        decoder, stop, reason = model.decoder(), StopWords(body["stop"]), "length"
-        while len(ids) < prompt + limit and stop.found is None and not self._client_left():
+        self._tell(Progress(0, prompt))
+        decoder, stop = model.decoder(), StopWords(body["stop"])
+        reason: FinishReason = "length"
+        while len(ids) < prompt + limit and stop.found is None and not self.left:
             token = model.next_token(ids, config, read, prompt)
             read = len(ids)
             ids.append(token)
@@ -192,107 +193,83 @@ class _Answer:
                 reason = "tool_calls" if token == model.observation else "stop"
                 break
             if token == model.assistant:
-                self._text(stop.feed(decoder.end()))
-                self._send({"content": "", "turn": "assistant"})
+                self._tell_text(stop.feed(decoder.end()))
+                self._tell(_TURN)
             elif model.has_text(token):
-                self._text(stop.feed(decoder.feed(token)))
+                self._tell_text(stop.feed(decoder.feed(token)))
         if stop.found is None:
-            self._text(stop.feed(decoder.end()) + stop.end())
-        self._send({}, reason if stop.found is None else "stop", stop.found)
-        usage = {"prompt_tokens": prompt, "completion_tokens": len(ids) - prompt}
-        self._frame({"choices": [], "usage": usage})
-        self._connection.sendall(b"data: [DONE]\n\n")
+            self._tell_text(stop.feed(decoder.end()) + stop.end())
+        finish = Finish(reason if stop.found is None else "stop", stop=stop.found)
+        self._tell(finish, Usage(prompt, len(ids) - prompt), last=True)
 
-    def _refuse(self, prompt: int) -> None:
-        error = {
-            "type": "exceed_context_size_error",
-            "message": "The prompt is too long.",
-            "n_prompt_tokens": prompt,
-            "n_ctx": self._model.context,
-        }
-        body = json.dumps({"error": error}).encode()
-        head = "HTTP/1.0 400 Bad Request\r\nContent-Type: application/json\r\n"
-        self._connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-
-    def _text(self, text: str) -> None:
+    def _tell_text(self, text: str) -> None:
         if text:
-            self._send({"content": text})
+            self._tell(TextDelta(text))
 
-    def _send(
-        self, delta: dict[str, str], reason: str | None = None, stop: str | None = None
-    ) -> None:
-        choice = {"index": 0, "delta": delta, "finish_reason": reason, _STOP: stop}
-        self._frame({"choices": [choice]})
-
-    def _frame(self, value: dict[str, Any]) -> None:
-        data = json.dumps(value, ensure_ascii=False)
-        self._connection.sendall(f"data: {data}\n\n".encode(errors="replace"))
-
-    def _client_left(self) -> bool:
-        """Return True once the client has closed its side, which is all that it ever does after its request."""
-        return bool(self._closing.poll(0)) and not self._connection.recv(1, socket.MSG_PEEK)
+    def _tell(self, *events: Event, last: bool = False) -> None:
+        self._send(frames.of_events([*events], last), last)
 
 
-class _Server(ThreadingMixIn, UnixStreamServer):
-    """One thread for each connection, and one that generates."""
+class _Child:
+    """Answers calls: those that generate one after the other, in a thread of their own, others at once."""
 
-    daemon_threads = True
-    request_queue_size = 1024
-    model: Model
-    authorization: str
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._line: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._loop = asyncio.new_event_loop()
 
-    def __init__(self, path: str, handler: type["_Handler"]) -> None:
-        super().__init__(path, handler)
-        self.line: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    def start(self, socket_path: str) -> None:
+        """Serve, in threads."""
+        serve = partial(frames.serve, answer=self._answer, meaning=_meaning)
+        listening = asyncio.start_unix_server(serve, socket_path, backlog=_BACKLOG)
+        self._loop.run_until_complete(listening)
+        for run in (self._generate_forever, self._loop.run_forever):
+            threading.Thread(target=run, daemon=True).start()
 
-    def generate_forever(self) -> None:
-        """Answer one after the other; a flaw of ours ends the child, and another one is started."""
+    def _generate_forever(self) -> None:
+        """Make one answer after the other; a flaw of ours ends the child, and another one is started."""
         try:
             while True:
-                self.line.get().run()
+                self._line.get().run()
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    """One request."""
-
-    server: _Server
-
-    def do_POST(self) -> None:
-        """Answer by the path."""
-        if not secrets.compare_digest(
-            self.headers.get("Authorization", ""), self.server.authorization
-        ):
-            self.send_error(401)
+    async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
+        call = frames.call_of(body)
+        asked = msgspec.msgpack.decode(call.body)
+        if call.operation == "generate":
+            await self._generate(asked, writer)
             return
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        model = self.server.model
-        match self.path:
-            case "/generate":
-                self.connection.settimeout(_WRITE_TIMEOUT_S)
-                answer = _Answer(model, body, self.connection)
-                self.server.line.put(answer)
-                answer.done.wait()
-            case "/tokenize":
-                self._json({"tokens": model.tokens(body["prompt"])})
-            case "/tokenize_plain":
-                self._json({"tokens": model.plain(body["prompt"])})
-            case "/detokenize":
-                self._json({"content": model.text(body["tokens"])})
-            case _:
-                self.send_error(404)
+        operation = getattr(self._model, call.operation)
+        value = await self._loop.run_in_executor(None, operation, asked)
+        writer.write(frames.pack(frames.Reply(value=frames.raw(value), last=True)))
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: what is asked is nobody's business."""
+    async def _generate(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        ended = self._loop.create_future()
 
-    def _json(self, value: Any) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        def take(frame: bytes, last: bool) -> None:
+            if not ended.done():
+                writer.write(frame)
+                if last:
+                    ended.set_result(None)
+
+        def send(frame: bytes, last: bool) -> None:
+            self._loop.call_soon_threadsafe(take, frame, last)
+
+        answer = _Answer(self._model, body, send)
+        self._line.put(answer)
+        try:
+            await ended
+        finally:
+            answer.left = True
+
+
+def _meaning(failure: Exception) -> UnilectError:
+    """Return the error that answers a failed call; one that is not ours is logged, too."""
+    if isinstance(failure, UnilectError):
+        return failure
+    traceback.print_exception(failure)
+    return server_fault(f"chatglm.cpp failed: {failure}")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,9 @@ The library answers one request at a time; others wait in line. Everything that 
 
 import importlib.util
 import logging
-import secrets
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
@@ -21,20 +18,17 @@ from unilect.engines import text_bounds as bounds
 from unilect.engines.chatglm import _request as wire
 from unilect.engines.chatglm._file import read_head
 from unilect.engines.process.child_process import ChildProcess, python_command
-from unilect.engines.process.child_server import ChildServer
+from unilect.engines.process.frame_server import FrameServer
 from unilect.engines.settings import context_of, read_checked
 from unilect.families import Reading
 from unilect.families.chatglm import IN_TURNS
 from unilect.http.error_bodies import unknown_token
 from unilect.runtime.extras import install
 from unilect.tools.reader import Reader, tools_of
-from unilect.wire.chunks import ChunkDecoder
-from unilect.wire.llamacpp import Content, Tokens, post
-from unilect.wire.stream import map_batches, stream
+from unilect.wire.stream import map_batches
 
 log = logging.getLogger("unilect")
 LIBRARY = "chatglm_cpp"
-_Value = TypeVar("_Value")
 _BUILD = 'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp'
 _CHILD = "unilect.engines.chatglm._child"
 
@@ -58,13 +52,11 @@ class ChatglmEngine(Backend):
         self._head = read_checked(read_head, path)
         self._config = config
         self._context = context_of(self._head.context, config)
-        self._key = secrets.token_urlsafe(24)
         threads = config.threads or threads
 
         def settings(socket_path: str) -> dict[str, Any]:
             return {
                 "socket_path": socket_path,
-                "api_key": self._key,
                 "path": str(path),
                 "family": self._head.family,
                 "context": self._context,
@@ -77,7 +69,7 @@ class ChatglmEngine(Backend):
             start_timeout_s=config.start_timeout_s,
             environment={"OMP_NUM_THREADS": str(threads)},  # the only way to tell the library
         )
-        self._child = ChildServer(child, self._key, config.timeout_s)
+        self._child = FrameServer(child, config.timeout_s)
         self.children = (child,)
         parameters = dict(wire.PARAMETERS)
         if self._head.family != "ChatGLM3":
@@ -109,7 +101,7 @@ class ChatglmEngine(Backend):
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
         async with (
             self._child.supervisor.watch(request) as ticket,
-            aclosing(await self._batches(request, msgspec.json.encode(body))) as batches,
+            aclosing(self._batches(request, body)) as batches,
         ):
             async for batch in batches:
                 ticket.note_begin()
@@ -118,20 +110,20 @@ class ChatglmEngine(Backend):
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """Return the token ids of a text; see `Backend`."""
         bounds.check_tokenize(text, self._context)
-        return await self._tokens("/tokenize" if special else "/tokenize_plain", text)
+        return await self._child.call("tokens" if special else "plain", text, list[int])
 
     async def detokenize(self, tokens: list[int]) -> str:
         """Return the text of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
         if any(token >= self._head.vocabulary for token in tokens):
             raise unknown_token("prompt")
-        return (await self._call("/detokenize", {"tokens": tokens}, Content)).content
+        return await self._child.call("text", tokens, str)
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """Return the number of tokens that the model would read; see `Backend`."""
         bounds.check_request(request, self._context)
         prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
-        return len(await self._tokens("/tokenize", prompt))
+        return len(await self._child.call("tokens", prompt, list[int]))
 
     def describe(self) -> Description:
         """Describe the model from its file; see `Backend`."""
@@ -143,21 +135,14 @@ class ChatglmEngine(Backend):
 
     async def aclose(self) -> None:
         """Stop the child; see `Backend`."""
-        await self._child.aclose()
+        await self._child.supervisor.aclose()
 
-    async def _batches(self, request: TextRequest, body: bytes) -> Batches:
+    def _batches(self, request: TextRequest, body: dict[str, Any]) -> Batches:
         """Return the answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
-        server = await self._child.connect()
-        batches = stream(server.stream, "/generate", body, ChunkDecoder(joined=not request.stream))
+        batches = self._child.batches("generate", body)
         if not isinstance(request, ChatRequest):
             return batches
         return map_batches(batches, Reader(Reading(family=IN_TURNS, tools=tools_of(request))).read)
-
-    async def _tokens(self, path: str, prompt: Any) -> list[int]:
-        return (await self._call(path, {"prompt": prompt}, Tokens)).tokens
-
-    async def _call(self, path: str, body: dict[str, Any], kind: type[_Value]) -> _Value:
-        return await self._child.call(body, lambda server: post(server, path, body, kind))
 
 
 def backend(spec: BackendSpec) -> ChatglmEngine:

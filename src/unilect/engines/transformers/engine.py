@@ -9,7 +9,7 @@ DoRA, a larger vocabulary) get a child of their own.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -25,8 +25,6 @@ from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.core.errors import (
     BackendError,
-    BackendTimeout,
-    BackendUnavailable,
     ConfigError,
     UnilectError,
 )
@@ -42,8 +40,9 @@ from unilect.core.requests import (
 from unilect.engines import text_bounds as bounds
 from unilect.engines.fetched import when_here
 from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.engines.process.frame_server import FrameServer
 from unilect.engines.process.memory import resident_bytes
-from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
+from unilect.engines.process.supervisor import CALLS_AT_ONCE
 from unilect.engines.transformers.model.folder import check_folder, own_template, read_folder
 from unilect.engines.transformers.settings import child_settings, merges
 from unilect.engines.transformers.words.parameters import with_template
@@ -60,7 +59,6 @@ _CHILD = "unilect.engines.transformers.child"
 _OF_OTHERS = ("chat completions", "completions", "embeddings")
 _WHY_NOT = dict.fromkeys(_OF_OTHERS, "it is a reranker, for /v1/rerank")
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
-Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
 Asked: TypeAlias = TextRequest | EmbeddingRequest | RerankRequest
 Value = TypeVar("Value")
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
@@ -73,7 +71,7 @@ _ENVIRONMENT = {
 }
 
 
-class HfServer:
+class HfServer(FrameServer):
     """
     One child and the models that it answers for.
 
@@ -85,8 +83,6 @@ class HfServer:
 
     Attributes:
         settings: As given.
-        child: The process.
-        supervisor: What runs in it goes through this.
         embeddings: How many more requests may embed at the same time.
     """
 
@@ -99,8 +95,7 @@ class HfServer:
     ) -> None:
         self.settings = settings
         self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
-        self._timeout_s = config.timeout_s
-        self.child = ChildProcess(
+        process = ChildProcess(
             name,
             python_command(_CHILD),
             lambda socket_path: settings | {"socket_path": socket_path},
@@ -109,7 +104,7 @@ class HfServer:
             environment=_ENVIRONMENT,
             takes_bytes=settings["size_bytes"] if settings["device"] in ("auto", "cpu") else 0,
         )
-        self.supervisor = Supervisor(self.child, self._ask, config.hang_timeout_s)
+        super().__init__(process, config.timeout_s, config.hang_timeout_s)
         self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
         self._users: set[str] = set()
         self._warned: int | None = None
@@ -126,15 +121,15 @@ class HfServer:
         known = name in self._users
         self._users.add(name)  # before it is up: who stops meanwhile is not the last one
         try:
-            said = await self.child.start()
+            said = await self.process.start()
             await self.add(name, blend)
         except BaseException:
             if not known:
                 self._users.discard(name)
             raise
         self._users.add(name)
-        if said["warning"] and self._warned != self.child.pid:
-            self._warned = self.child.pid
+        if said["warning"] and self._warned != self.process.pid:
+            self._warned = self.process.pid
             log.warning("%s: %s", name, said["warning"])
         return said
 
@@ -144,7 +139,7 @@ class HfServer:
             return
         async with self._lock:
             if not self._has(name):
-                pid = self.child.pid
+                pid = self.process.pid
                 await self.value("adapter", {"name": name, "parts": blend})
                 self._blends = {one for one in self._blends if one[0] == pid} | {(pid, name)}
 
@@ -155,73 +150,14 @@ class HfServer:
             await self.supervisor.aclose()
             return
         async with self._lock:
-            if name not in self._users and self._has(name) and self.child.alive:
+            if name not in self._users and self._has(name) and self.process.alive:
                 # whoever starts it now waits, and adds it again
-                self._blends.discard((self.child.pid, name))
+                self._blends.discard((self.process.pid, name))
                 with suppress(UnilectError):  # a child that is gone, or hangs, has none before long
                     await self.value("adapter", {"name": name, "parts": []})
 
-    async def value(
-        self, operation: str, body: Any, adapter: str | None = None, patient: bool = False
-    ) -> bytes:
-        """
-        The value that a call is answered with, as msgpack.
-
-        Raises:
-            UnilectError: As the child says; or it is gone.
-        """
-        call = frames.Call(operation, frames.raw(body), adapter)
-        async with aclosing(self.replies(call, patient)) as replies:
-            async for reply in replies:
-                if value := bytes(reply.value):
-                    return value
-        raise BackendError("The engine process sent an empty answer. Send the request again.")
-
-    async def replies(self, call: frames.Call, patient: bool = False) -> Replies:
-        """
-        All replies to a call. Closing the generator tells the child that nobody waits any longer.
-
-        Args:
-            patient: However long they take.
-
-        Raises:
-            UnilectError: As the child says; or it is gone.
-        """
-        try:
-            reader, writer = await asyncio.open_unix_connection(self.child.socket_path)
-        except OSError as error:
-            raise BackendUnavailable(
-                "The engine process is unreachable. Try again.", retry_after_s=1
-            ) from error
-        try:
-            writer.write(frames.pack(call))
-            last = False
-            while not last:
-                reply = frames.reply_of(
-                    await self._frame(reader, None if patient else self._timeout_s)
-                )
-                last = reply.last
-                yield reply
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise BackendError("The engine process ended. Send the request again.") from error
-        finally:
-            writer.close()
-
-    async def _frame(self, reader: asyncio.StreamReader, timeout_s: float | None) -> bytes:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await frames.read(reader)
-        except TimeoutError as error:
-            raise BackendTimeout(
-                "Timeout: the engine sent nothing for too long. The answer was aborted. Try again, or ask for a shorter one."
-            ) from error
-
     def _has(self, name: str) -> bool:
-        return (self.child.pid, name) in self._blends
-
-    async def _ask(self) -> None:
-        """Something that the child answers between two steps."""
-        await self.value("ping", None, patient=True)  # how patient, the watchdog knows
+        return (self.process.pid, name) in self._blends
 
     def _report(self, tell: Callable[[float], None], pid: int) -> None:
         """Progress is the part of the weights that the child has in memory; they are put in order after that."""
@@ -280,7 +216,7 @@ class HfEngine(Backend):
         if key not in children:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
-        self.children = (self._server.child,)
+        self.children = (self._server.process,)
         self._context: int = settings["context"]
         self._is_known = False
         ranks = bool(settings["ranks"])
@@ -302,7 +238,7 @@ class HfEngine(Backend):
 
     async def start(self) -> None:
         """Start the child; see `Backend`."""
-        if self._is_known and self._server.child.comes_back:
+        if self._is_known and self._server.process.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         said = await self._server.start(self._name, self._blend)
         self.device = said.get("device", "")
@@ -335,7 +271,7 @@ class HfEngine(Backend):
         if grammar is not None and self._checker is not None:
             await self._checker.llguidance(grammar, param)
 
-    async def _replies(self, operation: str, request: Asked) -> Replies:
+    async def _replies(self, operation: str, request: Asked) -> frames.Replies:
         """Send a request to the child, and yield its replies."""
         body = frames.raw(self._body(request))
         async with self._server.supervisor.watch(request) as ticket:
@@ -424,7 +360,7 @@ class HfEngine(Backend):
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""
-        await self._server.child.start()
+        await self._server.process.start()
 
     async def aclose(self) -> None:
         """Stop; see `Backend`."""
