@@ -40,7 +40,7 @@ from unilect.core.requests import (
 )
 from unilect.models.model import Model, Settings
 from unilect.models.registry import Registry
-from unilect.runtime.context import BATCH, current_request
+from unilect.runtime.context import BATCH, Push, current_request
 from unilect.scheduling.fair_queue import QueuedBackend
 
 FLEX = "flex"  # the `service_tier` of who can wait
@@ -89,6 +89,7 @@ class Run:
         limit_name: What the dialect calls the limit of tokens, where it has another name for it than the request.
         attempts: How many answers a backend gave before one was valid, where unilect validates it; else 0.
         streams: The client reads the answer as it comes.
+        push: As `Context.push`, of who reads the batches, and notes those that it gets by it; set before the first batch.
     """
 
     def __init__(
@@ -105,11 +106,13 @@ class Run:
         self.limit_name: str | None = None
         self.attempts = 0
         self.streams = bool(request.stream)
+        self.push: Push | None = None
         self._request, self._registry, self._images = request, registry, images
         self._fitted = Fitted(request)
         self._not_enforced: list[str] = []
         self._settings: tuple[Model, Settings] | None = None
         self._continuation = Continuation(self.streams)
+        self._thoughts = ThoughtTokens()
         self._attempts = Attempts(
             model,
             self._fit,
@@ -147,7 +150,7 @@ class Run:
         Raises:
             UnilectError: Before the first batch or between batches.
         """
-        whole, thoughts = list[Event](), ThoughtTokens()
+        whole = list[Event]()
         try:
             async with self._account as account:
                 with self._attempts as attempts:
@@ -159,21 +162,31 @@ class Run:
                             answer = self._continuation.rest(self._answer(lease))
                             try:  # as `aclosing`, at half of its price
                                 async for batch in answer:
-                                    account.see(batch)
                                     if self.streams:
-                                        self._continuation.see(batch)
-                                        yield thoughts.count(batch)
+                                        yield self.note(batch)
                                     else:
+                                        account.see(batch)
                                         whole += batch
                             finally:
                                 await answer.aclose()
             if whole:
-                yield thoughts.count(whole)
+                yield self._thoughts.count(whole)
         except UnilectError as error:
             rename_param(error, self._fitted.names)
             if isinstance(error, ContextLengthExceeded) and error.param is None:
                 error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
             raise
+
+    def note(self, batch: list[Event]) -> list[Event]:
+        """
+        Take note of the next batch of a stream; returns it as the client gets it.
+
+        Raises:
+            UnilectError: The answer must end here.
+        """
+        self._account.see(batch)
+        self._continuation.see(batch)
+        return self._thoughts.count(batch)
 
     def _answer(self, lease: Lease[Fitted]) -> Batches:
         """Generate the answer on a leased backend, with all that has to stand in front of it for this request."""
@@ -181,7 +194,9 @@ class Run:
         self._context.set_backend(lease.model.name, lease.member.source)
         request, can = lease.fitted.request, lease.backend.capabilities
         if emulation.is_needed(request, can):
+            self._context.push = None
             return self._emulate(lease, request)
+        self._context.push = None if self._continuation.lost else self.push
         return lease.backend.generate(request)
 
     def _emulate(self, lease: Lease[Fitted], request: TextRequest) -> Batches:

@@ -54,6 +54,10 @@ class ChunkedBody:
         self._left = -1
         self._pending = b""
 
+    def single_chunk(self, data: bytes) -> bytes:
+        """Return the payload of data that is exactly one chunk, and changes nothing here; nothing for any other."""
+        return b"" if self._left >= 0 or self._pending else _one_chunk(data)
+
     def feed(self, data: bytes) -> bytes:
         """
         Add bytes.

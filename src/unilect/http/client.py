@@ -36,6 +36,7 @@ from unilect.http.connection import (
     ConnectFailed,
     Connection,
     Silence,
+    Tap,
     parse_head,
 )
 from unilect.http.error_bodies import (
@@ -303,6 +304,7 @@ class Response:
         self._closed = False
         self._body: ChunkedBody | CountedBody | None = None
         self._keeps = False
+        self._tap: Tap | None = None
 
     async def begin(self, request: bytes) -> None:
         """
@@ -373,7 +375,7 @@ class Response:
         try:
             while not payload and (body is None or not body.done):
                 if not self._connection.unread:
-                    await self._connection.readable(self.timeout_s)
+                    await self._connection.readable(self.timeout_s, self._tap)
                 payload = self._connection.take()
                 if body is None:
                     break
@@ -388,6 +390,17 @@ class Response:
         if not payload:
             raise StopAsyncIteration
         return payload
+
+    def divert(self, take: Tap) -> None:
+        """
+        Have a function take the payload of each chunk that arrives by itself while the reader waits, in place of the reader.
+
+        Args:
+            take: False for a payload that the reader must have.
+        """
+        if isinstance(self._body, ChunkedBody):
+            one_chunk = self._body.single_chunk
+            self._tap = lambda data: bool(payload := one_chunk(data)) and take(payload)
 
     async def whole(self, max_bytes: int) -> bytes:
         """

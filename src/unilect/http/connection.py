@@ -10,17 +10,20 @@ Source: https://www.rfc-editor.org/rfc/rfc9112
 
 import asyncio
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from ssl import SSLContext
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
+from unilect.core.errors import UnilectError
 from unilect.http.body import ProtocolError, length_of
 from unilect.http.reasons import of_connecting
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _SHORT_HEAD_BYTES = 512
+#: Takes bytes in place of the reader that waits for them; false where the reader must.
+Tap: TypeAlias = Callable[[bytes], bool]
 
 
 class Silence(Exception):
@@ -102,7 +105,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._lost: BaseException | None = None
         self._waiter: asyncio.Future[None] = self._loop.create_future()
-        self._silent_at = 0.0
+        self._tap: Tap | None = None
+        self._timeout_s = self._silent_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -120,13 +124,19 @@ class Connection(asyncio.Protocol):
         """Send bytes."""
         self._transport.write(data)
 
-    def readable(self, timeout_s: float) -> asyncio.Future[None]:
-        """Return a future that is done when bytes have arrived, or the connection has ended; `Silence` after `timeout_s` without."""
+    def readable(self, timeout_s: float, tap: "Tap | None" = None) -> asyncio.Future[None]:
+        """
+        Return a future that is done when bytes have arrived, or the connection has ended; `Silence` after `timeout_s` without.
+
+        Args:
+            tap: Takes what arrives meanwhile, until it declines; its error is the future's.
+        """
         if self._waiter.done():
             self._waiter = self._loop.create_future()
         if self.unread or self._lost is not None:
             self._waiter.set_result(None)
             return self._waiter
+        self._tap, self._timeout_s = tap, timeout_s
         self._silent_at = self._loop.time() + timeout_s
         if self._timer is not None and self._silent_at < self._timer_at:
             self._timer.cancel()
@@ -160,6 +170,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection; unread bytes are discarded."""
+        self._tap = None
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -168,6 +179,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop when bytes arrive; reading pauses when too many are unread."""
+        if self._tap is not None and self._offer(self._tap, data):
+            return
         self.unread.append(data)
         self._size += len(data)
         if self._size > HIGH_WATER_BYTES and not self._paused:
@@ -180,6 +193,18 @@ class Connection(asyncio.Protocol):
             self._wake()
         elif self._gathering is None:
             self._gathering = self._loop.call_later(self.gather_s, self._end_gathering)
+
+    def _offer(self, tap: "Tap", data: bytes) -> bool:
+        """Have the tap take bytes, if somebody still waits for them; what it declines is its last."""
+        if not self._waiter.done():
+            try:
+                if tap(data):
+                    self._silent_at = self._loop.time() + self._timeout_s
+                    return True
+            except UnilectError as error:
+                self._waiter.set_exception(error)
+        self._tap = None
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop when the connection has ended, in order or not."""

@@ -50,6 +50,11 @@ class FrameReader:
         blocks = (_parse(block) for block in data.split(b"\n\n"))
         return [frame for frame in blocks if frame is not None]
 
+    @property
+    def has_rest(self) -> bool:
+        """True while a frame is incomplete."""
+        return bool(self._rest) or self._ends_in_cr
+
     def end(self) -> list[bytes]:
         """Return the frame that the end of the stream completes, if any."""
         return self.feed(b"\n\n")

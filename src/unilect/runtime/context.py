@@ -8,14 +8,17 @@ Work that belongs to nobody's request is started with `tasks.spawn_detached`, an
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
 from unilect.core.errors import BackendTimeout, UnilectError
-from unilect.core.events import Usage
+from unilect.core.events import Event, Usage
+
+#: As `Context.push`.
+Push: TypeAlias = Callable[[list[Event]], bool]
 
 
 class Measured(Protocol):
@@ -124,6 +127,8 @@ class Context(Struct, eq=False, kw_only=True):
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
         headers: Headers of every answer to the request, such as what is left of the caller's limits.
+        push: Delivers a batch of the answer to its client while the task that answers waits for it; false where the task must take it. None
+            where each batch must pass the task.
         trace: The request's trace; None where there is none.
         trace_headers: The lines of W3C's trace context, for the head of a request to an upstream; empty where nothing is traced.
     """
@@ -156,6 +161,7 @@ class Context(Struct, eq=False, kw_only=True):
     lowered: str = ""
     allowed: int | None = None
     headers: Mapping[str, str] = {}
+    push: Push | None = None
     trace: Any = None
     trace_headers: bytes = b""
 

@@ -15,6 +15,7 @@ A bounded queue before a backend that answers a limited number of requests at a 
 import asyncio
 import math
 import time
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ from unilect.core.errors import (
     TooManyWaiting,
     UnilectError,
 )
-from unilect.core.events import Tally, Usage
+from unilect.core.events import Event, Tally, Usage
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import (
     ChatRequest,
@@ -35,7 +36,7 @@ from unilect.core.requests import (
     Embeddings,
     TextRequest,
 )
-from unilect.runtime.context import current_request
+from unilect.runtime.context import Push, current_request
 from unilect.scheduling.fair_order import FairOrder, QueuedRequest
 
 #: A token of an answer takes a step of its own, and those of a prompt are read together.
@@ -371,7 +372,9 @@ class QueuedBackend:
             ticket = await self._answers.enter_part(self._parts)
         else:
             ticket = self._answers.enter_at_once() or await self._answers.enter()
-        used = ticket.used
+        used, context = ticket.used, current_request()
+        if (push := context.push) is not None:
+            context.push = partial(_push_counted, push, used)
         try:
             batches = self._backend.generate(request)
             try:  # as `aclosing`, at half of its price
@@ -402,6 +405,13 @@ class QueuedBackend:
             return found
         finally:
             self._vectors.leave(ticket)
+
+
+def _push_counted(push: Push, used: Tally, batch: list[Event]) -> bool:
+    """Push a batch that the queue counts, too."""
+    if is_taken := push(batch):  # else it comes by the reader
+        used.add(batch)
+    return is_taken
 
 
 def _is_constrained(request: TextRequest) -> bool:

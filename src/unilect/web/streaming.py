@@ -92,6 +92,14 @@ async def respond(
     if not run.streams:
         return await respond_whole(request, run, encoder.whole)
     writer = _Writer(request, content_type, encoder.error, encoder.keep_alive, run)
+
+    def push(batch: list[Event]) -> bool:
+        """Send a batch as the loop below does, which waits for the next one meanwhile."""
+        if (is_ready := writer.is_ready) and (data := encoder.encode(run.note(batch))):
+            writer.put(data)
+        return is_ready
+
+    run.push = push
     async with writer, aclosing(run.batches()) as batches:
         async for batch in batches:
             data = encoder.encode(batch)
@@ -99,7 +107,9 @@ async def respond(
                 writer.last = data
                 if keep is not None:
                     writer.release_soon()
-            elif data and not writer.put(data):
+            elif data and writer.is_ready:
+                writer.put(data)
+            elif data:
                 await writer.write(data)
         if keep is not None:
             await writer.keep(keep)
@@ -248,29 +258,31 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if keep_alive is not None and request.method != METH_HEAD:
             self._set_timer()
 
-    def put(self, data: bytes) -> bool:
-        """Send a piece if there is nothing to wait for: the head is sent, and the client has read most of it; false where `write` must."""
+    @property
+    def is_ready(self) -> bool:
+        """True while a piece need not wait: the head is sent, and the client has read most of what came before."""
         transport = self._transport
-        if (
-            not self._begun
-            or transport is None
-            or transport.get_write_buffer_size() > HIGH_WATER_BYTES
-            or transport.is_closing()
-        ):
-            return False
+        return (
+            self._begun
+            and transport is not None
+            and transport.get_write_buffer_size() <= HIGH_WATER_BYTES
+            and not transport.is_closing()
+        )
+
+    def put(self, data: bytes) -> None:
+        """Send a piece, after the head; aiohttp's own `write` takes five calls for each."""
         self._quiet = 0
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        return True
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)  # type: ignore[union-attr]
 
     async def write(self, data: bytes) -> None:
-        """Send a piece, after the head; aiohttp's own `write` takes five calls for each. Errors as `_begin`."""
+        """Send a piece, after the head, and wait for a client that reads slowly. Errors as `_begin`."""
         self._quiet = 0
         if not self._begun:
             await self._begin()
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("The client closed the connection.")
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        self.put(data)
         if transport.get_write_buffer_size() > HIGH_WATER_BYTES:
             await (self._record or self._request.writer).drain()
 

@@ -114,6 +114,16 @@ class ChunkDecoder:
         self._decode(frames, into)
         self._note_end(ended, into, before)
 
+    def plain_text(self, block: bytes) -> str | None:
+        """
+        Return the text of a block of the stream that differs only in its text from those before; None for any other.
+
+        Such a block changes nothing here, and may be left out of what is decoded.
+        """
+        if self._finishes or block[:6] != b"data: " or block[-2:] != b"\n\n":
+            return None
+        return self._repeated.text(block[6:-2]) or None
+
     def decode_whole(self, body: bytes, into: list[Event]) -> bool:
         """Append the events of a whole answer without anything unusual; false where it is no such answer, and nothing was appended."""
         try:

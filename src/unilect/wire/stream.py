@@ -7,13 +7,15 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import TypeAlias
 
 from unilect.api.backend import Batches
 from unilect.core.errors import UnilectError
-from unilect.core.events import Event
+from unilect.core.events import Event, TextDelta
 from unilect.http.client import Response
 from unilect.http.sse import FrameReader
+from unilect.runtime.context import Push
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import FrameDecoder
 
@@ -42,10 +44,17 @@ class _End:
 
 
 async def stream(
-    send: Send, path: str, body: bytes, decoder: ChunkDecoder | FrameDecoder
+    send: Send,
+    path: str,
+    body: bytes,
+    decoder: ChunkDecoder | FrameDecoder,
+    push: Push | None = None,
 ) -> Batches:
     """
     Send a streaming request and yield its events.
+
+    Args:
+        push: Delivers plain texts that come one by one past the reader of this, which waits meanwhile; as `Context.push`.
 
     The end of the bytes is not the end of an answer: `decoder.end` decides. Some servers keep the connection open after
     the answer: once every choice has a finish reason, unilect waits only a short time for the end, and one that breaks takes nothing from it.
@@ -55,6 +64,8 @@ async def stream(
     """
     reader, batch, end = FrameReader(), _no_events(), _End()
     answer = await send(path, body, GATHER_S * decoder.joined)
+    if push is not None and isinstance(decoder, ChunkDecoder):
+        answer.divert(partial(_push_text, push, reader, decoder))
     try:
         async for data in answer:
             decoder.decode(found := reader.feed(data), batch)
@@ -77,6 +88,12 @@ async def stream(
     batch += decoder.end()
     if batch:
         yield batch
+
+
+def _push_text(push: Push, reader: FrameReader, decoder: ChunkDecoder, block: bytes) -> bool:
+    """Deliver a block that is a plain text, if nothing before it is incomplete."""
+    text = None if reader.has_rest else decoder.plain_text(block)
+    return text is not None and push([TextDelta(text)])
 
 
 async def map_batches(batches: Batches, change: Callable[[list[Event]], list[Event]]) -> Batches:

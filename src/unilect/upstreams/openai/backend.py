@@ -33,6 +33,7 @@ from unilect.core.requests import (
 from unilect.http.base_url import check_base, root_of
 from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import NoSuchPath
+from unilect.runtime.context import current_request
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.upstreams.openai._again import Forms, PatientServer, in_form
 from unilect.upstreams.openai._salt import Salts
@@ -167,7 +168,7 @@ class OpenAIUpstream(Backend):
         if whole:
             return _whole(server, path, server.body(), _choices(request))
         decoder = ChunkDecoder(not request.stream, _choices(request))
-        return stream(server.stream, path, server.body(), decoder)
+        return stream(server.stream, path, server.body(), decoder, current_request().push)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
