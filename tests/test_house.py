@@ -94,6 +94,7 @@ CATCH_ALL = {
     "adapt/emulation.py": "a task's flaw is carried to the reader, which raises it",
     "runtime/plugins.py": "what somebody else made raises anything; it is told and left out",
     "scheduling/pool.py": "a flaw in a look at a backend is logged, and is not the last look",
+    "http/connection.py": "a flaw in who takes bytes past their reader is the reader's to raise",
     "wire/frames.py": "a flaw in one call is told to its caller, and the process goes on",
     "engines/fetched.py": "what a thread raises is carried to who waits, who raises it",
     "engines/transformers/batch/constraint.py": "llguidance raises the bare class for a grammar that it cannot read",

@@ -15,7 +15,6 @@ from functools import lru_cache
 from ssl import SSLContext
 from typing import NamedTuple, TypeAlias, cast
 
-from unilect.core.errors import UnilectError
 from unilect.http.body import ProtocolError, length_of
 from unilect.http.reasons import of_connecting
 
@@ -201,7 +200,7 @@ class Connection(asyncio.Protocol):
                 if tap(data):
                     self._silent_at = self._loop.time() + self._timeout_s
                     return True
-            except UnilectError as error:
+            except Exception as error:  # noqa: BLE001 - the reader's, also a flaw in who takes them
                 self._waiter.set_exception(error)
         self._tap = None
         return False

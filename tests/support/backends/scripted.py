@@ -221,6 +221,22 @@ def waits(go_on: asyncio.Event, chats: list[Exchange]) -> Script:
     return script
 
 
+def one_by_one(pieces: Iterable[bytes], taken: asyncio.Semaphore, end: str = "close") -> Script:
+    """A server that sends an HTTP chunk for each piece, once what came before was taken: whoever takes a piece releases it."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(chunked([])[: -len(b"0\r\n\r\n")])
+        for piece in pieces:
+            await exchange.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+            await taken.acquire()
+        if end == "close":
+            await exchange.send(b"0\r\n\r\n")
+        if end != "keep":
+            getattr(exchange, end)()
+
+    return script
+
+
 def small(context: int, tokens: int) -> Script:
     """A server of vLLM's kind: it refuses a request whose prompt and answer together have more tokens than its context."""
 
