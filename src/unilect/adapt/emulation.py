@@ -14,11 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from unilect.adapt import tools
-from unilect.adapt.enforcement import output_constraints
-from unilect.adapt.images import other_images
 from unilect.adapt.suppressed import SuppressedUsage
-from unilect.api.backend import Backend, Batches, Capabilities, Generates
+from unilect.api.backend import Backend, Batches, Generates
 from unilect.api.parameters.rules import refusal
 from unilect.core.errors import InvalidRequest
 from unilect.core.events import (
@@ -82,15 +79,6 @@ def several(request: TextRequest) -> bool:
     """False for one answer to one conversation, which every backend gives."""
     more = (request.n or 1) > 1 or (request.best_of or 1) > 1
     return more or request.token_limit == 0 or isinstance(request, CompletionRequest)
-
-
-def is_needed(request: TextRequest, can: Capabilities) -> bool:
-    """Return True if any emulation stage applies to the request."""
-    if can.schema_keywords is not None and output_constraints(request):
-        return True
-    if not can.image_urls and other_images(request):
-        return True
-    return (can.fans_out and several(request)) or tools.plan(request, can) is not None
 
 
 class _Part(Struct):

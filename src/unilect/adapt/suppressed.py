@@ -31,9 +31,7 @@ class SuppressedUsage:
         self._prompt, self._completion = prompt, completion
 
 
-def discard_usage(answer: list[Event], meter: Measured | None) -> None:
-    """Keep and count nothing of an answer, if there is one: it has failed before its end, and nobody has a part of it."""
-    if answer:
-        answer.clear()
-        if meter is not None:
-            meter.hold(0, -meter.usage.completion_tokens)
+def discard_usage(answer: list[Event], meter: Measured) -> None:
+    """Keep and count nothing of an answer: it has failed before its end, and nobody has a part of it."""
+    answer.clear()
+    meter.hold(0, -meter.usage.completion_tokens)

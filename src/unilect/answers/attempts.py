@@ -177,24 +177,17 @@ class Attempts(Generic[FittedT]):
                 self.tried.add(member)
                 member.outstanding += 1  # already while it is started
                 try:
-                    error = await self._start(model, member)
-                    last = error or last
-                    # its start may have shown that it is unable
-                    if error is None and member not in self._unable(model) and (lease := self._lease(model, member)):  # fmt: skip
+                    await model.start_for_request(member)
+                except UnilectError as error:
+                    last = error
+                    model.record_result(member, error)
+                    self.note(model, member.source, error.for_log)
+                else:  # its start may have shown that it is unable
+                    if member not in self._unable(model) and (lease := self._lease(model, member)):
                         return lease
                 finally:
                     member.release()
         raise StopAsyncIteration
-
-    async def _start(self, model: Model, member: PooledBackend) -> UnilectError | None:
-        """Start a backend; returns why it cannot be started."""
-        try:
-            await model.start_for_request(member)
-        except UnilectError as error:
-            model.record_result(member, error)
-            self.note(model, member.source, error.for_log)
-            return error
-        return None
 
     def _lease(self, model: Model, member: PooledBackend) -> Lease[FittedT] | None:
         """

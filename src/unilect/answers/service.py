@@ -157,7 +157,8 @@ class Run:
                     if (known := self.model.static_capabilities) is not None:
                         self._fit(self.model, known)  # what is refused loads no model
                     async for lease in attempts:
-                        discard_usage(whole, self._context.meter)
+                        if whole:
+                            discard_usage(whole, account)
                         with lease:
                             answer = self._continuation.rest(self._answer(lease))
                             try:  # as `aclosing`, at half of its price
@@ -189,41 +190,45 @@ class Run:
         return self._thoughts.count(batch)
 
     def _answer(self, lease: Lease[Fitted]) -> Batches:
-        """Generate the answer on a leased backend, with all that has to stand in front of it for this request."""
+        """Generate the answer on a leased backend."""
         self.answering, self._fitted = lease.model, lease.fitted
         self._context.set_backend(lease.model.name, lease.member.source)
-        request, can = lease.fitted.request, lease.backend.capabilities
-        if emulation.is_needed(request, can):
-            self._context.push = None
-            return self._emulate(lease, request)
-        self._context.push = None if self._continuation.lost else self.push
-        return lease.backend.generate(request)
+        request = lease.fitted.request
+        if not lease.backend.capabilities.image_urls and other_images(request):
+            return self._with_images(lease, request)
+        return self._generate(lease, request)
 
-    def _emulate(self, lease: Lease[Fitted], request: TextRequest) -> Batches:
-        """The same through what makes up for what the backend lacks."""
+    async def _with_images(self, lease: Lease[Fitted], request: TextRequest) -> Batches:
+        """Generate the answer to a request whose images are fetched first."""
+        assert isinstance(request, ChatRequest)
+        request = await self._images.inline(request)
+        async with aclosing(self._generate(lease, request)) as batches:
+            async for batch in batches:
+                yield batch
+
+    def _generate(self, lease: Lease[Fitted], request: TextRequest) -> Batches:
+        """Generate the answer behind the stages that make up for what the backend lacks for this request."""
+        can, checker = lease.backend.capabilities, self._registry.checker
+        prompted = tools.plan(request, can)
+        enforced = can.schema_keywords is not None and bool(output_constraints(request))
+        several = (can.fans_out or prompted is not None) and emulation.several(request)
+        if not (prompted or enforced or several):
+            self._context.push = None if self._continuation.lost else self.push
+            return lease.backend.generate(request)
+        self._context.push = None
         backend: Generates = lease.backend
         at_once = emulation.PARTS_AT_ONCE
         if isinstance(backend, QueuedBackend):
             # one more waits, so that the place of one that ends goes to the next by the order of the queue
             backend, at_once = backend.in_parts(), backend.places + 1
-        can, checker = backend.capabilities, self._registry.checker
-        if isinstance(request, ChatRequest) and not can.image_urls and other_images(request):
-            return self._with_images(lease, request)
-        if (made := tools.plan(request, can)) is not None:
-            backend = tools.PromptedTools(backend, made, checker, self._note)
-        if can.schema_keywords is not None and output_constraints(request):
+        if prompted is not None:
+            backend = tools.PromptedTools(backend, prompted, checker, self._note_attempts)
+        if enforced:
             unsupported = self._settings_of(lease.model).unsupported
             backend = ConstraintEnforcer(backend, checker, unsupported, self._not_enforced.append)
-        if (can.fans_out or made is not None) and emulation.several(request):
+        if several:
             return emulation.generate(backend, request, lease.member.backend, at_once, self._registry.room)  # fmt: skip
         return backend.generate(request)
-
-    async def _with_images(self, lease: Lease[Fitted], request: ChatRequest) -> Batches:
-        """The same for a request whose images are fetched first."""
-        request = await self._images.inline(request)
-        async with aclosing(self._emulate(lease, request)) as batches:
-            async for batch in batches:
-                yield batch
 
     def _fit(self, model: Model, can: Capabilities) -> Fitted:
         """Make the request fit for a backend; of an answer that its client has a part of, what is asked for is the rest. Errors as `adapt`."""
@@ -247,7 +252,7 @@ class Run:
             self._settings = model, model.settings
         return self._settings[1]
 
-    def _note(self, attempts: int) -> None:
+    def _note_attempts(self, attempts: int) -> None:
         """Take note of how many attempts an answer has taken."""
         self.attempts = max(self.attempts, attempts)
 
