@@ -1,6 +1,6 @@
 """Tests of unilect.limits.claims: what a request claims of its limits, and what it has used of them."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 from hypothesis import strategies as st
@@ -16,6 +16,7 @@ from unilect.limits.claims import (
     cost,
     count_used,
     counter,
+    day_of,
     limits_of,
     period,
 )
@@ -49,12 +50,10 @@ def asked(limit: int | None, prompt: int = 100, choices: int = 1, allowed: int |
 def test_periods(name: str, day: str, text: str, end: str) -> None:
     """A day and a month are UTC's, and end where the next one begins."""
     now = datetime.fromisoformat(f"{day}T23:59:59+00:00").timestamp()
-    assert (text, datetime.fromisoformat(f"{end}T00:00:00+00:00")) == (
-        (found := period(name, now)) and found[0],
-        found and datetime.fromtimestamp(found[1], UTC),
-    )
-    assert (f"key:a/{name}/{text}", found and found[1]) == counter(limit(name, 1), now)
-    assert period("parallel", now) is None
+    ends_at = datetime.fromisoformat(f"{end}T00:00:00+00:00").timestamp()
+    assert (text, ends_at) == period(name.rpartition("_")[2], day_of(now))[:2]
+    assert (f"key:a/{name}/{text}", ends_at) == counter(limit(name, 1), day_of(now))
+    assert ("key:a/parallel", None) == counter(limit("parallel", 1), day_of(now))
 
 
 def test_needs() -> None:

@@ -108,9 +108,12 @@ class TokenEstimator:
             while model is not None and model not in chain:
                 chain.append(model)
                 model = self._registry.get(model.fallback) if model.fallback else None
-        return [
-            model for model in chain if model is chain[0] or current_request().may_use(model.name)
-        ]
+        may_use = current_request().may_use
+        return (
+            chain[:1] + [model for model in chain[1:] if may_use(model.name)]
+            if chain[1:]
+            else chain
+        )
 
     async def _count(self, model: Model, request: Request) -> int | None:
         """

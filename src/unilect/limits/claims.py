@@ -127,19 +127,13 @@ def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[
     ]
 
 
-def period(name: str, now: float) -> tuple[str, float, float] | None:
-    """Return the day or the month (UTC) that a limit is of, as text, its end and its begin in seconds since 1970; None where it is of neither."""
-    unit = name.rpartition("_")[2]
-    return _period(unit, int(now // _DAY_S)) if unit in ("day", "month") else None
+def day_of(now: float) -> int:
+    """Return the day (since 1970, UTC) of a time."""
+    return int(now // _DAY_S)
 
 
-def period_of(unit: str, now: float) -> tuple[str, float, float]:
-    """Return as `period`, of a `day` or a `month`."""
-    return _period(unit, int(now // _DAY_S))
-
-
-@lru_cache(64)
-def _period(unit: str, day: int) -> tuple[str, float, float]:
+def period(unit: str, day: int) -> tuple[str, float, float]:
+    """Return the `day` or `month` (UTC) of a day since 1970, as text, its end and its begin in seconds since 1970."""
     begin = datetime.fromtimestamp(day * _DAY_S, UTC)
     if unit == "day":
         return f"{begin:%Y-%m-%d}", (day + 1) * _DAY_S, day * _DAY_S
@@ -148,10 +142,14 @@ def _period(unit: str, day: int) -> tuple[str, float, float]:
     return f"{begin:%Y-%m}", end.timestamp(), begin.timestamp()
 
 
-def counter(limit: Limit, now: float) -> tuple[str, float | None]:
-    """Name the counter of a limit, and tell when it ends; None for never."""
-    name, found = f"{limit.subject}/{limit.name}", period(limit.name, now)
-    return (name, None) if found is None else (f"{name}/{found[0]}", found[1])
+@lru_cache(4096)
+def counter(limit: Limit, day: int) -> tuple[str, float | None]:
+    """Name the counter of a limit on a day since 1970, and tell when it ends; None for never."""
+    name, unit = f"{limit.subject}/{limit.name}", limit.name.rpartition("_")[2]
+    if unit not in ("day", "month"):
+        return name, None
+    text, ends_at, _ = period(unit, day)
+    return f"{name}/{text}", ends_at
 
 
 class Demand(Struct, frozen=True, kw_only=True):
@@ -196,18 +194,14 @@ class Demand(Struct, frozen=True, kw_only=True):
     def claims(self, limits: Sequence[Limit]) -> list[Claim]:
         """Make its claim on each limit."""
         found: list[Claim] = []
+        day = day_of(self.now)
         for limit in limits:
-            need, (name, ends_at) = self.needs(limit), counter(limit, self.now)
+            need = 1 if limit.counts_requests else self.needs(limit)
+            name, ends_at = counter(limit, day)
             room = need * LOOSE if self.loose and limit.is_budget else need
             claim = Claim(name=name, leaks=limit.leaks, most=limit.most, need=need, room=room, ends_at=ends_at)  # fmt: skip
             found.append(claim)
         return found
-
-    @property
-    def most_told(self) -> float:
-        """The most tokens that an answer may be counted to have; a piece of it may count for more than it is made of, so only a backend that keeps to no limit passes this."""
-        size = self.size
-        return 2 * size.answer(self.allowed) + 64 if size is not None and size.choices else math.inf
 
     def never_fits(self, limit: Limit) -> bool:
         """Return True if the request may use more in a minute than the limit has."""

@@ -160,13 +160,14 @@ class Minute:
             level = self.level(self.most, now_us)
             self.mark = min(level, most * _LONGEST_US) + most * now_us
             self.most = most
-        return max(0, self.mark - most * now_us)
+        level = self.mark - most * now_us
+        return level if level > 0 else 0
 
     def state(self, claim: Claim, now_us: int) -> State:
         """Return the counter as it is, for a claim."""
-        level = self.level(claim.most, now_us)
-        over = level - (claim.most - claim.room) * MINUTE_US
-        return State(-(-level // MINUTE_US), 0, max(0, -(-over // claim.most)))
+        most, level = claim.most, self.level(claim.most, now_us)
+        over = level - (most - claim.room) * MINUTE_US
+        return State(-(-level // MINUTE_US), 0, -(-over // most) if over > 0 else 0)
 
     def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
         """Have more in it, or less, whether held or used; it never takes longer than two minutes to leak."""
@@ -212,20 +213,28 @@ class MemoryCounters:
         if len(self._all) >= self._crowded:
             self._forget()
         now_us = self.now_us()
-        found = [(self._find(claim), claim) for claim in claims]
-        states = [one.state(claim, now_us) for one, claim in found]
-        ok = all(map(fits, claims, states))
+        found: list[Budget | Minute] = []
+        states: list[State] = []
+        ok = True
+        for claim in claims:
+            one = self._all.get(claim.name) or self._make(claim)
+            state = one.state(claim, now_us)
+            ok = ok and fits(claim, state)
+            found.append(one)
+            states.append(state)
         if ok:
-            for one, claim in found:
+            states.clear()
+            for one, claim in zip(found, claims, strict=True):
                 one.add(claim, claim.need, 0, now_us)
-            states = [one.state(claim, now_us) for one, claim in found]
+                states.append(one.state(claim, now_us))
         return ReserveResult(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self.now_us()
         for claim, units in zip(claims, used, strict=True):
-            self._find(claim).add(claim, -claim.need, units, now_us)
+            one = self._all.get(claim.name) or self._make(claim)  # it may have been forgotten
+            one.add(claim, -claim.need, units, now_us)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]], *, are_all: bool = True) -> None:  # fmt: skip
         """See `Counters`."""
@@ -254,11 +263,9 @@ class MemoryCounters:
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def _find(self, claim: Claim) -> Budget | Minute:
-        """Return the counter of a claim, made where it is not there yet, or was forgotten."""
-        one = self._all.get(claim.name)
-        if one is None:
-            one = self._all[claim.name] = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)  # fmt: skip
+    def _make(self, claim: Claim) -> Budget | Minute:
+        one = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)
+        self._all[claim.name] = one
         return one
 
     def _forget(self) -> None:

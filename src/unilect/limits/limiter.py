@@ -8,6 +8,7 @@ Limits and budgets of keys, owners and models: what a request may use is held fo
 """
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,6 @@ from unilect.limits.counters import (  # fmt: skip
     Claim,
     Counters,
     MemoryCounters,
-    ReserveResult,
     State,
     fits,
 )
@@ -142,22 +142,47 @@ class Limiter:
 
     async def open(self, context: Context, request: Request) -> "Reservation | None":
         """
-        Hold what a request may use; see `RequestRecorder`.
+        Hold what a request may use, by a claim of each counter; see `RequestRecorder`.
 
         Raises:
             QuotaExceeded: A budget is used up.
             RateLimited: The request comes too early, or too many run.
+            RequestTooLarge: It may use more in a minute than a limit has.
             LimitsUnavailable: What is left cannot be read now.
         """
-        if not self.applies(context):
-            return None
         plan = self._plan(context)
-        if not plan.limits:
+        limits = plan.limits
+        if not limits:
             return None
         if type(request) is Call and not request.counts:
             await self._check(context, plan)
             return None
-        return await self._reserve(context, request, plan)
+        # first: the clock may tell that the ledger has to be read
+        now = self.clock() if context.at is None else context.at
+        if plan.has_budget and (self._unread or context.caller in self._resync):
+            await self._sync_usage(context.caller)
+        demand = Demand(now=now)
+        if plan.needs_size:
+            bound = self._measures.size(context.model, request)
+            demand = Demand(now=now, size=bound, price=context.price, loose=not bound.is_counted)
+            demand = _bound(demand, plan)
+        claimed = demand.claims(limits)
+        request_id = f"{self._id}-{next(self._numbers)}"
+        for _ in range(_TRIES):
+            taken = await self._counters.take(request_id, claimed)
+            if taken.ok:
+                break
+            less = await self._again(context, request, demand, plan, claimed, taken.states)
+            if less is None:
+                break
+            demand, claimed = less, less.claims(limits)
+        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
+        if not taken.ok:
+            refuse(demand, limits, claimed, taken.states)
+        context.allowed, size = demand.allowed, demand.size
+        # a piece of an answer may count for more than it is made of: only a backend that keeps to no limit passes this
+        most = 2 * size.answer(demand.allowed) + 64 if size and size.choices else math.inf
+        return Reservation(most, self._counters, request_id, limits, claimed, demand.price)
 
     async def _sync_usage(self, caller: str) -> None:
         """Count what was used before; errors as `seed`."""
@@ -172,39 +197,6 @@ class Limiter:
         found = await self.look(context)
         if not all(fits(claim, state) for _, claim, state in found):
             refuse(Demand(now=self.clock()), plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
-
-    async def _reserve(self, context: Context, request: Request, plan: _Plan) -> "Reservation":
-        """Hold what a request may use by a claim of each counter; errors as `open`."""
-        # first: the clock may tell that the ledger has to be read
-        now = self.clock() if context.at is None else context.at
-        if plan.has_budget and (self._unread or context.caller in self._resync):
-            await self._sync_usage(context.caller)
-        limits, demand = plan.limits, self._build_demand(context, request, plan, now)
-        claimed = demand.claims(limits)
-        if demand.loose and any(map(demand.never_fits, plan.minutes)):
-            states = await self._counters.look(claimed)
-            if any(claims.hopeless(demand, *one) for one in zip(limits, states, strict=True)):
-                demand = structs.replace(demand, loose=False)  # a count may load its model, in vain
-                refuse(demand, limits, demand.claims(limits), states)
-            demand = await self._count_prompt(context.model, request, demand, plan)
-            claimed = demand.claims(limits)
-        request_id = f"{self._id}-{next(self._numbers)}"
-        for _ in range(_TRIES):
-            if any(map(demand.never_fits, plan.minutes)):
-                refuse_large(demand, limits)
-            taken = await self._counters.take(request_id, claimed)
-            if taken.ok:
-                self._tell(context, plan, claimed, taken)
-                context.allowed = demand.allowed
-                return Reservation(
-                    demand.most_told, self._counters, request_id, limits, claimed, demand.price
-                )
-            less = await self._again(context, request, demand, plan, claimed, taken)
-            if less is None:
-                break
-            demand, claimed = less, less.claims(limits)
-        self._tell(context, plan, claimed, taken)
-        refuse(demand, limits, claimed, taken.states)
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
@@ -247,7 +239,7 @@ class Limiter:
         self._unread = self._ledger is not None
         if isinstance(self._counters, MemoryCounters):
             for of in ("day", "month"):
-                old, new = claims.period_of(of, before), claims.period_of(of, now)
+                old, new = (claims.period(of, claims.day_of(at)) for at in (before, now))
                 if new[1] < old[1]:
                     self._counters.move(f"_{of}/{old[0]}", f"_{of}/{new[0]}", new[1])
 
@@ -266,7 +258,7 @@ class Limiter:
         totals: dict[str, tuple[int, float]] = {}
         now = self.clock()
         for of in ("day", "month"):
-            text, ends_at, since = claims.period_of(of, now)
+            text, ends_at, since = claims.period(of, claims.day_of(now))
             for one in await self._ledger_since(since, key or None):
                 subjects = [f"key:{one.key}"]
                 if key == EVERY:
@@ -319,15 +311,6 @@ class Limiter:
         table = self._measures.limits(name) if self._has_models else None
         return [] if table is None else claims.limits_of(structs.asdict(table), "model", f"model:{name}")  # fmt: skip
 
-    def _build_demand(self, context: Context, request: Request, plan: _Plan, now: float) -> Demand:
-        """Make a request as its limits see it, with a bound of its size."""
-        if not plan.needs_size:
-            return Demand(now=now)
-        size = self._measures.size(context.model, request)
-        return _bound(
-            Demand(now=now, size=size, price=context.price, loose=not size.is_counted), plan
-        )
-
     async def _count_prompt(
         self, model: str, request: Request, demand: Demand, plan: _Plan
     ) -> Demand:
@@ -344,27 +327,34 @@ class Limiter:
         demand: Demand,
         plan: _Plan,
         claimed: Sequence[Claim],
-        taken: ReserveResult,
+        states: Sequence[State],
     ) -> Demand | None:
-        """Make the next claim to try after one that does not fit; None where nothing less is worth it."""
-        every = zip(plan.limits, claimed, taken.states, strict=True)
-        states = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
-        short = [limit for limit, _ in states]
-        if any(limit.counts_requests for limit in short):
-            return None
-        if demand.loose and any(claims.hopeless(demand, *one) for one in states):
-            return structs.replace(demand, loose=False)  # a count would cost its model, in vain
-        if demand.loose:
-            return await self._count_prompt(context.model, request, demand, plan)
-        if any(limit.leaks for limit in short):
-            return None
-        allowed = claims.allowance(demand, plan.limits, taken.states)
-        return None if allowed is None else structs.replace(demand, allowed=allowed)
+        """
+        Make the next claim to try after one that does not fit; None where nothing less is worth it.
 
-    def _tell(
-        self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: ReserveResult
-    ) -> None:
-        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
+        Raises:
+            RequestTooLarge: No minute has room for it.
+            QuotaExceeded: A budget is used up, and no minute has room for it as far as is known.
+        """
+        limits = plan.limits
+        is_too_large = any(map(demand.never_fits, plan.minutes))
+        if is_too_large and not demand.loose:
+            refuse_large(demand, limits)
+        every = list(zip(limits, claimed, states, strict=True))
+        short = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
+        if not is_too_large and any(limit.counts_requests for limit, _ in short):
+            return None
+        if demand.loose:
+            if not any(claims.hopeless(demand, limit, state) for limit, _, state in every):
+                return await self._count_prompt(context.model, request, demand, plan)
+            demand = structs.replace(demand, loose=False)  # a count may load its model, in vain
+            if is_too_large:
+                refuse(demand, limits, demand.claims(limits), states)
+            return demand
+        if any(limit.leaks for limit, _ in short):
+            return None
+        allowed = claims.allowance(demand, limits, states)
+        return None if allowed is None else structs.replace(demand, allowed=allowed)
 
     async def _ledger_since(self, since: float, key: str | None) -> Sequence[KeyUsage]:
         if self._ledger is None:
