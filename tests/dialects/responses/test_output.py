@@ -1,5 +1,7 @@
 """Tests of unilect.dialects.responses._output: what is told of an answer, in pieces and whole."""
 
+from typing import Any
+
 import msgspec
 from hypothesis import strategies as st
 
@@ -42,6 +44,11 @@ def told(batches: list[list[Event]], options: ResponseOptions) -> tuple[Response
     return encoder, b"".join([*pieces, encoder.end()])
 
 
+def items_of(encoder: ResponseEncoder) -> list[dict[str, Any]]:
+    """The items that are closed, as values."""
+    return [msgspec.json.decode(item.body) for item in encoder.items]
+
+
 def fields_of(written: bytes) -> list[dict[str, object]]:
     """The data of the events, whose first line names their type."""
     found = []
@@ -69,11 +76,15 @@ def test_a_stream_and_a_whole_answer(
     whole.close()
 
     assert [*range(len(events))] == [event["sequence_number"] for event in events]
-    assert encoder.output == [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    assert items_of(encoder) == [
+        e["item"] for e in events if e["type"] == "response.output_item.done"
+    ]
     assert events[-1]["response"] == msgspec.json.decode(encoder.body())
-    assert encoder.output == msgspec.json.decode(encoder.body())["output"]
-    assert [without_ids(item) for item in encoder.output] == [without_ids(i) for i in whole.output]
-    assert [item.id for item in encoder.items] == [item["id"] for item in encoder.output]
+    assert items_of(encoder) == msgspec.json.decode(encoder.body())["output"]
+    assert [without_ids(item) for item in items_of(encoder)] == [
+        without_ids(i) for i in items_of(whole)
+    ]
+    assert [item.id for item in encoder.items] == [item["id"] for item in items_of(encoder)]
 
 
 @given(BATCHES)
@@ -98,7 +109,7 @@ def test_texts_in_one_batch(texts: list[str]) -> None:
 
     deltas = [e["delta"] for e in fields_of(written) if e["type"] == "response.output_text.delta"]
     assert ["x", *texts] == deltas
-    assert "x" + "".join(texts) == encoder.output[0]["content"][0]["text"]
+    assert "x" + "".join(texts) == items_of(encoder)[0]["content"][0]["text"]
 
 
 def without_ids(item: dict[str, object]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from unilect.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect; those of a worker and of a controller as far as the configuration asks for them."""
+    """Return the URLs of this dialect; those of a worker and of a controller as far as the configuration asks for them."""
     config, own = site.config, _api.routes(site)
     if not config.fastchat_controller and config.fastchat_register is None:
         return own
@@ -29,7 +29,7 @@ def routes(site: Site) -> list[Route]:
     is_worker = config.fastchat_register is not None
 
     def is_open(request: web.Request) -> bool:
-        """Our own models need a key, where there are keys, unless this is a worker; those who may register need none."""
+        """Return True for who may ask our own models: they need a key, where there are keys, unless this is a worker; who may register needs none."""
         return is_worker or not keys.required or admission.is_trusted(request)
 
     handlers = {route.path: route.handler for route in calls}

@@ -47,7 +47,7 @@ class WorkerUrl(NamedTuple):
 
 def worker_url(name: str) -> WorkerUrl:
     """
-    A worker's name as the URL that it must be: a scheme, a host, perhaps a port and a path, and nothing else.
+    Return a worker's name as the URL that it must be: a scheme, a host, perhaps a port and a path, and nothing else.
 
     Raises:
         InvalidRequest: It is none, or more than that: a user, a query or a fragment.
@@ -100,7 +100,7 @@ class Admission:
 
     async def address_of(self, request: web.Request, url: WorkerUrl) -> str:
         """
-        The IP address of a worker that registers: the one that is connected to from now on.
+        Return the IP address of a worker that registers: the one that is connected to from now on.
 
         Raises:
             InvalidRequest: Its name does not resolve, or leads to where no worker of this caller's can be.
@@ -115,7 +115,7 @@ class Admission:
         return str(addresses[0])
 
     def _may_lead_to(self, request: web.Request, address: IpAddress) -> bool:
-        """A worker is where it calls from, in an allowed network, or with the token anywhere in public."""
+        """Return True for an address of a worker: where it calls from, in an allowed network, or with the token anywhere in public."""
         peer = _peer(request)
         if address == peer:
             return True
@@ -197,13 +197,13 @@ def _address(request: web.Request, which: str) -> IpAddress | None:
 
 
 def _plain(address: IpAddress) -> IpAddress:
-    """An IPv4 address that is written as IPv6, as itself."""
+    """Return an IPv4 address that is written as IPv6, as itself."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 
 
 def _parse_token(authorization: str) -> str:
-    """The token of a header: `Bearer TOKEN`, or the password of Basic authentication."""
+    """Return the token of a header: `Bearer TOKEN`, or the password of Basic authentication."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
         return value.strip() if scheme.lower() == "bearer" else ""

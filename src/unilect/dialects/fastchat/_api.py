@@ -41,7 +41,7 @@ class TokenCheckRequest(Struct, frozen=True):
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service, profile = site.service, site.profile
     raw = msgspec.structs.replace(profile, string_messages="raw")
     decode_body = partial(openai_chat.decode, profile=raw)

@@ -66,7 +66,7 @@ class Own(msgspec.Struct, frozen=True):
     is_open: Callable[[web.Request], bool]
 
     def names_for(self, request: web.Request, multimodal: bool | None = None) -> list[str]:
-        """The models that whoever asks may have."""
+        """Return the models that whoever asks may have."""
         return self.names(multimodal) if self.is_open(request) else []
 
     def has(self, request: web.Request, model: str | None) -> bool:
@@ -153,7 +153,7 @@ async def test_connection(request: web.Request) -> web.StreamResponse:
 
 def routes(workers: Workers, admission: Admission, own: Own) -> list[Route]:
     """
-    The URLs of a controller.
+    Return the URLs of a controller.
 
     Args:
         workers: Who has registered.
@@ -168,7 +168,7 @@ def routes(workers: Workers, admission: Admission, own: Own) -> list[Route]:
 
 
 def _make_relay(path: str, workers: Workers, own: Own) -> Handler:
-    """A call for a worker: handed to one of its model's, else to our own."""
+    """Return a call for a worker: handed to one of its model's, else to our own."""
 
     async def relay_to_worker(request: web.Request) -> web.StreamResponse:
         """Hand a call to a worker of its model."""

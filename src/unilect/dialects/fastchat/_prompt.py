@@ -34,7 +34,7 @@ class TurnMarkers:
 
     def conv(self, chat: bool) -> dict[str, Any]:
         """
-        The template, as /worker_get_conv_template tells it.
+        Return the template, as /worker_get_conv_template tells it.
 
         Args:
             chat: The model answers chats; else prompts go to it as they are.
@@ -55,7 +55,7 @@ class TurnMarkers:
         }
 
     def messages(self, prompt: str) -> list[Message] | None:
-        """The messages of a prompt that was made with this template; None for any other prompt."""
+        """Return the messages of a prompt that was made with this template; None for any other prompt."""
         first, *rest = self._split.split(prompt)
         if first or len(rest) < 4:
             return None

@@ -121,7 +121,7 @@ class WorkerState:
         self._waiting = 0
 
     def names_of(self, multimodal: bool | None) -> list[str]:
-        """The models that see images, those that do not, or both, by all their names; none once we are stopping."""
+        """Return the models that see images, those that do not, or both, by all their names; none once we are stopping."""
         models = self._service.registry.models.values() if self._service.ready else ()
         return [
             name
@@ -154,7 +154,7 @@ class WorkerState:
             self._waiting -= 1
 
     def marks(self, model: str) -> TurnMarkers:
-        """The marks between the messages of a prompt for this model."""
+        """Return the marks between the messages of a prompt for this model."""
         return TurnMarkers(self.address, model)
 
 
@@ -234,17 +234,17 @@ class Calls:
 
 
 def routes(service: Service, work: WorkerState) -> list[Route]:
-    """The URLs of a worker."""
+    """Return the URLs of a worker."""
     calls = Calls(service, work)
     handlers = {path: getattr(calls, path[1:]) for path in (*WORKER_CALLS, "/worker_get_status")}
     return worker_routes(handlers)
 
 
 def worker_routes(handlers: Mapping[str, Handler]) -> list[Route]:
-    """Routes that a worker has, by their paths."""
+    """Return routes that a worker has, by their paths."""
 
     def error_of(path: str, error: UnilectError, status: int) -> web.Response:
-        """A frame; in a stream it ends as all do."""
+        """Return a frame; in a stream it ends as all do."""
         frame = error_frame(error)
         status = status if status in _REFUSED else 200
         body = frame if path == "/worker_generate_stream" else frame[:-1]
@@ -260,7 +260,7 @@ def to_request(
     params: GenerationParams, work: WorkerState, service: Service, stream: bool
 ) -> TextRequest:
     """
-    A worker's parameters as a request: a chat where the prompt was made with our template, else a plain completion.
+    Return a worker's parameters as a request: a chat where the prompt was made with our template, else a plain completion.
 
     Raises:
         InvalidRequest: A value is out of range.
@@ -298,7 +298,7 @@ class FrameEncoder:
         self._usage = Usage(0, 0)
 
     def encode(self, batch: Sequence[Event]) -> bytes:
-        """A frame with all of the text so far, where the batch has some."""
+        """Return a frame with all of the text so far, where the batch has some."""
         before = self._text
         for event in batch:
             match event:
@@ -313,19 +313,19 @@ class FrameEncoder:
         return self._frame(None) + b"\0" if self._text != before else b""
 
     def keep_alive(self) -> bytes:
-        """An empty frame, which readers skip."""
+        """Return an empty frame, which readers skip."""
         return b"\0"
 
     def end(self) -> bytes:
-        """The text once more, with its finish reason and usage."""
+        """Return the text once more, with its finish reason and usage."""
         return self._frame(self._reason) + b"\0"
 
     def error(self, error: UnilectError) -> bytes:
-        """The frame that ends a broken answer."""
+        """Return the frame that ends a broken answer."""
         return error_frame(error)
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-        """The last frame alone."""
+        """Return the last frame alone."""
         choice = answer.choices[0]
         self._text, self._logprobs = choice.text or "", choice.logprobs
         self._reason = "length" if choice.finish_reason == "length" else "stop"
@@ -347,7 +347,7 @@ class FrameEncoder:
 
 
 def error_frame(error: UnilectError) -> bytes:
-    """An error, as a worker tells it."""
+    """Return an error, as a worker tells it."""
     return encode_json({"text": error.message, "error_code": error.number}) + b"\0"
 
 

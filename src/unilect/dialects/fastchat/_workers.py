@@ -141,7 +141,7 @@ class Workers(BackgroundService):
         self._update()
 
     def beat(self, name: str, queue_length: float) -> bool:
-        """A worker lives; false where it is not known, and should register again."""
+        """Note that a worker lives; false where it is not known, and should register again."""
         worker = self._workers.get(name.rstrip("/"))
         if worker is None:
             return False
@@ -201,7 +201,7 @@ class Workers(BackgroundService):
         self._update()
 
     def names(self, multimodal: bool | None = None) -> list[str]:
-        """The models of all workers, sorted; with images, without, or both."""
+        """Return the models of all workers, sorted; with images, without, or both."""
         able = (
             worker
             for worker in self._workers.values()
@@ -210,19 +210,19 @@ class Workers(BackgroundService):
         return sorted({name for worker in able for name in worker.status.model_names})
 
     def status(self) -> Status:
-        """All workers as if they were one, for a controller above this one."""
+        """Return all workers as if they were one, for a controller above this one."""
         told = [worker.status for worker in self._workers.values()]
         return Status(
             self.names(), sum(one.speed for one in told), sum(one.queue_length for one in told)
         )
 
     async def models(self) -> dict[str, bool]:
-        """The models that there are, and whether each sees images."""
+        """Return the models that there are, and whether each sees images."""
         seeing = set(self.names(multimodal=True))
         return {name: name in seeing for name in self.names()}
 
     async def address(self, model: str) -> str:
-        """The URL of a worker of this model; empty where there is none. Its queue counts as one longer until it says otherwise."""
+        """Return the URL of a worker of this model; empty where there is none. Its queue counts as one longer until it says otherwise."""
         able = [
             worker
             for worker in self._workers.values()
@@ -238,12 +238,12 @@ class Workers(BackgroundService):
         return chosen.url
 
     def connect_to(self, address: str) -> str | None:
-        """The IP address to which a worker's URL led when it registered."""
+        """Return the IP address to which a worker's URL led when it registered."""
         worker = self._workers.get(address)
         return None if worker is None else worker.connect_to
 
     async def report_lost(self, address: str) -> None:
-        """A worker cannot be reached: it is asked once more, and dropped where it does not answer."""
+        """Ask a worker that cannot be reached once more, and drop it where it does not answer."""
         worker = self._workers.get(address)
         if worker is None or await self._ask(worker) is not None:
             return
@@ -303,7 +303,7 @@ class Workers(BackgroundService):
 
 
 def _server(url: str, connect_to: str | None) -> HttpServer:
-    """A worker, to be asked for its status."""
+    """Return a worker, to be asked for its status."""
     return HttpServer(
         url, connect_to=connect_to, timeout_s=STATUS_TIMEOUT_S, max_body_bytes=MAX_STATUS_BYTES
     )

@@ -7,5 +7,5 @@ from unilect.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     return [route for part in (api, _models) for route in part.routes(site)]

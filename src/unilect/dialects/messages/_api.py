@@ -20,7 +20,7 @@ from unilect.web.streaming import HEADERS, respond
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service = site.service
 
     async def create_message(request: web.Request) -> web.StreamResponse:
@@ -59,13 +59,12 @@ def with_request_id(request: web.Request) -> None:
 
 
 async def _answer(request: web.Request, service: Service, asked: DecodedBody) -> web.StreamResponse:
-    """The answer to what a body asks."""
+    """Answer what a body asks."""
     chat = asked.request
     model = service.model(chat.model)
     if chat.messages[-1].role == "assistant" and not model.capabilities.continues:
-        asked.check(
-            (await service.inspect_model(model.name)).capabilities
-        )  # a server says it itself
+        model = await service.inspect_model(model.name)  # a server says it itself
+        asked.check(model.capabilities)
     run = service.run(chat)
     run.left_out, run.optional = asked.left_out, OPTIONAL
     encoder = MessageEncoder(

@@ -50,7 +50,7 @@ _source = msgspec.json.Decoder(Source)
 
 
 def sign_thought(thought: str) -> str:
-    """The signature that brings an omitted thought back in the next turn."""
+    """Return the signature that brings an omitted thought back in the next turn."""
     return MARK + b64encode(thought.encode(errors="surrogatepass")).decode()
 
 
@@ -141,7 +141,7 @@ class Conversation(ChatBuilder):
         self._assistant_turn.calls |= calls
 
     def _call(self, block: Block, where: str) -> MessageToolCall:
-        """An earlier call."""
+        """Return an earlier call."""
         id, name = _require(block.id, f"{where}.id"), _require(block.name, f"{where}.name")
         self._inputs += len(memoryview(block.input))
         compact = self._inputs <= LARGE_BYTES  # spaces of more are not worth another pass
@@ -174,7 +174,7 @@ class Conversation(ChatBuilder):
                 self._user.add(self._part(block, place), place)
 
     def _result(self, block: Block, where: str) -> Message:
-        """A tool's result; its images go to the user's part of the turn, since a tool message is text to most templates."""
+        """Return a tool's result; its images go to the user's part of the turn, since a tool message is text to most templates."""
         assert self._user is not None
         id = _require(block.tool_use_id, f"{where}.tool_use_id")
         if id not in self._calls:
@@ -196,7 +196,7 @@ class Conversation(ChatBuilder):
         return Message("tool", f"Error: {text}" if block.is_error else text, tool_call_id=id)
 
     def _part(self, block: Block, where: str) -> str | ImagePart:
-        """A block as a text or an image."""
+        """Return a block as a text or an image."""
         match block.type:
             case "text":
                 return _require(block.text, f"{where}.text")
@@ -215,7 +215,7 @@ class Conversation(ChatBuilder):
         raise _unreadable(f"{where}.type", block.type, _READ)
 
     def _document(self, block: Block, where: str) -> str:
-        """A document's text, after its title and what is said of it."""
+        """Return a document's text, after its title and what is said of it."""
         place = f"{where}.source"
         source = _decode(block.source, _source, place)
         if source.type == "text":
@@ -280,12 +280,12 @@ class _User:
 
 
 def _blocks(content: Content) -> list[Block]:
-    """Content as blocks."""
+    """Return content as blocks."""
     return [Block("text", text=content)] if isinstance(content, str) else content
 
 
 def _texts(blocks: Sequence[Block], where: str) -> list[str]:
-    """The texts of blocks of which each must be one."""
+    """Return the texts of blocks of which each must be one."""
     texts = []
     for number, block in enumerate(blocks):
         if block.type != "text":
@@ -295,13 +295,13 @@ def _texts(blocks: Sequence[Block], where: str) -> list[str]:
 
 
 def _inner(raw: Raw, where: str) -> list[Block]:
-    """The blocks of a block; none where it has no content."""
+    """Return the blocks of a block; none where it has no content."""
     return [] if bytes(memoryview(raw)[:5]) in _NULL else _blocks(_decode(raw, _content, where))
 
 
 def _decode(raw: Raw, kind: Any, where: str) -> Any:
     """
-    A field that was kept as it was written.
+    Decode a field that was kept as it was written.
 
     Raises:
         InvalidRequest: It is missing, or not of this type.
@@ -316,7 +316,7 @@ def _decode(raw: Raw, kind: Any, where: str) -> Any:
 
 
 def _arguments(raw: Raw, where: str, compact: bool) -> str:
-    """The input of a call as JSON text; a compact one is without the spaces between its values."""
+    """Return the input of a call as JSON text; a compact one is without the spaces between its values."""
     if bytes(memoryview(raw)[:1]) != b"{":
         if bytes(memoryview(raw)[:5]) in _NULL:
             return "{}"
@@ -336,7 +336,7 @@ def _read_thought(block: Block) -> str:
 
 
 def _image(block: Block, where: str) -> ImagePart:
-    """An image as a URL: of its data, or where it is; the service fetches it for backends that take data alone."""
+    """Return an image as a URL: of its data, or where it is; the service fetches it for backends that take data alone."""
     source = _decode(block.source, _source, where)
     if source.type == "url":
         url = _require(source.url, f"{where}.url")
@@ -360,13 +360,13 @@ def _image(block: Block, where: str) -> ImagePart:
 
 
 def _is_hosted(kind: str) -> bool:
-    """True for a block of a tool that Anthropic's servers run."""
+    """Return True for a block of a tool that Anthropic's servers run."""
     return kind in _HOSTED or (kind.endswith("_tool_result") and kind != "tool_result")
 
 
 def _require(value: str | None, where: str) -> str:
     """
-    A field that a block of its type must have.
+    Return a field that a block of its type must have.
 
     Raises:
         InvalidRequest: It is missing.

@@ -85,7 +85,7 @@ class MessageEncoder:
         self._is_cut = False  # a call that was told, or would be, has no end
 
     def encode(self, batch: list[Event]) -> bytes:
-        """The events for a batch."""
+        """Return the events for a batch."""
         frames: list[bytes] = []
         texts: list[str] = []
         for event in batch:
@@ -102,16 +102,16 @@ class MessageEncoder:
         return b"".join(frames)
 
     def _text_frames(self, texts: list[str]) -> bytes:
-        """The events of texts of the open block, encoded in one call; no JSON text has a line end in it."""
+        """Return the events of texts of the open block, encoded in one call; no JSON text has a line end in it."""
         head = self._head
         return head + encode_lines(texts)[:-1].replace(b"\n", _TAIL + head) + _TAIL
 
     def keep_alive(self) -> bytes:
-        """A ping, which may come before the message's start."""
+        """Return a ping, which may come before the message's start."""
         return _PING
 
     def end(self) -> bytes:
-        """The end of the message, with its usage."""
+        """Return the end of the message, with its usage."""
         frames: list[bytes] = []
         self._finish_blocks(frames)
         finish = self._finish or Finish("stop")
@@ -122,11 +122,11 @@ class MessageEncoder:
         return b"".join(frames)
 
     def error(self, error: UnilectError) -> bytes:
-        """The event that ends a broken message."""
+        """Return the event that ends a broken message."""
         return b"event: error\ndata: " + encode_json(envelope(self._places.rename(error))) + b"\n\n"
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-        """The body of a whole message."""
+        """Return the body of a whole message."""
         choice = answer.choices[0]
         content: list[dict[str, Any]] = []
         if choice.reasoning:
@@ -285,7 +285,7 @@ class MessageEncoder:
         return {"type": "thinking", "thinking": text, "signature": _SIGNATURE}
 
     def _stop(self, reason: str, word: str | None, has_calls: bool) -> tuple[str, str | None]:
-        """The reason for which a message ended, and the client's stop word where it was one."""
+        """Return the reason for which a message ended, and the client's stop word where it was one."""
         is_word = reason in _OF_CALLS and word in self._stop_words
         if has_calls and reason in _OF_CALLS and not (is_word and self._is_cut):
             return "tool_use", None
@@ -302,7 +302,7 @@ def _event(name: str, fields: dict[str, Any]) -> bytes:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Anthropic's `usage`, whose `input_tokens` are those that were not in the cache; details where the model has thought."""
+    """Return Anthropic's `usage`, whose `input_tokens` are those that were not in the cache; details where the model has thought."""
     cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
     thought = usage.reasoning_tokens
     details = {"output_tokens_details": {"thinking_tokens": thought}} if thought else {}

@@ -40,7 +40,7 @@ class ThreadNotFound(InvalidRequest):
 
 
 def answer(error: UnilectError, status: int) -> web.Response:
-    """An error as a response."""
+    """Return an error as a response."""
     if isinstance(error, EngineOverloaded):
         status = _OVERLOADED
     headers = {"request-id": current_request().request_id}
@@ -49,7 +49,7 @@ def answer(error: UnilectError, status: int) -> web.Response:
 
 
 def envelope(error: UnilectError, status: int | None = None) -> dict[str, Any]:
-    """The body of an error, also of one in a stream; its type goes by the status, which is the error's own unless it is given."""
+    """Return the body of an error, also of one in a stream; its type goes by the status, which is the error's own unless it is given."""
     if status is None:
         status = _OVERLOADED if isinstance(error, EngineOverloaded) else error.status
     kind = "api_error" if status >= 500 else "invalid_request_error"
@@ -65,7 +65,7 @@ def envelope(error: UnilectError, status: int | None = None) -> dict[str, Any]:
 
 
 def _message(error: UnilectError) -> str:
-    """An error's message; of a prompt that is too long it begins with the words at which Claude Code shortens the conversation."""
+    """Return an error's message; of a prompt that is too long it begins with the words at which Claude Code shortens the conversation."""
     if not isinstance(error, ContextLengthExceeded):
         return error.message
     if error.prompt_tokens is None or error.context is None:

@@ -25,7 +25,7 @@ _MAX_LIMIT = 1000
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service = site.service
 
     async def list_models_of_messages(request: web.Request) -> web.StreamResponse:
@@ -59,7 +59,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def card(model: Model, name: str) -> dict[str, Any]:
-    """A model as Anthropic lists it, by one of its names."""
+    """Return a model as Anthropic lists it, by one of its names."""
     context = model.capabilities.context
     return {
         "type": "model",
@@ -74,7 +74,7 @@ def card(model: Model, name: str) -> dict[str, Any]:
 
 def page(cards: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
     """
-    One page of the list.
+    Return one page of the list.
 
     Args:
         query: `limit`, and `after_id` or `before_id`.

@@ -124,7 +124,7 @@ def read(given: MessagesRequest) -> DecodedBody:
 
 
 def _budget(given: MessagesRequest) -> int | None:
-    """The most tokens of thoughts; Anthropic's only type that has it is `enabled`."""
+    """Return the most tokens of thoughts; Anthropic's only type that has it is `enabled`."""
     thinking = given.thinking
     return thinking.budget_tokens if thinking and thinking.type == "enabled" else None
 
@@ -135,7 +135,7 @@ def _effort(given: MessagesRequest) -> Any:
 
 
 def _format(given: MessagesRequest) -> JsonSchemaFormat | None:
-    """The form of the answer, from its place of today or of older betas."""
+    """Return the form of the answer, from its place of today or of older betas."""
     now = given.output_config.format if given.output_config is not None else None
     form: Format | None = now or given.output_format
     if form is None:
@@ -146,7 +146,7 @@ def _format(given: MessagesRequest) -> JsonSchemaFormat | None:
 
 def _left_out(given: MessagesRequest) -> list[str]:
     """
-    The fields that the client has set and that are left out.
+    Return the fields that the client has set and that are left out.
 
     Raises:
         UnsupportedParameter: One cannot be left out.
@@ -171,12 +171,12 @@ def _left_out(given: MessagesRequest) -> list[str]:
 
 
 def _is_empty(raw: Raw) -> bool:
-    """True for a field that asks for nothing."""
+    """Return True for a field that asks for nothing."""
     return bytes(memoryview(raw)[:5]) in (b"null", b"[]", b"{}", b'""', b"false")
 
 
 def _keeps_all(raw: Raw) -> bool:
-    """True where `context_management` only says that thoughts are to be kept, as they are."""
+    """Return True if `context_management` only says that thoughts are to be kept, as they are."""
     if len(memoryview(raw)) > _MAX_EDITS_BYTES:
         return False
     try:

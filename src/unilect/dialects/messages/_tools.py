@@ -78,7 +78,7 @@ class Tools:
 
 def _function(tool: GivenTool, kind: str, where: str) -> FunctionDefinition:
     """
-    A tool of the client.
+    Return a tool of the client.
 
     Raises:
         InvalidRequest: It has no name or schema.

@@ -60,19 +60,19 @@ def generate_shape(text: str = "", thinking: str = "", calls: Any = None) -> dic
 
 
 def now() -> str:
-    """The time as rows have it."""
+    """Return the time as rows have it."""
     seconds, rest = divmod(time.time_ns() // 1000, 1_000_000)
     return f"{_second(seconds)}.{rest:06d}Z"
 
 
 @lru_cache(2)
 def _second(unix: int) -> str:
-    """A second, of which there are many rows."""
+    """Return a second, of which there are many rows."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(unix))
 
 
 def nanoseconds(seconds: float) -> int:
-    """Seconds as rows have them."""
+    """Return seconds as rows have them."""
     return max(0, round(seconds * 1e9))
 
 
@@ -127,7 +127,7 @@ class RowEncoder:
         self._middle, self._tail = b'",' + before, after + b',"done":false}\n'
 
     def encode(self, batch: list[Event]) -> bytes:
-        """The rows for a batch of events; those of other choices than the first are nobody's."""
+        """Return the rows for a batch of events; those of other choices than the first are nobody's."""
         self._check_ignored()
         rows: list[bytes] = []
         head = self._head + now().encode() + self._middle
@@ -144,7 +144,7 @@ class RowEncoder:
         return b"".join(rows)
 
     def _other(self, event: Event) -> bytes:
-        """The row for an event that is no plain text; empty where it has nothing to say."""
+        """Return the row for an event that is no plain text; empty where it has nothing to say."""
         match event:
             case TextDelta(text, _, logprobs):
                 self._texts.append(text)
@@ -164,19 +164,19 @@ class RowEncoder:
         return b""
 
     def keep_alive(self) -> bytes:
-        """A row without text."""
+        """Return a row without text."""
         return self._row(self._shape())
 
     def end(self) -> bytes:
-        """The last row."""
+        """Return the last row."""
         return self._row(self._shape() | self._last("".join(self._texts)))
 
     def error(self, error: UnilectError) -> bytes:
-        """The row that ends a broken answer."""
+        """Return the row that ends a broken answer."""
         return error_body(error) + b"\n"
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-        """The body of a whole answer."""
+        """Return the body of a whole answer."""
         self._check_ignored()
         [choice] = answer.choices[:1]
         self._usage, self._reason = answer.usage, choice.finish_reason
@@ -185,7 +185,7 @@ class RowEncoder:
         return self._row(told | self._last(choice.text or ""), choice.logprobs)
 
     def _encode_calls(self, choice: Choice) -> list[dict[str, Any]]:
-        """The calls of an answer; errors as of `parse_calls`."""
+        """Return the calls of an answer; errors as of `parse_calls`."""
         return [
             {"id": call.id, "function": {"index": index, "name": call.name, "arguments": arguments}}
             for index, (call, arguments) in enumerate(parse_calls(choice, self._stop_words))

@@ -92,7 +92,7 @@ _generate = BodyDecoder(OllamaGenerateRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this part."""
+    """Return the URLs of this part."""
     service = site.service
     reported = WeakSet[Model]()
 
@@ -100,20 +100,18 @@ def routes(site: Site) -> list[Route]:
         """Answer a conversation, in Ollama's words."""
         asked = await decode_request(request, _chat.decode)
         model = find_model(service, asked.model)
-        stays = asked.keep_alive_s
         if not asked.messages:
             return await _load_or_unload(request, service, model, asked, answers.chat_shape)
         fields, left_out = _fields(asked, model, reported)
         fields |= _chat_fields(asked, model)
         body = fields | {"messages": openai_messages(asked.messages), "tools": asked.tools or None}
         chat = await _request_of(body, _only_chat)
-        return await _answer(request, service, model, asked, chat, left_out, stays)
+        return await _answer(request, service, model, asked, chat, left_out)
 
     async def ollama_generate(request: web.Request) -> web.StreamResponse:
         """Continue a text, or answer it, in Ollama's words."""
         asked = await decode_request(request, _generate.decode)
         model = find_model(service, asked.model)
-        stays = asked.keep_alive_s
         if asked.template:
             raise refusal("template", "a model's template is the operator's to choose")
         if not asked.prompt and not asked.images:
@@ -123,11 +121,11 @@ def routes(site: Site) -> list[Route]:
             left_out += ("think",) if asked.think else ()
             body = fields | _completion_fields(asked)
             plain = await _request_of(body, openai_completions.decode)
-            return await _answer(request, service, model, asked, plain, left_out, stays)
+            return await _answer(request, service, model, asked, plain, left_out)
         said = _collect_turns(asked)
         fields |= _chat_fields(asked, model)
         chat = await _request_of(fields | {"messages": _conversation(asked, said)}, _only_chat)
-        return await _answer(request, service, model, asked, chat, left_out, stays, said)
+        return await _answer(request, service, model, asked, chat, left_out, said)
 
     return [
         Route("POST", "/api/chat", ollama_chat, "chat", request=OllamaChatRequest, summary="Answer a conversation (Ollama)", error=ollama_error),
@@ -196,7 +194,7 @@ def _is_raw(asked: OllamaGenerateRequest, model: Model) -> bool:
 
 
 def _completion_fields(asked: OllamaGenerateRequest) -> dict[str, Any]:
-    """The text of a plain completion; log probabilities are a number there."""
+    """Return the text of a plain completion; log probabilities are a number there."""
     fields: dict[str, Any] = {"prompt": asked.prompt or "", "suffix": asked.suffix or None}
     if asked.logprobs or asked.top_logprobs:
         fields["logprobs"] = asked.top_logprobs or 0
@@ -204,7 +202,7 @@ def _completion_fields(asked: OllamaGenerateRequest) -> dict[str, Any]:
 
 
 def _collect_turns(asked: OllamaGenerateRequest) -> list[Said]:
-    """The conversation that a text ends; the request's system text is instead of the context's."""
+    """Return the conversation that a text ends; the request's system text is instead of the context's."""
     said = read_context(asked.context or ())
     if asked.system:
         said = [("system", asked.system), *(one for one in said if one[0] != "system")]
@@ -212,7 +210,7 @@ def _collect_turns(asked: OllamaGenerateRequest) -> list[Said]:
 
 
 def _conversation(asked: OllamaGenerateRequest, said: Sequence[Said]) -> list[dict[str, Any]]:
-    """The messages of a text that is answered."""
+    """Return the messages of a text that is answered."""
     told: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in said]
     if asked.images:
         told[-1]["content"] = with_images(asked.prompt, asked.images, "images")
@@ -228,7 +226,7 @@ def _only_chat(body: bytes, raw: RawFields | None = None) -> ChatRequest:
 async def _request_of(
     fields: dict[str, Any], decode: Callable[[bytes, RawFields | None], _RequestT]
 ) -> _RequestT:
-    """The typed request of fields in OpenAI's words."""
+    """Return the typed request of fields in OpenAI's words."""
     data = encode_json({name: value for name, value in fields.items() if value is not None})
     return await decode_translation(data, decode)
 
@@ -236,7 +234,7 @@ async def _request_of(
 async def _load_or_unload(
     request: web.Request, service: Service, model: Model, asked: OllamaTextRequest, shape: Any
 ) -> web.StreamResponse:
-    """The answer to a request that asks nothing: the model is loaded, or with `keep_alive: 0` stopped once nothing runs in it."""
+    """Answer a request that asks nothing: the model is loaded, or with `keep_alive: 0` stopped once nothing runs in it."""
     seconds, reason = asked.keep_alive_s, "load"
     if seconds == 0:
         reason = "unload"
@@ -261,10 +259,10 @@ async def _answer(
     asked: OllamaTextRequest,
     generation: TextRequest,
     left_out: tuple[str, ...],
-    stays: float | None,
     said: Sequence[Said] | None = None,
 ) -> web.StreamResponse:
-    """The answer of a model, which stays loaded after it as the request says."""
+    """Answer with a model, which stays loaded after it as the request says."""
+    stays = asked.keep_alive_s
     if isinstance(generation, ChatRequest) and asked.truncate is not False:
         generation, is_cut = await truncate(service, generation)
         left_out += ("truncated",) if is_cut else ()

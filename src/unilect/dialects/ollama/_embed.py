@@ -48,7 +48,7 @@ _embeddings = BodyDecoder(OllamaEmbeddingsRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this part."""
+    """Return the URLs of this part."""
     service = site.service
 
     async def ollama_embed(request: web.Request) -> web.StreamResponse:
@@ -79,7 +79,7 @@ def routes(site: Site) -> list[Route]:
 
 def _texts(given: Any) -> list[str]:
     """
-    The texts of an `input`; an empty one is none.
+    Return the texts of an `input`; an empty one is none.
 
     Raises:
         InvalidRequest: It is neither a text nor a list of texts.
@@ -96,7 +96,7 @@ async def _embed_texts(
     service: Service, model: Model, asked: OllamaRequest, texts: list[str]
 ) -> tuple[Embeddings, tuple[str, ...]]:
     """
-    The embeddings of texts, and what was left out; no text loads the model.
+    Return the embeddings of texts, and what was left out; no text loads the model.
 
     Raises:
         UnilectError: As `Service.embed`.
@@ -115,7 +115,7 @@ async def _embed_texts(
 async def _cut_or_whole(
     service: Service, model: Model, asked: OllamaRequest, texts: list[str]
 ) -> tuple[Embeddings, tuple[str, ...]]:
-    """The embeddings of texts; texts beyond the context are cut at their ends, unless that is not wanted, and that is told."""
+    """Return the embeddings of texts; texts beyond the context are cut at their ends, unless that is not wanted, and that is told."""
 
     async def embed(texts: list[str]) -> tuple[Embeddings, tuple[str, ...]]:
         body = {"model": model.name, "input": texts}
@@ -135,7 +135,7 @@ async def _cut_or_whole(
 
 
 async def _cut(service: Service, model: Model, texts: list[str], context: int) -> list[str]:
-    """Texts that the context can hold."""
+    """Return texts that the context can hold."""
 
     async def ask(model: Model, backend: Backend) -> list[str]:
         cut = []
@@ -150,7 +150,7 @@ async def _cut(service: Service, model: Model, texts: list[str], context: int) -
 
 
 def _fit_vector(vector: list[float], dimensions: int | None) -> list[float]:
-    """A vector of unit length, with its first numbers only where that is asked for."""
+    """Return a vector of unit length, with its first numbers only where that is asked for."""
     if dimensions is not None:
         vector = openai_embeddings.shorten(vector, dimensions)
     return openai_embeddings.unit(vector)

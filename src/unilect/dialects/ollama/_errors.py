@@ -20,13 +20,13 @@ _BUSY = "server busy, please try again.  maximum pending requests exceeded"
 
 
 def ollama_error(error: UnilectError, status: int) -> web.Response:
-    """An error as the answer to a request; a full queue is a 503 here."""
+    """Return an error as the answer to a request; a full queue is a 503 here."""
     status = 503 if isinstance(error, EngineOverloaded) else status
     return web.Response(status=status, body=error_body(error), content_type=JSON)
 
 
 def error_body(error: UnilectError) -> bytes:
-    """An error as a body, or as a row without its line break."""
+    """Return an error as a body, or as a row without its line break."""
     return msgspec.json.encode({"error": describe_error(error)})
 
 

@@ -56,7 +56,7 @@ class Turn(Struct, frozen=True):
 
 def openai_messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """
-    A conversation in OpenAI's words.
+    Return a conversation in OpenAI's words.
 
     Raises:
         InvalidRequest: A role or an image is none, or there are too many images.
@@ -96,7 +96,7 @@ class _Pending:
         self._names: dict[str, str] = {}  # of all that have no result, by id
 
     def add_calls(self, number: int, calls: Sequence[EarlierCall]) -> list[dict[str, Any]]:
-        """The calls of a message, each with an id."""
+        """Return the calls of a message, each with an id."""
         told = []
         for place, call in enumerate(calls):
             id, name = call.id or f"call_{number}_{place}", call.function.name
@@ -110,7 +110,7 @@ class _Pending:
         return told
 
     def match_result(self, number: int, turn: Turn) -> dict[str, str]:
-        """The id and the name for a result: of the call that it names, else of the first that has none."""
+        """Return the id and the name for a result: of the call that it names, else of the first that has none."""
         id, name = turn.tool_call_id, turn.tool_name or turn.name
         if not id and name:
             id = self._next(self._by_name.get(name, deque()))
@@ -132,7 +132,7 @@ class _Pending:
 
 def with_images(text: str | None, images: Sequence[str], where: str) -> list[dict[str, Any]]:
     """
-    A content with images, which are base64, with or without `data:` before them.
+    Return a content with images, which are base64, with or without `data:` before them.
 
     Raises:
         InvalidRequest: One of them is no image.
@@ -165,7 +165,7 @@ _said = msgspec.json.Decoder(Annotated[list[Said], Meta(max_length=MAX_MESSAGES)
 
 def context_of(said: Sequence[Said]) -> list[int] | None:
     """
-    A conversation as the `context` that a client gives back: its JSON, four bytes a number, after a mark and its length. None of one that
+    Return a conversation as the `context` that a client gives back: its JSON, four bytes a number, after a mark and its length. None of one that
     is too long to be given back.
 
     Token ids would belong to one model's template; clients only keep the numbers.
@@ -183,7 +183,7 @@ def context_of(said: Sequence[Said]) -> list[int] | None:
 
 def read_context(context: Sequence[int]) -> list[Said]:
     """
-    The conversation of a `context`.
+    Return the conversation of a `context`.
 
     Raises:
         InvalidRequest: It is none that this server has given.

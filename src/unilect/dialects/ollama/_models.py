@@ -50,7 +50,7 @@ _model = BodyDecoder(OllamaModelRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this part."""
+    """Return the URLs of this part."""
     service = site.service
 
     async def ollama_version(request: web.Request) -> web.StreamResponse:
@@ -164,7 +164,7 @@ def _details(told: Description) -> dict[str, Any]:
 
 
 def _format_count(parameters: int | None) -> str:
-    """A number of parameters as people say it: `1.2B`."""
+    """Return a number of parameters as people say it: `1.2B`."""
     for size, unit in _UNITS:
         if parameters is not None and parameters >= size:
             return f"{parameters / size:.1f}{unit}"
@@ -202,13 +202,13 @@ def _card(model: Model) -> dict[str, Any]:
 
 
 def tags_object(model: Model) -> dict[str, Any]:
-    """A model as /api/tags has it."""
+    """Return a model as /api/tags has it."""
     more = {"modified_at": _time(model.created), "capabilities": _abilities(model)}
     return _card(model) | more
 
 
 def ps_object(model: Model) -> dict[str, Any]:
-    """A loaded model as /api/ps has it; the memory that it takes on graphics cards is not known, and 0."""
+    """Return a loaded model as /api/ps has it; the memory that it takes on graphics cards is not known, and 0."""
     at = model.idle_stop_at
     expires = _NEVER
     if at is not None:
@@ -219,7 +219,7 @@ def ps_object(model: Model) -> dict[str, Any]:
 
 
 def show_object(model: Model) -> dict[str, Any]:
-    """A model as /api/show has it."""
+    """Return a model as /api/show has it."""
     told, name = _describe(model), with_tag(model.name)
     family = told.family or "unknown"
     info: dict[str, Any] = {

@@ -12,7 +12,7 @@ _LATEST = ":latest"
 
 def find_model(service: Service, name: str | None) -> Model:
     """
-    The model of a name.
+    Return the model of a name.
 
     Raises:
         InvalidRequest: There is no name.
@@ -31,7 +31,7 @@ def find_model(service: Service, name: str | None) -> Model:
 
 
 def with_tag(name: str) -> str:
-    """A model's name with a tag."""
+    """Return a model's name with a tag."""
     return name if ":" in name.rpartition("/")[2] else f"{name}{_LATEST}"
 
 

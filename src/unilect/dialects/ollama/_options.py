@@ -79,7 +79,7 @@ def option_fields(
     options: Mapping[str, Any], context: int | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
-    The options of a request.
+    Return the options of a request.
 
     Args:
         context: The model's, in tokens, where it is known.
@@ -117,7 +117,7 @@ def option_fields(
 
 def _check_type(name: str, value: Any, kind: Kind) -> Any:
     """
-    The value of an option.
+    Return the value of an option.
 
     Raises:
         InvalidRequest: It has another type.

@@ -17,7 +17,7 @@ _TEMPLATE = 1024
 
 async def truncate(service: Service, request: ChatRequest) -> tuple[ChatRequest, bool]:
     """
-    A request that fits as far as that can be had, and whether something is left out.
+    Return a request that fits as far as that can be had, and whether something is left out.
 
     Whose backend tells no tokens, or no context, gets it as it is; so does one that would not fit anyway, which says how long it is.
     """
@@ -39,7 +39,7 @@ async def truncate(service: Service, request: ChatRequest) -> tuple[ChatRequest,
 
 
 def _steps(messages: Sequence[Message]) -> list[list[int]]:
-    """The places of the messages that go together, in the order in which they go."""
+    """Return the places of the messages that go together, in the order in which they go."""
     turns: list[list[int]] = []
     for place, message in enumerate(messages):
         if message.role == "system":

@@ -7,6 +7,6 @@ from unilect.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     responses = ResponseService(site.answers, site.inflight, site.background)
     return [*_api.routes(site.service, responses), *_conversations.routes(responses)]

@@ -154,7 +154,7 @@ class Responses:
         return json_answer(request, body, run.ignored)
 
     async def _read_history(self, asked: PromptRequest) -> list[Placed]:
-        """The items of a conversation that no response follows; errors as of `History.read`."""
+        """Return the items of a conversation that no response follows; errors as of `History.read`."""
         owner = current_request().caller
         return (await self._responses.history.read(asked, owner, response_id()))[0]
 
@@ -197,7 +197,7 @@ async def _prepare(request: web.Request, encoder: ResponseEncoder) -> None:
 
 
 def routes(service: Service, responses: ResponseService) -> list[Route]:
-    """The URLs of responses."""
+    """Return the URLs of responses."""
     api = Responses(service, responses)
     found = []
     for prefix in ("/v1/responses", "/responses"):

@@ -129,7 +129,7 @@ class ResponseService:
         await store.save(stored)
 
     async def expect(self, answer: Awaitable[_Answer]) -> _Answer:
-        """An answer, in the end of which a response is stored; the store is told that it comes."""
+        """Wait for an answer, in the end of which a response is stored; the store is told that it comes."""
         store = self.store()
         store.expect(1)
         try:
@@ -139,7 +139,7 @@ class ResponseService:
 
     async def get(self, owner: str, id: str) -> StoredResponse:
         """
-        A stored response, as it is now.
+        Return a stored response, as it is now.
 
         Raises:
             NotStored: There is none.
@@ -241,7 +241,7 @@ class ResponseService:
         return found
 
     async def events(self, owner: str, id: str, after: int) -> AsyncGenerator[bytes, None]:
-        """The events of a response after the one of a number: those that were, and those to come. Errors as `get`."""
+        """Return the events of a response after the one of a number: those that were, and those to come. Errors as `get`."""
         live = self._find(owner, id)
         if live is None:
             stored = await self.get(owner, id)
@@ -343,7 +343,7 @@ class ResponseService:
             await asyncio.sleep(_LIFE_SIGN_S)
 
     async def _end_unfinished(self, owner: str, stored: StoredResponse) -> None:
-        """A response that nobody makes any more has failed, unless its end was stored meanwhile."""
+        """Store a response that nobody makes any more as failed, unless its end was stored meanwhile."""
         error = {"code": "server_error", "message": "The server ended before the answer did."}
         body = msgspec.json.decode(stored.body) | {"status": "failed", "error": error}
         await self.store().update(
@@ -374,13 +374,13 @@ def _split(data: bytes) -> list[bytes]:
 
 
 async def _join(frames: list[bytes]) -> AsyncGenerator[bytes, None]:
-    """Events as they are written: together, unless the response that some of them tell is large."""
+    """Yield events as they are written: together, unless the response that some of them tell is large."""
     for piece in frames if sum(map(len, frames)) > LARGE_BYTES else [b"".join(frames)]:
         yield piece
 
 
 async def _follow(live: BackgroundResponse, after: int) -> AsyncGenerator[bytes, None]:
-    """Events of a response that is being made, from one on; those that break a silence belong to them, for all who read it."""
+    """Yield the events of a response that is being made, from one on; those that break a silence belong to them, for all who read it."""
     at = after + 1
     while True:
         seen = len(live.pieces)

@@ -132,7 +132,7 @@ class Conversations:
 
 
 def routes(responses: ResponseService) -> list[Route]:
-    """The URLs of conversations."""
+    """Return the URLs of conversations."""
     api = Conversations(responses)
     all = "/v1/conversations"
     one = all + "/{conversation_id}"
@@ -150,7 +150,7 @@ def routes(responses: ResponseService) -> list[Route]:
 
 def _as_items(given: Sequence[Any]) -> list[Item]:
     """
-    Items with ids.
+    Return items with ids.
 
     Raises:
         InvalidRequest: One cannot be read: no response could be made with the conversation any more.

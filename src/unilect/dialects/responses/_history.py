@@ -41,7 +41,7 @@ class History:
         self, asked: PromptRequest, owner: str, response: str
     ) -> tuple[list[Placed], list[dict[str, Any]]]:
         """
-        The items of a conversation with where they stand in the body, and those of the request's own input, without references.
+        Return the items of a conversation with where they stand in the body, and those of the request's own input, without references.
 
         Args:
             response: The id of the response that answers it.
@@ -96,7 +96,7 @@ class History:
         self, items: list[Any], before: Sequence[dict[str, Any]], used: int, owner: str
     ) -> dict[int, dict[str, Any] | None]:
         """
-        The items that references in an input mean, by the references' numbers; None for one that stands before already.
+        Return the items that references in an input mean, by the references' numbers; None for one that stands before already.
 
         Args:
             used: The bytes of what stands before.
@@ -135,7 +135,7 @@ class History:
 async def _resolve(
     items: list[Any], named: dict[int, dict[str, Any] | None], response: str
 ) -> list[dict[str, Any]]:
-    """Items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
+    """Return items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
     resolved: list[dict[str, Any]] = []
     ids: set[str] = set()
     for number, item in enumerate(items):
@@ -186,7 +186,7 @@ async def check_depth(asked: Request, *names: str) -> None:
 
 
 async def _decode(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
-    """Stored items, with others served in between."""
+    """Return stored items, with others served in between."""
     found: list[dict[str, Any]] = []
     size = 0
     for body in bodies:

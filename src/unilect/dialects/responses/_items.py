@@ -52,7 +52,7 @@ _WITH_STATUS = frozenset({"message", *_CALLS, *_OUTPUTS})
 
 def kind_of(item: Any, place: str) -> str:
     """
-    The type of an item, which a message and a reference may leave out.
+    Return the type of an item, which a message and a reference may leave out.
 
     Raises:
         InvalidRequest: It is no item.
@@ -85,12 +85,12 @@ def prefix_of(kind: str) -> str:
 
 
 def new_id(prefix: str) -> str:
-    """A random id that nobody can guess."""
+    """Return a random id that nobody can guess."""
     return f"{prefix}_{os.urandom(16).hex()}"
 
 
 def own_id(item: dict[str, Any], taken: Collection[str] = ()) -> str:
-    """The id that a client gives an item; empty where it has none that can be its own, in every database."""
+    """Return the id that a client gives an item; empty where it has none that can be its own, in every database."""
     id = item.get("id")
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or "\0" in id or id in taken:
         return ""
@@ -99,7 +99,7 @@ def own_id(item: dict[str, Any], taken: Collection[str] = ()) -> str:
 
 def list_form(item: dict[str, Any]) -> dict[str, Any]:
     """
-    An item as lists of items tell it: the content of a message is parts, and what was said, called and put out has a status.
+    Return an item as lists of items tell it: the content of a message is parts, and what was said, called and put out has a status.
 
     Args:
         item: With its type.
@@ -117,12 +117,12 @@ def list_form(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def pack(text: str) -> str:
-    """A text as `encrypted_content`, for clients that bring back nothing else."""
+    """Return a text as `encrypted_content`, for clients that bring back nothing else."""
     return base64.b64encode((_OURS + text).encode()).decode()
 
 
 def unpack(content: Any) -> str | None:
-    """The text of an `encrypted_content` of ours; None of any other."""
+    """Return the text of an `encrypted_content` of ours; None of any other."""
     if not isinstance(content, str) or not content.startswith(_PACKED):
         return None
     try:
@@ -302,14 +302,14 @@ class Conversation(ChatBuilder):
         return self._turn
 
     def _end_turn(self) -> None:
-        """The assistant's turn has ended."""
+        """End the assistant's turn."""
         turn, self._turn = self._turn, AssistantTurn("")
         if turn.place:
             text = "\n".join(turn.texts) if turn.texts or not turn.calls else None
             self.add_assistant(turn, text, "\n".join(turn.thoughts), turn.place)
 
     def _end_outputs(self) -> None:
-        """No more outputs follow: their images are told in a turn of the user."""
+        """End a run of outputs: their images are told in a turn of the user."""
         if self._images:
             places = list(self._images)
             place = MessageLocation(places[0], places[0], places)
@@ -318,7 +318,7 @@ class Conversation(ChatBuilder):
 
 
 def _content(value: Any, place: str) -> str | list[Part]:
-    """The content of a message: one text, or parts where there is more than text."""
+    """Return the content of a message: one text, or parts where there is more than text."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -338,7 +338,7 @@ def _part_places(content: str | list[Part], place: str) -> list[str]:
 
 def _join_text(value: Any, place: str) -> str:
     """
-    A content that may hold texts only.
+    Return the text of a content that may hold texts only.
 
     Raises:
         InvalidRequest: It holds something else.

@@ -15,7 +15,6 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 import time
 from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from unilect.core.errors import ContextLengthExceeded, InvalidRequest, RateLimited, UnilectError
@@ -111,13 +110,8 @@ class ResponseEncoder:
         self._item: OutputItem | None = None
         self._waiting: list[_Piece] = []  # what comes between the pieces of a call
 
-    @property
-    def output(self) -> list[dict[str, Any]]:
-        """The items that are closed, as values."""
-        return [msgspec.json.decode(item.body) for item in self.items]
-
     def encode(self, batch: list[Event]) -> bytes:
-        """The events for a batch."""
+        """Return the events for a batch."""
         if not self._begun:
             self._begin()
         texts: list[str] = []
@@ -136,7 +130,7 @@ class ResponseEncoder:
         return self._take_frames()
 
     def _current_message(self) -> MessageItem | None:
-        """The message whose text is being told, if it is one."""
+        """Return the message whose text is being told, if it is one."""
         item = self._item
         return item if isinstance(item, MessageItem) and item.is_text else None
 
@@ -154,13 +148,13 @@ class ResponseEncoder:
         self._frames.append(_END)
 
     def take_in(self, batch: list[Event]) -> None:
-        """A batch of an answer of which nothing is told before its end."""
+        """Take a batch of an answer of which nothing is told before its end."""
         self._begun, self._tells = True, False
         for event in batch:
             self._take(event)
 
     def keep_alive(self) -> bytes:
-        """An event of the API, with its number: a comment does not reset the timers of its clients."""
+        """Return an event of the API, with its number: a comment does not reset the timers of its clients."""
         if self.usage is not None:  # its end is encoded, and may wait for the store
             return b""
         if self.status != "queued":
@@ -169,7 +163,7 @@ class ResponseEncoder:
         return self._take_frames()
 
     def end(self) -> bytes:
-        """The last event."""
+        """Return the last event."""
         self._begin()
         self.close()
         # the API has no event for a cancelled response, and one that breaks off early is what it is
@@ -177,23 +171,23 @@ class ResponseEncoder:
         return self._take_frames()
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-        """The response object, once all batches have been taken in."""
+        """Return the response object, once all batches have been taken in."""
         return self.body()
 
     def close(self) -> None:
-        """The answer is whole."""
+        """End an answer that is whole."""
         if self.status in ("in_progress", "queued"):
             self._end("completed" if self._reason is None else "incomplete")
 
     def error(self, error: UnilectError) -> bytes:
-        """The event that ends a broken answer."""
+        """Return the event that ends a broken answer."""
         self._begin()
         self.fail(error)
         self._tell_whole("failed", [self.body()])
         return self._take_frames()
 
     def fail(self, error: UnilectError) -> None:
-        """The answer has broken off."""
+        """End an answer that has broken off."""
         self._error = {"code": _code(error), "message": self._options.places.rename(error).message}
         self._end("failed")
 
@@ -204,18 +198,18 @@ class ResponseEncoder:
         return self.end()
 
     def cancel(self) -> None:
-        """The answer is not wanted any more."""
+        """End an answer that is not wanted any more."""
         self._end("cancelled")
 
     def _end(self, status: str) -> None:
-        """Nothing follows: what is open stays as it is."""
+        """End the answer: what is open stays as it is."""
         self.status, self._ended, self._body = status, time.time(), None
         if self._item is not None:
             self.items.append(Item(self._item.id, self._item.encode("incomplete")))
             self._item = None
 
     def body(self) -> bytes:
-        """The response object as it is now."""
+        """Return the response object as it is now."""
         if self._body is not None:
             return self._body
         body = b"".join(self._pieces())
@@ -224,7 +218,7 @@ class ResponseEncoder:
         return body
 
     def _pieces(self) -> list[bytes]:
-        """The response object in pieces, of which what the request said may have megabytes."""
+        """Return the response object in pieces, of which what the request said may have megabytes."""
         is_complete, is_cut = self.status == "completed", self.status == "incomplete"
         first = _BODY % (
             encode_json(self.id),
@@ -360,14 +354,14 @@ class ResponseEncoder:
         self._frames += events
 
     def _take_frames(self) -> bytes:
-        """All that was told since."""
+        """Return all that was told since."""
         data = b"".join(self._frames)
         self._frames.clear()
         return data
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """The `usage` of a response; agents decide by it when to shorten their history."""
+    """Return the `usage` of a response; agents decide by it when to shorten their history."""
     thought = usage.reasoning_tokens
     return {
         "input_tokens": usage.prompt_tokens,
@@ -382,14 +376,14 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def _numbers(first: int, count: int) -> list[bytes]:
-    """Numbers that follow one another, as they stand before a text; those of most answers are at hand."""
+    """Return numbers that follow one another, as they stand before a text; those of most answers are at hand."""
     if first + count <= len(_NUMBERS):
         return _NUMBERS[first : first + count]
     return [b'%d,"delta":' % number for number in range(first, first + count)]
 
 
 def _code(error: UnilectError) -> str:
-    """The code of a failed response; only some are known to its clients."""
+    """Return the code of a failed response; only some are known to its clients."""
     if isinstance(error, ContextLengthExceeded):
         return "context_length_exceeded"
     if isinstance(error, RateLimited):
@@ -398,7 +392,7 @@ def _code(error: UnilectError) -> str:
 
 
 def _call_by_call(events: list[_Piece]) -> list[list[_Piece]]:
-    """Events one by one in their order, but for the pieces of a call, which stand together where its first one does."""
+    """Return events one by one in their order, but for the pieces of a call, which stand together where its first one does."""
     found: list[list[_Piece]] = []
     calls: dict[int, list[_Piece]] = {}
     for event in events:

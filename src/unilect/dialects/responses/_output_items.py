@@ -25,13 +25,13 @@ _NO_TEXT = Raw(b'""')
 
 @cache
 def _form(kind: str) -> bytes:
-    """An event as a format: of its number, and of its fields after that."""
+    """Return an event as a format: of its number, and of its fields after that."""
     return f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":%d%b}}\n\n'.encode()
 
 
 def event_of(kind: str, number: int, fields: bytes = b"") -> bytes:
     """
-    An event.
+    Return an event.
 
     Args:
         fields: Those after its number as JSON, each with a comma before it.
@@ -40,7 +40,7 @@ def event_of(kind: str, number: int, fields: bytes = b"") -> bytes:
 
 
 def fields_of(**fields: Any) -> bytes:
-    """Fields as `event_of` takes them."""
+    """Return fields as `event_of` takes them."""
     return b"," + encode_json(fields)[1:-1]
 
 
@@ -67,18 +67,18 @@ class OutputItem(ABC):
         return Raw(encode_json("".join(self.texts)))
 
     def encode_start(self, number: int) -> list[bytes]:
-        """The events before its first piece, numbered from one on."""
+        """Return the events before its first piece, numbered from one on."""
         item = fields_of(output_index=self._index, item=self._opening())
         return _number([("response.output_item.added", item), *self._first_events()], number)
 
     def encode_end(self, number: int, status: str) -> tuple[bytes, list[bytes]]:
-        """The item as it is in the end, and the events that tell it."""
+        """Return the item as it is in the end, and the events that tell it."""
         item = self.encode(status)
         done = fields_of(output_index=self._index, item=Raw(item))
         return item, _number([*self._last_events(), ("response.output_item.done", done)], number)
 
     def encode(self, status: str) -> bytes:
-        """The item as it is."""
+        """Return the item as it is."""
         return encode_json(self._opening() | {"status": status} | self._content())
 
     @abstractmethod
@@ -87,19 +87,19 @@ class OutputItem(ABC):
 
     @abstractmethod
     def _opening(self) -> dict[str, Any]:
-        """The item before its first piece."""
+        """Return the item before its first piece."""
 
     @abstractmethod
     def _content(self) -> dict[str, Any]:
-        """The fields of the item that its text changes."""
+        """Return the fields of the item that its text changes."""
 
     def _first_events(self) -> _Events:
-        """The events after that of the item, before its first piece."""
+        """Return the events after that of the item, before its first piece."""
         return []
 
     @abstractmethod
     def _last_events(self) -> _Events:
-        """The events after its last piece, before that of the item."""
+        """Return the events after its last piece, before that of the item."""
 
 
 class MessageItem(OutputItem):
@@ -223,16 +223,16 @@ class CallItem(OutputItem):
 
 
 def _number(events: _Events, first: int) -> list[bytes]:
-    """Events numbered from one on."""
+    """Return events numbered from one on."""
     return [event_of(kind, number, fields) for number, (kind, fields) in enumerate(events, first)]
 
 
 def _head(kind: str, place: bytes) -> bytes:
-    """The beginning of an event with a piece, up to its number, which stands behind its place."""
+    """Return the beginning of an event with a piece, up to its number, which stands behind its place."""
     name = b"response.%b.delta" % kind.encode()
     return b'event: %b\ndata: {"type":"%b"%b,"sequence_number":' % (name, name, place)
 
 
 def _part(kind: str, text: Raw) -> dict[str, Any]:
-    """A part of a thought, of the type of its text."""
+    """Return a part of a thought, of the type of its text."""
     return {"type": kind.replace("reasoning_summary", "summary"), "text": text}

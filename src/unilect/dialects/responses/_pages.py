@@ -30,7 +30,7 @@ class Page(Struct, frozen=True):
 
 def page(query: Mapping[str, str]) -> Page:
     """
-    The page that a query asks for.
+    Return the page that a query asks for.
 
     Raises:
         InvalidRequest: A value is wrong.
@@ -45,7 +45,7 @@ def page(query: Mapping[str, str]) -> Page:
 
 def page_of(items: Sequence[Item], wanted: Page) -> bytes:
     """
-    A page of a list that is at hand.
+    Return a page of a list that is at hand.
 
     Raises:
         InvalidRequest: There is no item `after`.
@@ -63,7 +63,7 @@ def page_of(items: Sequence[Item], wanted: Page) -> bytes:
 
 
 def encode_page(items: Sequence[Item], more: bool) -> bytes:
-    """A page as the client gets it."""
+    """Return a page as the client gets it."""
     return encode_json(
         {
             "object": "list",

@@ -29,11 +29,8 @@ Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 Short = Annotated[str, Meta(max_length=512)]
 MAX_ITEMS = 4096  # each takes some ten microseconds
 _LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
-#: About the caller or the bookkeeping; a response repeats those that it has a place for.
-_ACCEPTED = frozenset(
-    {"model", "metadata", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"}
-    | {"service_tier", "client_metadata", "store", "stream", "stream_options"}
-)  # fmt: skip
+#: About the bookkeeping, beside the fields of a request.
+_ACCEPTED = frozenset({"client_metadata", "prompt_cache_options"})
 #: What nobody here can do, and without which an answer is the same or nearly so.
 _NAMED = frozenset(
     {"max_tool_calls", "context_management", "moderation", "access_programs", "image", "background_options"}
@@ -140,7 +137,7 @@ class Plan(Struct, frozen=True):
 
 
 def items_of(asked: PromptRequest) -> list[Any]:
-    """The items of a request's own input; a text is one message of the user."""
+    """Return the items of a request's own input; a text is one message of the user."""
     if isinstance(asked.input, str):
         return [{"type": "message", "role": "user", "content": asked.input}]
     return list(asked.input or ())
@@ -149,7 +146,7 @@ def items_of(asked: PromptRequest) -> list[Any]:
 def place_items(
     asked: PromptRequest, before: Iterable[dict[str, Any]], items: Iterable[dict[str, Any]]
 ) -> list[Placed]:
-    """The items of the turns before a request and its own, with where they stand in the body."""
+    """Return the items of the turns before a request and its own, with where they stand in the body."""
     named = "conversation" if asked.previous_response_id is None else "previous_response_id"
     earlier = [(f"{named}.items[{number}]", item) for number, item in enumerate(before)]
     return earlier + [(f"input[{number}]", item) for number, item in enumerate(items)]
@@ -186,7 +183,7 @@ def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, A
 
 
 def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest, ParamLocations]:
-    """The chat whose prompt a request makes, for what only counts its tokens, and where its parts stand; errors as `plan`."""
+    """Return the chat whose prompt a request makes, for what only counts its tokens, and where its parts stand; errors as `plan`."""
     fields = {name: _value(name, raw) for name, raw in asked.raw_fields.items() if name in _OF_PROMPTS}  # fmt: skip
     chat, places, _, _ = _read(asked, talk, fields)
     return chat, places
@@ -195,7 +192,7 @@ def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest
 def _read(
     asked: PromptRequest, talk: Iterable[Placed], fields: dict[str, Any]
 ) -> tuple[ChatRequest, ParamLocations, Tools, list[str]]:
-    """The chat of a conversation, where its parts stand, its tools, and the items that were left out."""
+    """Return the chat of a conversation, where its parts stand, its tools, and the items that were left out."""
     tools = Tools()
     tools.add(asked.tools or [])
     conversation = Conversation(asked.instructions, tools)
@@ -218,7 +215,7 @@ def _read(
 
 
 def _sampling(asked: ResponseRequest) -> dict[str, Any]:
-    """The fields of a chat that a request has, those of local engines included."""
+    """Return the fields of a chat that a request has, those of local engines included."""
     own = parameters_of(ResponseRequest)
     fields: dict[str, Any] = {
         name: _value(name, raw)
@@ -241,7 +238,7 @@ def _sampling(asked: ResponseRequest) -> dict[str, Any]:
 
 def _value(name: str, raw: Raw) -> Any:
     """
-    A field of a chat; its raw bytes were not looked at yet.
+    Decode a field of a chat; its raw bytes were not looked at yet.
 
     Raises:
         InvalidRequest: They are no JSON that can be read, or too much.
@@ -284,7 +281,7 @@ _PLAIN = parameters_of(ResponseRequest) - _NAMED - _NOT_HERE.keys() - {"n", "n_c
 
 def _left_out(asked: ResponseRequest) -> list[str]:
     """
-    The fields that are left out.
+    Return the fields that are left out.
 
     Raises:
         InvalidRequest: One of them would have changed the answer.

@@ -110,7 +110,7 @@ class Tools:
 
     def choice(self, asked: Any) -> tuple[Any, list[Tool]]:
         """
-        The choice as a chat has it, and the tools that it leaves.
+        Return the choice as a chat has it, and the tools that it leaves.
 
         Raises:
             InvalidRequest: It is none, or names a tool that is not there.
@@ -196,7 +196,7 @@ def _name(tool: dict[str, Any], place: str) -> str:
 
 
 def _as_function(tool: dict[str, Any], description: str | None, place: str) -> dict[str, Any]:
-    """A custom tool as a function with one text; a grammar is told in words, since no engine forces a part of a JSON text."""
+    """Return a custom tool as a function with one text; a grammar is told in words, since no engine forces a part of a JSON text."""
     form = tool.get("format") or {"type": "text"}
     if not isinstance(form, dict) or form.get("type") not in ("text", "grammar"):
         wrong(f"{place}.format", 'an object with the `type` "text" or "grammar"')
@@ -211,7 +211,7 @@ def _as_function(tool: dict[str, Any], description: str | None, place: str) -> d
 
 def text_of(arguments: str) -> str:
     """
-    The text that a custom tool is called with: its one parameter, or whatever a model wrote instead.
+    Return the text that a custom tool is called with: its one parameter, or whatever a model wrote instead.
 
     >>> text_of('{"input": "ls"}'), text_of('"ls"'), text_of("ls")
     ('ls', 'ls', 'ls')
@@ -227,7 +227,7 @@ def text_of(arguments: str) -> str:
 
 
 def qualify_name(namespace: str | None, name: str) -> str:
-    """The name of a function in a namespace; one that would be too long is cut, and told apart by its digest."""
+    """Return the name of a function in a namespace; one that would be too long is cut, and told apart by its digest."""
     if namespace is None:
         return name
     whole = f"{namespace}__{name}"

@@ -18,7 +18,7 @@ async def truncate(
     service: Service, asked: ResponseRequest, talk: Sequence[Placed], whole: Plan
 ) -> Plan:
     """
-    The plan of a request without its oldest turns, as far as the model's context wants it; errors as `plan`.
+    Return the plan of a request without its oldest turns, as far as the model's context wants it; errors as `plan`.
 
     The turns that are left out are told as `truncation`.
 
@@ -33,7 +33,7 @@ async def truncate(
     most = max(0, len(turns) - 1)  # the last turn stays
 
     def without(count: int) -> Plan:
-        """The plan without some turns, but for what the system says there."""
+        """Return the plan without some turns, but for what the system says there."""
         if not count:
             return whole
         first = turns[count]
