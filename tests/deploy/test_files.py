@@ -151,6 +151,12 @@ def test_the_dockerfile() -> None:
             for source in words[1:-1]:
                 assert (ROOT / source).exists()
                 assert any(fnmatch(source, pattern) for pattern in kept)
+    copied = {word for words in lines if words[0] == "COPY" for word in words[1:-1]}
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]  # fmt: skip
+    assert {
+        *wheel["force-include"],
+        *(one.partition("/")[0] for one in wheel["packages"]),
+    } <= copied
     last = max(n for n, words in enumerate(lines) if words[0] == "FROM")
     assert "10001:10001" == [words[1] for words in lines[last:] if words[0] == "USER"][-1]
     assert not re.search(r"gcc|build-essential|pip install", " ".join(map(" ".join, lines[last:])))
