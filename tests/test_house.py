@@ -34,7 +34,7 @@ BUDGETS = {
     "api": 136,
     "api/parameters": 595,
     "auth": 339,
-    "cli": 3_883,
+    "cli": 3_868,
     "cli/connect": 990,
     "config": 2_407,
     "constraints": 1_407,

@@ -10,7 +10,7 @@ import pytest
 from support.common.commands import Commands
 from support.servers.configured import merged
 from unilect.cli import _commands
-from unilect.cli._exit import fail
+from unilect.cli._screen import fail
 from unilect.cli._start_screen import example_call, start_screen
 from unilect.config.server import Config, ModelConfig
 

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 from support.servers import commands
 from support.servers.postgresql import POSTGRESQL
 from support.servers.serving import Server, serve
-from unilect.cli._exit import or_exit
 from unilect.cli._keys import create, delete, list_keys, revoke, seconds
+from unilect.cli._screen import or_exit
 from unilect.cli.main import app
 from unilect.config.store import StoreConfig, may_have_keys
 from unilect.core.errors import ConfigError

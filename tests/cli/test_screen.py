@@ -14,9 +14,8 @@ import pytest
 
 from support.common.ledger_rows import row
 from unilect.cli import _admin, _commands, _console, _keys, _usage
-from unilect.cli._exit import fail, or_exit
 from unilect.cli._history import History
-from unilect.cli._screen import tell, tell_table, visible
+from unilect.cli._screen import fail, or_exit, tell, tell_table, visible
 from unilect.cli._start_screen import example_call, start_screen
 from unilect.cli.connect import command as connecting
 from unilect.config.model import ModelConfig

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from unilect.cli import _ps as ps
 from unilect.cli import _remedies as remedies
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
@@ -18,6 +18,18 @@ from unilect.core.errors import ConfigError
 
 _PROC = Path("/proc")
 _TTY = 4  # of the fields behind the name in /proc/PID/stat, proc(5)
+_MODELS = (
+    "MODEL",
+    "STATE",
+    "MEMORY",
+    "DEVICE",
+    "CONTEXT",
+    "SLOTS",
+    "QUEUE",
+    "TOKENS/S",
+    "BACKENDS",
+)
+_REQUESTS = ("REQUEST", "KEY", "FROM", "MODEL", "ENDPOINT", "STATE", "AGE", "TOKENS")
 
 
 def reload(config: Path | None, pid: int | None, server: str | None = None) -> None:
@@ -45,7 +57,7 @@ def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
     for at, told in enumerate(all_told):
         if len(all_told) > 1:
             tell("\n" * bool(at) + f"{told['server']['urls'][0]}  pid {told['server']['pid']}")
-        ps.print_server(told)
+        _print_server(told)
 
 
 def explain(config: Path | None, request: str | None, as_json: bool, server: str | None) -> None:
@@ -89,7 +101,7 @@ def _facts(failure: dict[str, Any]) -> Iterator[tuple[str, str]]:
     code = " ".join(filter(None, (str(failure["status"]), failure["code"])))
     answering = failure["answering"]
     facts = {
-        "ended": f"{ps.clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
+        "ended": f"{_clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
         "status": code + (f", the answer ended by: {failure['ended']}" if failure["ended"] else ""),
         "reason": failure["reason"],
         "remedy": remedies.of_code(failure["code"]),
@@ -107,7 +119,7 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
     head = ("TIME", "REQUEST", "STATUS", "CODE", "MODEL", "KEY", "FROM", "REASON")
     rows = [
         (
-            ps.clock(one["time"]),
+            _clock(one["time"]),
             one["request_id"],
             str(one["status"]),
             one["code"] or one["ended"] or "-",
@@ -133,6 +145,71 @@ def _state(client: AdminClient) -> dict[str, Any]:
         **client.ask("GET", "/models"),
         **client.ask("GET", "/requests"),
     }
+
+
+def _print_server(told: dict[str, Any]) -> None:
+    """Print what a server tells of itself."""
+    tell_table(_MODELS, [_model_row(one) for one in told["models"]])
+    for model in told["models"]:
+        for line in _troubles(model):
+            tell(line)
+    tell()
+    tell_table(_REQUESTS, [_request_row(one) for one in told["requests"]])
+
+
+def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
+    slots, speed = model["slots"], model["tokens_per_s"]
+    return (
+        model["name"],
+        model["state"],
+        _size(model["memory_bytes"]),
+        model["device"].removeprefix("the ") or "-",
+        str(model["context"] or "-"),
+        "-" if slots is None else f"{model['slots_used']}/{slots}",
+        str(model["queued"]),
+        "-" if speed is None else f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}",
+        ", ".join(backend["source"] for backend in model["backends"]),
+    )
+
+
+def _troubles(model: dict[str, Any]) -> Iterator[str]:
+    """Yield the troubles of a model and of each of its backends, a line each."""
+    name, since = model["name"], model["since"]
+    if model["state"] == "loading" and since is not None:
+        yield f"{name}: loading for {time.time() - since:.0f} s"
+    for backend in model["backends"]:
+        if backend["reason"] is None:
+            continue
+        what = "out" if backend["out"] else "failed"
+        look = backend["next_look_in_s"]
+        after = "tried with the next request" if look is None else f"next look in {look:.0f} s"
+        where = f" {backend['source']}" if len(model["backends"]) > 1 else ""
+        yield f"{name}:{where} {what}: {backend['reason'].rstrip('.')}, since {_clock(backend['since'])}, {after}"
+
+
+def _request_row(request: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        request["id"],
+        request["caller"] or "-",
+        request["address"] or "-",
+        request["model"] or "-",
+        request["endpoint"] or "-",
+        request["state"],
+        f"{request['age_s']:.1f} s",
+        str(request["completion_tokens"]),
+    )
+
+
+def _size(size: int) -> str:
+    if not size:
+        return "-"
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _clock(seconds: float) -> str:
+    """Write a time, with its day where that is not today."""
+    then, now = time.localtime(seconds), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def _hang_up(pid: int) -> None:

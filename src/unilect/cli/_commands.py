@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
-from unilect.cli._exit import or_exit, say
 from unilect.cli._given import Given, load_checked
-from unilect.cli._screen import tell
+from unilect.cli._screen import or_exit, say, tell
 from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
 from unilect.config import server as configuration

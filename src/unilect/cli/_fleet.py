@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 from msgspec import structs
 
 from unilect.cli import _commands as commands
-from unilect.cli._exit import fail
 from unilect.cli._given import Given, load_checked
-from unilect.cli._screen import tell, tell_table
+from unilect.cli._screen import fail, tell, tell_table
 from unilect.cli._start_screen import own_address
 from unilect.config import load as config_load
 from unilect.config.fleet import FleetConfig, head_of, resources_here

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 import click
 
 from unilect.auth.secret import digest, id_of, is_mistyped, new_secret
-from unilect.cli._exit import fail
 from unilect.cli._options import flush
-from unilect.cli._screen import tell, tell_table
+from unilect.cli._screen import fail, tell, tell_table
 from unilect.cli._servers import of_store
 from unilect.config import load as config_load
 from unilect.config.digests import hash_keys

@@ -1,10 +1,15 @@
-"""Output of commands: text from a server, a file or a name is shown, and no terminal obeys it."""
+"""Output of commands and their ends: text from a server, a file or a name is shown, and no terminal obeys it."""
 
+import logging
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn
 
-from unilect.runtime.logs import escape
+from unilect.config.file import Origin
+from unilect.core.errors import ConfigError
+from unilect.runtime.logs import escape, sink_of
+from unilect.runtime.redact import redact
 
 _PIECE = re.compile(r"[^\n\t]+")
 
@@ -36,3 +41,29 @@ def tell_table(
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         tell("  ".join(cells).rstrip())
+
+
+def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:
+    """Return what a step returns; a mistake ends the process with what is wrong on stderr."""
+    try:
+        return step()
+    except ConfigError as error:
+        errors = error.each if origin is None else origin.locate(error.each)
+        if len(errors) == 1:
+            fail(escape(str(errors[0])), code)
+        fail(f"{len(errors)} mistakes:\n  " + "\n  ".join(escape(str(one)) for one in errors), code)
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """End with one sentence on stderr, or a line for each of several; without the credentials of a URL in it."""
+    say(message, "critical")
+    raise SystemExit(code)
+
+
+def say(message: str, level: str) -> None:
+    """Say something on stderr, without the credentials of a URL; as the log does where that is JSON."""
+    sink = sink_of(logging.getLogger())
+    if sink is not None and sink.form == "json":
+        sink.add(redact(message), level)
+    else:
+        tell(f"unilect: {redact(message)}", on_stderr=True)

@@ -7,8 +7,7 @@ from click.shell_completion import CompletionItem
 
 from unilect.cli import _completion as completion
 from unilect.cli import fleet, keys, store
-from unilect.cli._flags import flags
-from unilect.cli._options import FILE, Command, Commands, Group, as_json, config_file, runs
+from unilect.cli._options import FILE, Command, Commands, Group, as_json, config_file, flags, runs
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from unilect.config.digests import check_secrets, hash_keys
+from unilect.config.digests import hash_keys
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.option import Move, Table, option
 from unilect.config.store import data_folder
@@ -113,7 +113,6 @@ def check_admin(
     """
     found, path = ErrorCollector(), ("admin", "api_keys")
     keys = config.api_keys
-    check_secrets(keys, path, found)
     if set(hash_keys(keys)) & set(hash_keys(user_keys)):
         found.at(
             path,

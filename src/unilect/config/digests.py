@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable
 
-from unilect.config.mistakes import ErrorCollector
+from unilect.config.mistakes import ErrorCollector, OptionPath
 
 _MARK = "sha256:"
 _FORM = re.compile(r"sha256:[0-9a-f]{64}", re.IGNORECASE)
@@ -38,7 +38,7 @@ def identity(digest: bytes) -> str:
     return f"key-{digest.hex()[:16]}"
 
 
-def check_secrets(keys: Collection[str], path: tuple[str, ...], found: ErrorCollector) -> None:
+def check_secrets(keys: Collection[str], path: OptionPath, found: ErrorCollector) -> None:
     """Note keys that cannot be sent, digests that are none, and two keys that would be one caller."""
     if any(not key.strip() or not key.isascii() or " " in key for key in keys):
         found.at(path, "a key is empty, or has spaces or non-ASCII characters.")

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args,
 from msgspec import Struct, StructMeta
 from msgspec.structs import fields
 
+from unilect.config.digests import check_secrets
 from unilect.config.kinds import KINDS
 from unilect.config.mistakes import ErrorCollector, OptionPath
 
@@ -119,6 +120,8 @@ def check_table(
         where, value = (*path, name), getattr(table, name)
         if isinstance(value, Table) and name not in broken:
             check_table(value, where, found)
+        if one.secret == "key" and isinstance(value, list):
+            check_secrets(value, where, found)
         for text in value if isinstance(value, list) else [value]:
             if one.check and isinstance(text, str) and (why := one.check(text)):
                 found.at(where, why)

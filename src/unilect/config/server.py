@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from unilect.config import cors, fastchat, paths
 from unilect.config.admin import AdminConfig, check_admin
-from unilect.config.digests import check_secrets, hash_keys
+from unilect.config.digests import hash_keys
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig, check_budgets
 from unilect.config.mistakes import ErrorCollector, OptionError, OptionPath, join_path
@@ -303,7 +303,6 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         ConfigError: Fields contradict each other.
     """
     found = ErrorCollector()
-    check_secrets(config.api_keys, ("api_keys",), found)
     _check_metrics_keys(config, found)
     addresses: dict[tuple[str, int], str] = {}
     for number, listener in enumerate(each_listener(config)):
@@ -383,7 +382,6 @@ def _is_ipv6(host: str) -> bool:
 def _check_metrics_keys(config: Config, found: ErrorCollector) -> None:
     """Note keys for the metrics that open something else."""
     keys, path = config.metrics_keys, ("metrics_keys",)
-    check_secrets(keys, path, found)
     for name, others in (("api_keys", config.api_keys), ("[admin]", config.admin.api_keys)):
         if set(hash_keys(keys)) & set(hash_keys(others)):
             found.at(path, f"one of them is a key of {name}, too. Choose another key for the metrics.")  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from unilect.cli._exit import or_exit
+from unilect.cli._screen import or_exit
 
 
 class Commands:
