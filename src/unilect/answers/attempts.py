@@ -161,7 +161,8 @@ class Attempts(Generic[FittedT]):
         last: UnilectError | None = None
         while not self._answered:
             model = self._model
-            self._context.check_deadline()
+            if self._context.deadline is not None:
+                self._context.check_deadline()
             if model.stopping is not None:
                 await asyncio.shield(model.stopping)
             self.tried |= self._unable(model)

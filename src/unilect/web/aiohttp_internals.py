@@ -58,11 +58,10 @@ class FullResponse(web.Response):
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Begin the response; its head is sent with its body."""
-        if self.prepared or not _is_usual(self, request):
-            return await super().prepare(request)
-        self._headers[hdrs.CONTENT_LENGTH] = str(len(self._body))  # type: ignore[arg-type]
-        self._is_ours = True
-        return await _begin(self, request)
+        size = str(len(self._body))  # type: ignore[arg-type]
+        writer = await _begin(self, request, hdrs.CONTENT_LENGTH, size)
+        self._is_ours = self._is_ours or writer is not None
+        return writer or await super().prepare(request)
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Send the head and the body."""
@@ -80,7 +79,8 @@ class ChunkedResponse(web.StreamResponse):
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send the head."""
-        if self.prepared or not _is_usual(self, request):
+        writer = await _begin(self, request, hdrs.TRANSFER_ENCODING, "chunked")
+        if writer is None:
             if request.version < HttpVersion11:
                 self.force_close()  # the end of the connection is the end of the body
             elif request.version == HttpVersion11 and not self.prepared:  # a later one has none
@@ -91,25 +91,31 @@ class ChunkedResponse(web.StreamResponse):
                 writer.length = 0
             return writer
         self._chunked = True
-        request.writer.enable_chunking()
-        self._headers[hdrs.TRANSFER_ENCODING] = "chunked"
-        writer = await _begin(self, request)
+        writer.enable_chunking()
         writer.send_headers()
         return writer
 
 
-def _is_usual(response: web.StreamResponse, request: web.BaseRequest) -> bool:
-    return (
-        request.version == HttpVersion11
-        and request.keep_alive
-        and request.method != hdrs.METH_HEAD
-        and response.status == 200
-    )
+async def _begin(
+    response: web.StreamResponse, request: web.BaseRequest, framing: str, value: str
+) -> AbstractStreamWriter | None:
+    """
+    Return the writer of a response's body, after its head was made; None where that is aiohttp's to make, or made.
 
-
-async def _begin(response: web.StreamResponse, request: web.BaseRequest) -> AbstractStreamWriter:
-    """Return the writer of a response's body, after its head was made."""
+    Args:
+        framing: The header that says where the body ends.
+        value: Its value.
+    """
+    if (
+        response.prepared
+        or not request.keep_alive
+        or request.version != HttpVersion11
+        or request.method == hdrs.METH_HEAD
+        or response.status != 200
+    ):
+        return None
     headers, writer = response._headers, request.writer
+    headers[framing] = value
     headers[hdrs.DATE] = rfc822_formatted_time()
     headers[hdrs.SERVER] = SERVER_SOFTWARE
     response._req, response._payload_writer = request, writer

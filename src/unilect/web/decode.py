@@ -90,11 +90,14 @@ class BodyDecoder(Generic[RequestT]):
         body = body.removeprefix(codecs.BOM_UTF8)
         try:
             request = self._decoder.decode(body)
+            fields = _RAW_FIELDS.decode(body) if raw is None else raw
         except _UNREADABLE as error:
             known = body if raw is None else raw
             raise _unreadable(error, known, self._decoder.type) from error
+        if len(fields) > MAX_FIELDS:
+            raise _too_many_fields(len(fields))
         # nobody else has it yet, and a copy of its hundred fields costs as much as reading them
-        force_setattr(request, "raw_fields", raw_fields_of(body) if raw is None else raw)
+        force_setattr(request, "raw_fields", fields)
         return request
 
 
@@ -161,9 +164,7 @@ def raw_fields_of(body: bytes) -> RawFields:
     except _UNREADABLE as error:
         raise _unreadable(error) from error
     if len(fields) > MAX_FIELDS:
-        raise InvalidRequest(
-            f"The request's body has {len(fields)} fields; the maximum is {MAX_FIELDS}."
-        )
+        raise _too_many_fields(len(fields))
     return fields
 
 
@@ -173,6 +174,10 @@ def decode_value(body: bytes, kind: type[ConvertedT]) -> ConvertedT:
         return msgspec.json.decode(body, type=kind)
     except _UNREADABLE as error:
         raise _unreadable(error) from error
+
+
+def _too_many_fields(count: int) -> InvalidRequest:
+    return InvalidRequest(f"The request's body has {count} fields; the maximum is {MAX_FIELDS}.")
 
 
 def no_json(error: Exception) -> WrongType:
