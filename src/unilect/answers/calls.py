@@ -142,7 +142,7 @@ class Calls:
     def find_model(self, name: str | None) -> Model:
         """The model of a name, or the default one for none. Raises as `model`, whatever this listener takes."""
         found, context = self.registry.get(name), current_request()
-        if not context.may_use(found.name):
+        if context.models is not None and found.name not in context.models:
             asked = "the default model" if name is None else f"`{name[:100]}`"
             allowed = join_names(sorted(context.models or ()))
             told = f"model: this API key may not use {asked}; it may use {allowed}."

@@ -293,7 +293,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
                 timer.cancel()
         if isinstance(error, _HeadIsAll):
             error, self.last = None, b""
-        error = explain_cancellation(error)
+        if error is not None:
+            error = explain_cancellation(error)
         if error is not None and not isinstance(error, UnilectError):
             return False
         if self._comment is not None:
