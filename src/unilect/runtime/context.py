@@ -211,7 +211,7 @@ class Context(Struct, eq=False, kw_only=True):
             raise BackendTimeout("No backend took the request before its deadline.")
 
 
-def explain_cancellation(error: BaseException | None) -> BaseException | None:
+def explain_cancellation(error: BaseException) -> BaseException:
     """
     Return the reason why the current request ended: for a cancellation that `Context.end` has caused its reason, and the task may go on then; else
     the error itself, such as where the client has left, or the server cancels it.

@@ -377,13 +377,15 @@ def _translate(request: web.Request, error: BaseException) -> BaseException:
     """Convert an exception of a route that is no error of ours into one, or into a cancellation where the client has left."""
     if isinstance(error, asyncio.CancelledError):
         told = explain_cancellation(error)
-        return asyncio.CancelledError() if told is error or told is None else told
+        return asyncio.CancelledError() if told is error else told
     if isinstance(error, web.HTTPException):
         return _refusal(request, error)
     if isinstance(error, web.RequestPayloadError):
         return asyncio.CancelledError()  # the client left while it sent
-    if isinstance(error, ConnectionError) and _has_left(request):
-        return asyncio.CancelledError()  # while it read
+    if isinstance(error, ConnectionError) and (
+        request.transport is None or request.transport.is_closing()
+    ):
+        return asyncio.CancelledError()  # while it read, or the connection was closed here
     request_id = current_request().request_id
     log.exception("%s failed", request_id)
     if request.writer.output_size and request.transport is not None:
@@ -412,11 +414,6 @@ def _log_refusal(what: str, text: str) -> str:
     named = f"`{escape(text[:MAX_NAMED])}`"
     log.info("%s: the %s %s is not allowed", current_request().request_id, what, named)
     return named
-
-
-def _has_left(request: web.BaseRequest) -> bool:
-    """Return True if the client has closed its connection, or the connection was closed here."""
-    return request.transport is None or request.transport.is_closing()
 
 
 def _cors_headers(config: Config) -> dict[str, str]:
