@@ -30,7 +30,7 @@ BUDGETS = {
     "": 17,
     "accounting": 1_020,
     "adapt": 1_007,
-    "answers": 1_443,
+    "answers": 1_444,
     "api": 136,
     "api/parameters": 595,
     "auth": 339,
@@ -75,7 +75,7 @@ BUDGETS = {
     "upstreams/fastchat": 682,
     "upstreams/llamacpp": 330,
     "upstreams/openai": 960,
-    "web": 1_675,
+    "web": 1_681,
     "wire": 1_591,
 }
 
