@@ -46,7 +46,7 @@ BUDGETS = {
     "dialects/llamacpp": 613,
     "dialects/messages": 981,
     "dialects/ollama": 1_007,
-    "dialects/openai": 820,
+    "dialects/openai": 817,
     "dialects/responses": 1_895,
     "engines": 239,
     "engines/chatglm": 488,

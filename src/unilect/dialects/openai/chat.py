@@ -358,8 +358,7 @@ class ChatEncoder(ChunkEncoder):
             "index": event.index or 0,
             "delta": delta,
             "logprobs": chat_logprobs(logprobs) if logprobs is not None else None,
-            "finish_reason": self._reason(reason),
-        } | self._stop(getattr(event, "stop", None))
+        } | self._ending(reason, getattr(event, "stop", None))
         return encode_json(choice | (extra.choice if extra is not None else {}))
 
     def _tool_delta(self, event: ToolCallDelta) -> dict[str, Any]:
@@ -390,17 +389,13 @@ class ChatEncoder(ChunkEncoder):
             "index": choice.index,
             "message": message | choice.message_extra,
             "logprobs": chat_logprobs(choice.logprobs) if choice.logprobs is not None else None,
-            "finish_reason": self._reason(choice.finish_reason),
-            **self._stop(choice.stop),
+            **self._ending(choice.finish_reason, choice.stop),
         } | choice.extra
 
-    def _stop(self, word: str | None) -> dict[str, str]:
-        """The client's stop word that ended a choice, as vLLM tells it."""
-        return {"stop_reason": word} if word in self._stop_words and word is not None else {}
-
-    def _reason(self, reason: str | None) -> str | None:
-        """A client that sent `functions` knows no `tool_calls`, nor does one of an older server."""
-        return self._tool_finish if reason == "tool_calls" else reason
+    def _ending(self, reason: str | None, word: str | None) -> dict[str, str | None]:
+        """Make the fields of a choice's end: its reason as the client's API has it, and its stop word, as vLLM tells it."""
+        ending = {"finish_reason": self._tool_finish if reason == "tool_calls" else reason}
+        return ending | {"stop_reason": word} if word in self._stop_words else ending
 
 
 def _call(
