@@ -36,7 +36,7 @@ from unilect.core.requests import (
 )
 from unilect.families import CallStyle, Family, Reading, find
 from unilect.tools.conversation import has_calls, rewrite_as_text, with_text
-from unilect.tools.forced import ForcedCall, callable_tools, must_call
+from unilect.tools.forced import callable_tools, forced_reader, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.tools.reader import Reader, tools_of
 
@@ -171,13 +171,13 @@ class PromptedTools:
     async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
         """The one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
         grammar = await calls_grammar(request, _JSON_CALL, self._checker)
-        call = ForcedCall(request, _JSON_CALL)
+        read = forced_reader(request, _JSON_CALL)
         bound = asked.changed(grammar=grammar)
         if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
             bound = bound.changed(thinking_budget_tokens=0)
         async with aclosing(self._backend.generate(bound)) as batches:
             async for batch in batches:
-                if events := call.read(batch):
+                if events := read(batch):
                     yield events
 
     async def _generate_valid(

@@ -9,15 +9,20 @@ Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md (the 
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
+
+from msgspec.structs import replace
 
 from unilect.constraints.normal import regular
 from unilect.core.errors import BackendError, InvalidRequest
 from unilect.core.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.core.requests import ChatRequest, ToolChoice
-from unilect.families import PLAIN, CallStyle, new_call_id, of_template
+from unilect.families import PLAIN, CallStyle, Reading, Scanner, new_call_id, of_template
+from unilect.tools.reader import Reader
 
 _THOUGHTS_END = PLAIN.thoughts[1]
+_NO_CALL = "The engine did not call the required tool."
 _ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
@@ -86,67 +91,80 @@ def _close(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {}, "additionalProperties": False} | schema
 
 
-class ForcedCall:
-    """Reads the text of one call as it comes: the head tells the name, all but the last brace is arguments."""
+def forced_reading(request: ChatRequest, style: CallStyle) -> Reading:
+    """Return how the answer to a request for a forced call is read."""
+    family = replace(PLAIN, force=style, scanner=ForcedScanner)
+    return Reading(family=family, tools=callable_tools(request))
 
-    def __init__(self, request: ChatRequest, style: CallStyle) -> None:
-        self._heads = {name: call_head(name, style) for name in callable_tools(request)}
-        self._text = ""
-        self._begun = False
 
-    def read(self, batch: list[Event]) -> list[Event]:
+def forced_reader(request: ChatRequest, style: CallStyle) -> Callable[[list[Event]], list[Event]]:
+    """Make a reader of the events of a forced call; what a server tells beside its text is dropped."""
+    reader = Reader(forced_reading(request, style))
+    return lambda batch: reader.read([_bare(event) for event in batch])
+
+
+def _bare(event: Event) -> Event:
+    if isinstance(event, Finish):
+        return Finish(event.reason, event.index)
+    return replace(event, extra=None) if isinstance(event, TextDelta) else event
+
+
+class ForcedScanner(Scanner):
+    """Reads the text of one call as it comes: the head tells the name, all but the last brace is arguments; see `Scanner`."""
+
+    def __init__(self, reading: Reading, new_id: Callable[[], str] = new_call_id) -> None:
+        super().__init__(reading, new_id)
+        self._heads = {name: call_head(name, self._family.force) for name in self._tools or ()}
+
+    def add(self, text: str) -> list[Event]:
         """
-        The events of the call for the events of its text.
+        See `Scanner`.
 
         Raises:
-            InvalidRequest: There is no text at all: a tool's schema is wrong.
             BackendError: The text is no call.
         """
-        events: list[Event] = []
-        for event in batch:
-            match event:
-                case TextDelta(text):
-                    self._text += text
-                    events += self._arguments()
-                case Finish(reason):
-                    if not self._begun and reason != "stop":
-                        raise InvalidRequest(
-                            "`max_tokens`, or the context size, ended the answer before the required tool call began. "
-                            "Raise `max_tokens`, or shorten the prompt.",
-                            param="max_tokens",
-                        )
-                    if not self._text and not self._begun:
-                        # an engine takes a grammar that it cannot read for one that allows nothing
-                        raise InvalidRequest(
-                            f"Tool `{'` or `'.join(self._heads)}`: unsupported JSON Schema in `parameters`. Simplify it.",
-                            param="tools",
-                        )
-                    if not self._begun or (reason == "stop" and self._text != "}"):
-                        raise BackendError("The engine did not call the required tool.")
-                    if reason != "stop" and self._begun and self._text:
-                        events.append(ToolCallDelta(0, self._text))
-                    events.append(Finish("tool_calls" if reason == "stop" else reason))
-                case _:
-                    events.append(event)
+        self.held += text
+        events = [] if self.calls else self._read_head()
+        if self.calls:
+            ready, self.held = self.held[:-1], self.held[-1:]  # the last brace closes the call
+            if ready:
+                events.append(ToolCallDelta(0, ready))
         return events
 
-    def _arguments(self) -> list[Event]:
-        events: list[Event] = []
-        if not self._begun:
-            # llama.cpp tells the line break that a prompt has behind ended thoughts, and their mark where it knows none
-            self._text = self._text.lstrip()
-            if _THOUGHTS_END.startswith(self._text):
-                return []
-            self._text = self._text.removeprefix(_THOUGHTS_END).lstrip()
-            name = next((n for n, head in self._heads.items() if self._text.startswith(head)), None)
-            if name is None:
-                if not any(head.startswith(self._text) for head in self._heads.values()):
-                    raise BackendError("The engine did not call the required tool.")
-                return []
-            self._begun = True
-            self._text = self._text.removeprefix(self._heads[name])
-            events.append(ToolCallDelta(0, "", new_call_id(), name))
-        ready, self._text = self._text[:-1], self._text[-1:]  # the last brace closes the call
-        if ready:
-            events.append(ToolCallDelta(0, ready))
-        return events
+    def _read_head(self) -> list[Event]:
+        # llama.cpp tells the line break that a prompt has behind ended thoughts, and their mark where it knows none
+        self.held = self.held.lstrip()
+        if _THOUGHTS_END.startswith(self.held):
+            return []
+        self.held = self.held.removeprefix(_THOUGHTS_END).lstrip()
+        for name, head in self._heads.items():
+            if self.held.startswith(head):
+                self.held = self.held.removeprefix(head)
+                return self._make_call(name, "")
+        if not any(head.startswith(self.held) for head in self._heads.values()):
+            raise BackendError(_NO_CALL)
+        return []
+
+    def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
+        """
+        See `Scanner`.
+
+        Raises:
+            InvalidRequest: There is no text at all: a tool's schema is wrong; or a limit has cut it before a call began.
+            BackendError: The text is no call.
+        """
+        if not self.calls and is_cut:
+            raise InvalidRequest(
+                "`max_tokens`, or the context size, ended the answer before the required tool call began. "
+                "Raise `max_tokens`, or shorten the prompt.",
+                param="max_tokens",
+            )
+        if not self.calls and not self.held:
+            # an engine takes a grammar that it cannot read for one that allows nothing
+            raise InvalidRequest(
+                f"Tool `{'` or `'.join(self._heads)}`: unsupported JSON Schema in `parameters`. Simplify it.",
+                param="tools",
+            )
+        if not self.calls or (not is_cut and self.held != "}"):
+            raise BackendError(_NO_CALL)
+        return [ToolCallDelta(0, self.held)] if is_cut and self.held else []

@@ -42,7 +42,7 @@ from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf._request import template_body
 from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
-from unilect.tools.forced import ForcedCall
+from unilect.tools.forced import forced_reader
 from unilect.tools.reader import Reader, reading_of
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder, apply_template, detokenize
@@ -177,9 +177,9 @@ def stream_forced_call(
         InvalidRequest: `max_tokens` ends the answer before a call has begun.
         BackendError: The engine wrote something that the grammar forbids.
     """
-    call = ForcedCall(request, style)
     bound = body | {"prompt": prompt + style.before}
-    return map_batches(stream_completion(server, request, bound), call.read)
+    read = forced_reader(request, style)
+    return map_batches(stream_completion(server, request, bound), read)
 
 
 async def stream_chat(

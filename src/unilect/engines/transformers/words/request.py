@@ -41,7 +41,7 @@ from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 from unilect.families import Reading
 from unilect.http.error_bodies import too_long
 from unilect.templates.thoughts import Ending
-from unilect.tools.forced import ForcedCall, call_grammar, call_style, compact, must_call
+from unilect.tools.forced import call_grammar, call_style, compact, forced_reading, must_call
 from unilect.tools.reader import Reader as AnswerReader
 from unilect.tools.reader import reading_of
 from unilect.wire.llamacpp_request import check_one_constraint
@@ -126,14 +126,14 @@ def prepare(
         UnilectError: The request cannot be answered.
     """
     rules = sampling(request, reader.rows)
-    forced = reading = end = None
+    reading = end = None
     grammar, param = bound_by(request, reader.template)
     if isinstance(request, ChatRequest):
         text = reader.render(request)
         ending = reader.find_open_thoughts(text)
         if must_call(request):
             style = call_style(reader.template)
-            forced = ForcedCall(request, style)
+            reading = forced_reading(request, style)
             text += (ending.mark + ending.rest if ending else "") + style.before
         else:
             end = _mark_of(ending, reader.family.thoughts[1])
@@ -165,7 +165,7 @@ def prepare(
         reuse=request.cache_prompt is not False,
     )
     answers = [
-        AnswerStream(reader, request, job, forced, reading, echo) for _ in range(job.choices)
+        AnswerStream(reader, request, job, reading, echo) for _ in range(job.choices)
     ]
     return job, answers[0] if job.choices == 1 else BeamAnswerStreams(answers)
 
@@ -223,19 +223,17 @@ class AnswerStream:
         reader: PromptBuilder,
         request: TextRequest,
         job: Job,
-        forced: ForcedCall | None,
         reading: Reading | None,
         echo: bool,
     ) -> None:
         self.over = False
         self._job = job
-        self._is_forced = forced is not None
+        self._is_forced = isinstance(request, ChatRequest) and must_call(request)
         self._echo = echo
         stops, self._written = list(request.stop_words), ""
         answers = AnswerReader(reading) if reading is not None else None
         self._scanner = answers.scanner() if answers is not None else None
-        reads = forced if answers is None else answers
-        self._read: Callable[[list[Event]], list[Event]] = reads.read if reads is not None else list
+        self._read: Callable[[list[Event]], list[Event]] = answers.read if answers else list
         if isinstance(request, ChatRequest):
             stops += reader.stops
             self._decoder = Decoder(reader.decode)
@@ -243,9 +241,9 @@ class AnswerStream:
             prompt = request.prompts[0]
             self._written = prompt if isinstance(prompt, str) else reader.text(prompt)
             self._decoder = Decoder(reader.decode, before=job.prompt[-_CONTEXT:])
-        self._stops = StopWords([] if forced is not None else stops)
+        self._stops = StopWords([] if self._is_forced else stops)
         self._made = self._told = self._thought = self._cached = 0
-        self._blamed = _param_at_fault(request, forced is not None)
+        self._blamed = _param_at_fault(request, self._is_forced)
         self._pending: list[TokenLogprob] = []
 
     def read(self, output: Output, bytes_of: Callable[[int], bytes]) -> list[Event]:
