@@ -6,6 +6,7 @@ No answer is reported as finished before it was validated. What was streamed can
 with an error if validation fails, and one with another keyword is held back until an answer is valid.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeAlias
@@ -21,8 +22,9 @@ from unilect.constraints import keywords
 from unilect.constraints.checker import Checker
 from unilect.constraints.schema import Use, find_unenforced, shorten_path
 from unilect.core.errors import ConstraintViolated, UnsupportedParameter
-from unilect.core.events import Choice, Event, Finish, Fold, Progress, Usage
-from unilect.core.requests import ANY_SEED, ChatRequest, TextRequest, ToolChoice
+from unilect.core.events import ENDED, Choice, Event, Finish, Fold, Progress, Usage
+from unilect.core.requests import ANY_SEED, ChatRequest, TextRequest
+from unilect.tools.forced import callable_tools, must_call
 
 ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again
@@ -54,8 +56,9 @@ def output_constraints(request: TextRequest) -> list[OutputConstraint]:
 
     The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
     """
-    if isinstance(request, ChatRequest) and request.tools and _must_call(request):
-        tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
+    if isinstance(request, ChatRequest) and must_call(request):
+        called = callable_tools(request)
+        tools = [tool.function for tool in request.tools or () if tool.function.name in called]
         return [
             OutputConstraint("tools", schema=tool.parameters, tool=tool.name)
             for tool in tools
@@ -68,13 +71,40 @@ def output_constraints(request: TextRequest) -> list[OutputConstraint]:
     return []
 
 
-class ConstraintEnforcer:
+class Stage(ABC):
     """
-    A backend whose answers are validated against their constraints; see `Backend`.
+    A backend that stands in front of another, and has its capabilities; see `Backend`.
 
     Args:
-        backend: An engine.
+        backend: The other.
         checker: Compiles constraints, and validates answers.
+    """
+
+    def __init__(self, backend: Generates, checker: Checker) -> None:
+        self._backend = backend
+        self._checker = checker
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities of the backend."""
+        return self._backend.capabilities
+
+    async def generate(self, request: TextRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        async with aclosing(await self._start(request)) as batches:
+            async for batch in batches:
+                yield batch
+
+    @abstractmethod
+    async def _start(self, request: TextRequest) -> Batches:
+        """Check a request, and return the answer to it."""
+
+
+class ConstraintEnforcer(Stage):
+    """
+    A backend whose answers are validated against their constraints; see `Stage`.
+
+    Args:
         unsupported: The option for keywords that cannot be enforced.
         report: Called with the ignored keywords.
     """
@@ -86,19 +116,13 @@ class ConstraintEnforcer:
         unsupported: Unsupported,
         report: Callable[[str], None],
     ) -> None:
-        self._backend = backend
-        self._checker = checker
+        super().__init__(backend, checker)
         self._unsupported = unsupported
         self._report = report
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the backend."""
-        return self._backend.capabilities
-
-    async def generate(self, request: TextRequest) -> Batches:
+    async def _start(self, request: TextRequest) -> Batches:
         """
-        Answer a request; see `Backend`.
+        See `Stage`.
 
         Raises:
             UnsupportedParameter: A keyword that nothing can enforce.
@@ -110,14 +134,9 @@ class ConstraintEnforcer:
         async def find_fault(choices: list[Choice]) -> str | None:
             return None if lenient else await self._find_violation(request, wanted, choices)
 
-        batches = (
-            self._stream(request, find_fault)
-            if request.stream and (lenient or not retried)
-            else generate_valid(self._backend, request, find_fault)
-        )
-        async with aclosing(batches):
-            async for batch in batches:
-                yield batch
+        if request.stream and (lenient or not retried):
+            return self._stream(request, find_fault)
+        return generate_valid(self._backend, request, find_fault)
 
     async def _check(self, wanted: list[OutputConstraint]) -> tuple[bool, bool]:
         """
@@ -152,7 +171,7 @@ class ConstraintEnforcer:
         async with aclosing(self._backend.generate(request)) as batches:
             async for batch in batches:
                 folding.add(batch)
-                if any(_ends(event) for event in batch):
+                if any(isinstance(event, Finish) and event.reason in ENDED for event in batch):
                     why = await find_fault(folding.answer().choices)
                     if why is not None:
                         raise violation_error(why, 1)
@@ -217,25 +236,11 @@ async def generate_valid(
     raise violation_error(why, ATTEMPTS)
 
 
-def _must_call(request: ChatRequest) -> bool:
-    return request.tool_choice == "required" or isinstance(request.tool_choice, ToolChoice)
-
-
-def _may_be_called(request: ChatRequest, tool: Any) -> bool:
-    choice = request.tool_choice
-    return not isinstance(choice, ToolChoice) or choice.function.name == tool.function.name
-
-
-def _ends(event: Event) -> bool:
-    return isinstance(event, Finish) and event.reason in ("stop", "tool_calls", "function_call")
-
-
 def _texts(choice: Choice, bond: OutputConstraint) -> list[str]:
     """The texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
     if bond.tool is not None:
-        ended = choice.finish_reason in ("stop", "tool_calls", "function_call")
         calls = [call.arguments for call in choice.tool_calls if call.name == bond.tool]
-        return calls if ended else []
+        return calls if choice.finish_reason in ENDED else []
     return [choice.text or ""] if choice.finish_reason == "stop" else []
 
 

@@ -8,42 +8,31 @@ A call that must come, and an answer that must have a form, are enforced by a gr
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from unilect.adapt.enforcement import generate_valid, keyword_error
+from unilect.adapt.enforcement import Stage, generate_valid, keyword_error
 from unilect.api.backend import Batches, Capabilities, Generates
 from unilect.api.parameters.rules import honours, refusal
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import can_be_validated
 from unilect.constraints.schema import find_unenforced
-from unilect.core.events import (
-    Choice,
-    Event,
-    Fold,
-    TextDelta,
-    ToolCallDelta,
-)
-from unilect.core.requests import (
-    ChatRequest,
-    JsonSchema,
-    JsonSchemaFormat,
-    TextRequest,
-)
+from unilect.core.events import ENDED, Choice, Event, Fold, TextDelta, ToolCallDelta
+from unilect.core.requests import ChatRequest, JsonSchema, JsonSchemaFormat, TextRequest
 from unilect.families import CallStyle, Family, Reading, find
 from unilect.tools.conversation import has_calls, rewrite_as_text, with_text
 from unilect.tools.forced import callable_tools, forced_reader, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.tools.reader import Reader, tools_of
+from unilect.wire.stream import map_batches
 
 _FEW_TOOLS, _FEW_MESSAGES = 16, 64  # what is more is written beside the loop
 _BUDGET = "thinking_budget_tokens"
 _JSON_CALL = CallStyle("", "arguments")
-_ENDED = frozenset({"stop", "tool_calls", "function_call"})
 _SCHEMA = "Answer with JSON that satisfies this JSON Schema, and with nothing else:\n"
 _MUST = "\n\nYou must call a function now."
 _ONE = "\n\nCall one function at most."
@@ -110,33 +99,25 @@ def build_request(request: ChatRequest, can: Capabilities) -> ChatRequest:
     return request if made is None else _build_request(request, made, _form(made, can))
 
 
-class PromptedTools:
+class PromptedTools(Stage):
     """
-    A backend whose lack of tools or response formats is made up for; see `Backend`.
+    A backend whose lack of tools or response formats is made up for; see `Stage`.
 
     Args:
-        backend: The backend.
         made: What it lacks.
-        checker: Compiles grammars, and validates answers.
         note: Called with the number of attempts that an answer has taken which is validated.
     """
 
     def __init__(
         self, backend: Generates, made: ToolEmulation, checker: Checker, note: Callable[[int], None]
     ) -> None:
-        self._backend = backend
+        super().__init__(backend, checker)
         self._plan = made
-        self._checker = checker
         self._note = note
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """The capabilities of the backend."""
-        return self._backend.capabilities
-
-    async def generate(self, request: TextRequest) -> Batches:
+    async def _start(self, request: TextRequest) -> Batches:
         """
-        Answer a request; see `Backend`.
+        See `Stage`. Of the text of a streamed answer nothing is held back but what may be a call.
 
         Raises:
             UnsupportedParameter: What cannot be had together with tools that stand in the prompt.
@@ -149,54 +130,27 @@ class PromptedTools:
             asked = await asyncio.to_thread(_build_request, request, self._plan, form)
         else:
             asked = _build_request(request, self._plan, form)
-        batches = (
-            self._bound(request, asked)
-            if self._plan.forced == "grammar"
-            else self._generate_valid(request, asked, form)
-            if self._plan.held
-            else self._read(request, asked, form)
-        )
-        async with aclosing(batches):
-            async for batch in batches:
-                yield batch
-
-    async def _read(self, request: ChatRequest, asked: ChatRequest, form: Family) -> Batches:
-        """The answer as it comes; of its text nothing is held back but what may be a call."""
-        read = _reader(request, self._plan, form)
-        async with aclosing(self._backend.generate(asked)) as batches:
-            async for batch in batches:
-                if events := read(batch):
-                    yield events
-
-    async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
-        """The one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
-        grammar = await calls_grammar(request, _JSON_CALL, self._checker)
-        read = forced_reader(request, _JSON_CALL)
-        bound = asked.changed(grammar=grammar)
-        if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
-            bound = bound.changed(thinking_budget_tokens=0)
-        async with aclosing(self._backend.generate(bound)) as batches:
-            async for batch in batches:
-                if events := read(batch):
-                    yield events
-
-    async def _generate_valid(
-        self, request: ChatRequest, asked: ChatRequest, form: Family
-    ) -> Batches:
-        """The first whole answer that is valid."""
+        if self._plan.forced == "grammar":
+            read = forced_reader(request, _JSON_CALL)
+            return map_batches(self._backend.generate(await self._bind(request, asked)), read)
+        if not self._plan.held:
+            read = _reader(request, self._plan, form)
+            return map_batches(self._backend.generate(asked), read)
         await self._compile(request)
 
         def clean(events: list[Event]) -> list[Event]:
             read = _reader(request, self._plan, form)(events)
             return _strip_fence(read) if self._plan.formed else read
 
-        async def find_fault(choices: list[Choice]) -> str | None:
-            return await self._wrong(request, choices)
+        find_fault = partial(self._find_fault, request)
+        return generate_valid(self._backend, asked, find_fault, clean, self._note)
 
-        valid = generate_valid(self._backend, asked, find_fault, clean, self._note)
-        async with aclosing(valid) as batches:
-            async for batch in batches:
-                yield batch
+    async def _bind(self, request: ChatRequest, asked: ChatRequest) -> ChatRequest:
+        """The request for the one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
+        bound = asked.changed(grammar=await calls_grammar(request, _JSON_CALL, self._checker))
+        if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
+            bound = bound.changed(thinking_budget_tokens=0)
+        return bound
 
     async def _compile(self, request: ChatRequest) -> None:
         """
@@ -214,11 +168,11 @@ class PromptedTools:
             if missing:
                 raise keyword_error("response_format", missing[0])
 
-    async def _wrong(self, request: ChatRequest, choices: Sequence[Choice]) -> str | None:
+    async def _find_fault(self, request: ChatRequest, choices: Sequence[Choice]) -> str | None:
         """Return the first error in the choices of an answer, as a text; None if all are valid."""
         for choice in choices:
             if self._plan.forced:
-                why = await self._wrong_calls(request, choice)
+                why = await self._find_wrong_call(request, choice)
             elif choice.finish_reason == "stop" and request.answer_schema is not None:
                 why = await self._checker.validate(request.answer_schema, choice.text or "")
                 why = why and f"`response_format`: {why}"
@@ -228,9 +182,9 @@ class PromptedTools:
                 return why
         return None
 
-    async def _wrong_calls(self, request: ChatRequest, choice: Choice) -> str | None:
+    async def _find_wrong_call(self, request: ChatRequest, choice: Choice) -> str | None:
         allowed = callable_tools(request)
-        is_cut = choice.finish_reason not in _ENDED
+        is_cut = choice.finish_reason not in ENDED
         if not choice.tool_calls or (is_cut and choice.tool_calls[-1].parse_arguments() is None):
             end = " before its end; raise `max_tokens`" if is_cut else ""
             return f"`tool_choice`: no tool is called{end}"

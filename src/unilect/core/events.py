@@ -19,6 +19,8 @@ from msgspec import DecodeError, Meta, Struct
 from msgspec.json import Decoder
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+#: The reasons of an answer that nothing has cut.
+ENDED: frozenset[FinishReason | None] = frozenset({"stop", "tool_calls", "function_call"})
 _decode_object = Decoder(dict[str, Any]).decode
 
 

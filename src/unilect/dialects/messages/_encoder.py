@@ -16,6 +16,7 @@ import msgspec
 
 from unilect.core.errors import BackendError, UnilectError
 from unilect.core.events import (
+    ENDED,
     Answer,
     Event,
     Finish,
@@ -40,7 +41,6 @@ _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _TAIL = b"}}\n\n"
 _SIGNATURE = "unilect"  # clients require one; it says nothing
 _REASONS = {"length": "max_tokens", "content_filter": "refusal"}
-_OF_CALLS = ("stop", "tool_calls", "function_call")
 _Piece: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ToolCallDelta
 
 
@@ -286,8 +286,8 @@ class MessageEncoder:
 
     def _stop(self, reason: str, word: str | None, has_calls: bool) -> tuple[str, str | None]:
         """Return the reason for which a message ended, and the client's stop word where it was one."""
-        is_word = reason in _OF_CALLS and word in self._stop_words
-        if has_calls and reason in _OF_CALLS and not (is_word and self._is_cut):
+        is_word = reason in ENDED and word in self._stop_words
+        if has_calls and reason in ENDED and not (is_word and self._is_cut):
             return "tool_use", None
         if is_word:
             return "stop_sequence", word

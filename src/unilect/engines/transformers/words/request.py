@@ -164,9 +164,7 @@ def prepare(
         constraint=_limit_thoughts(constraint, request, reader, reading),
         reuse=request.cache_prompt is not False,
     )
-    answers = [
-        AnswerStream(reader, request, job, reading, echo) for _ in range(job.choices)
-    ]
+    answers = [AnswerStream(reader, request, job, reading, echo) for _ in range(job.choices)]
     return job, answers[0] if job.choices == 1 else BeamAnswerStreams(answers)
 
 
