@@ -25,7 +25,7 @@ from unilect.core.events import ENDED, Choice, Event, Fold, TextDelta, ToolCallD
 from unilect.core.requests import ChatRequest, JsonSchema, JsonSchemaFormat, TextRequest
 from unilect.families import CallStyle, Family, Reading, find
 from unilect.tools.conversation import has_calls, rewrite_as_text, with_text
-from unilect.tools.forced import callable_tools, forced_reader, must_call
+from unilect.tools.forced import call_reader, callable_tools, must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.tools.reader import Reader, tools_of
 from unilect.wire.stream import map_batches
@@ -131,7 +131,7 @@ class PromptedTools(Stage):
         else:
             asked = _build_request(request, self._plan, form)
         if self._plan.forced == "grammar":
-            read = forced_reader(request, _JSON_CALL)
+            read = call_reader(request, _JSON_CALL)
             return map_batches(self._backend.generate(await self._bind(request, asked)), read)
         if not self._plan.held:
             read = _reader(request, self._plan, form)

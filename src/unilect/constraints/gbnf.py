@@ -41,8 +41,10 @@ _CHARACTER = re.compile(
 )
 _ESCAPED = {"t": 9, "r": 13, "n": 10}
 _LINE = re.compile(r"\r\n?|\n")
-_PLAIN_OR_TOKEN = re.compile(
-    r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|(!?<[^>]*>)', re.DOTALL
+#: A word of a grammar: a literal, a class, a comment, a token, a number of repetitions, or the name of a rule.
+WORD = re.compile(
+    r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|(?P<token>!?<[^>]*>)|\{[^}]*\}|(?P<name>[A-Za-z0-9-]+)',
+    re.DOTALL,
 )
 _TIMES: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
@@ -99,7 +101,7 @@ def analyse(text: str, most_bytes: int = MAX_BYTES) -> list[Rule]:
 
 def without_tokens(text: str, stand_in: int = 5) -> str:
     """An analysed grammar, each of its tokens replaced by one that is in every vocabulary."""
-    return _PLAIN_OR_TOKEN.sub(lambda found: f"<[{stand_in}]>" if found[1] else found[0], text)
+    return WORD.sub(lambda found: f"<[{stand_in}]>" if found["token"] else found[0], text)
 
 
 class _Group(Struct):

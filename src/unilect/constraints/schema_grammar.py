@@ -10,13 +10,12 @@ Source: https://json-schema.org/draft/2020-12/json-schema-validation
 
 import json
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from unilect.constraints import ConstraintError
 from unilect.constraints.digits import integers
-from unilect.constraints.gbnf import MAX_REPEAT
+from unilect.constraints.gbnf import MAX_REPEAT, WORD
 from unilect.constraints.regex import CHARACTER, literal, repeat, string_of
 from unilect.constraints.schema import ASSERTIONS, names, target
 from unilect.constraints.schema_merge import Nothing, merge_all_of, types_of
@@ -51,9 +50,6 @@ _PLAIN = {
 }  # fmt: skip
 _FORMATS = names("date time date-time uuid")
 _MOST_SIGNS = 32  # of a name that another must not be
-#: Literals, classes and numbers of repetitions of GBNF.
-_LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|\{[^}]*\}')
-_NAME = re.compile(r"[a-zA-Z0-9-]+")
 
 
 def grammar_of(schema: Any, without: Collection[str] = ()) -> str:
@@ -350,7 +346,7 @@ def _tree(texts: list[str]) -> dict[str, Any]:
 
 def _find_references(rule: str) -> set[str]:
     """The rules that a rule refers to."""
-    return set(_NAME.findall(_LITERAL.sub(" ", rule)))
+    return {found["name"] for found in WORD.finditer(rule) if found["name"]}
 
 
 def _says_something(schema: Schema) -> bool:

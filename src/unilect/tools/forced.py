@@ -91,15 +91,15 @@ def _close(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {}, "additionalProperties": False} | schema
 
 
-def forced_reading(request: ChatRequest, style: CallStyle) -> Reading:
+def call_reading(request: ChatRequest, style: CallStyle) -> Reading:
     """Return how the answer to a request for a forced call is read."""
     family = replace(PLAIN, force=style, scanner=ForcedScanner)
     return Reading(family=family, tools=callable_tools(request))
 
 
-def forced_reader(request: ChatRequest, style: CallStyle) -> Callable[[list[Event]], list[Event]]:
+def call_reader(request: ChatRequest, style: CallStyle) -> Callable[[list[Event]], list[Event]]:
     """Make a reader of the events of a forced call; what a server tells beside its text is dropped."""
-    reader = Reader(forced_reading(request, style))
+    reader = Reader(call_reading(request, style))
     return lambda batch: reader.read([_bare(event) for event in batch])
 
 

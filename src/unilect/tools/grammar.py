@@ -5,19 +5,13 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 """
 
 import json
-import re
 
 from unilect.constraints.checker import Checker
+from unilect.constraints.gbnf import WORD
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import ChatRequest
 from unilect.families import CallStyle
 from unilect.tools.forced import call_head, callable_tools
-
-#: Literals, classes, tokens, numbers of repetitions and comments of GBNF, or the name of a rule.
-_SYMBOL = re.compile(
-    r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|!?<[^>]*>|\{[^}]*\}|#[^\r\n]*|([A-Za-z0-9-]+)',
-    re.DOTALL,
-)
 
 
 async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker) -> str:
@@ -44,4 +38,4 @@ async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker
 
 def prefix_rules(grammar: str, prefix: str) -> str:
     """A grammar whose rules have longer names, so that several fit into one grammar."""
-    return _SYMBOL.sub(lambda found: prefix + found[1] if found[1] else found[0], grammar)
+    return WORD.sub(lambda found: (prefix if found["name"] else "") + found[0], grammar)

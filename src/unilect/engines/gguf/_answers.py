@@ -42,7 +42,7 @@ from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf._request import template_body
 from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
-from unilect.tools.forced import forced_reader
+from unilect.tools.forced import call_reader
 from unilect.tools.reader import Reader, reading_of
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder, apply_template, detokenize
@@ -178,7 +178,7 @@ def stream_forced_call(
         BackendError: The engine wrote something that the grammar forbids.
     """
     bound = body | {"prompt": prompt + style.before}
-    read = forced_reader(request, style)
+    read = call_reader(request, style)
     return map_batches(stream_completion(server, request, bound), read)
 
 

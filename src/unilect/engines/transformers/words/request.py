@@ -41,7 +41,7 @@ from unilect.engines.transformers.words.prompt_builder import PromptBuilder
 from unilect.families import Reading
 from unilect.http.error_bodies import too_long
 from unilect.templates.thoughts import Ending
-from unilect.tools.forced import call_grammar, call_style, compact, forced_reading, must_call
+from unilect.tools.forced import call_grammar, call_reading, call_style, compact, must_call
 from unilect.tools.reader import Reader as AnswerReader
 from unilect.tools.reader import reading_of
 from unilect.wire.llamacpp_request import check_one_constraint
@@ -133,7 +133,7 @@ def prepare(
         ending = reader.find_open_thoughts(text)
         if must_call(request):
             style = call_style(reader.template)
-            reading = forced_reading(request, style)
+            reading = call_reading(request, style)
             text += (ending.mark + ending.rest if ending else "") + style.before
         else:
             end = _mark_of(ending, reader.family.thoughts[1])
