@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
+from unilect.adapt.enforcement import sum_usage
 from unilect.adapt.suppressed import SuppressedUsage
 from unilect.api.backend import Backend, Batches, Generates
 from unilect.api.parameters.rules import refusal
@@ -298,13 +299,9 @@ def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
     first: dict[int, Usage] = {}
     for part in parts:
         first.setdefault(part.prompt, usages[part.index])
-    cached = [usage.cached_tokens for usage in first.values() if usage.cached_tokens is not None]
-    return Usage(
-        sum(usage.prompt_tokens for usage in first.values()),
-        sum(usage.completion_tokens for usage in usages.values()),
-        sum(cached) if cached else None,
-        sum(usage.reasoning_tokens or 0 for usage in usages.values()),
-    )
+    read, made = sum_usage([*first.values()]), sum_usage([*usages.values()])
+    reasoning = made.reasoning_tokens or 0
+    return Usage(read.prompt_tokens, made.completion_tokens, read.cached_tokens, reasoning)
 
 
 async def _best(

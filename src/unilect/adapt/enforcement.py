@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from unilect.adapt.suppressed import SuppressedUsage
 from unilect.api.backend import Batches, Capabilities, Generates
 from unilect.api.parameters.rules import Unsupported
-from unilect.constraints import keywords
+from unilect.constraints import is_llguidance, keywords
 from unilect.constraints.checker import Checker
 from unilect.constraints.schema import Use, find_unenforced, shorten_path
 from unilect.core.errors import ConstraintViolated, UnsupportedParameter
@@ -30,7 +30,6 @@ ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again
 #: Finds what is wrong with the choices of a finished answer, as a text; None where nothing is.
 FindFault: TypeAlias = Callable[[list[Choice]], Awaitable[str | None]]
-_LLGUIDANCE = "%llguidance"
 
 
 class OutputConstraint(Struct, frozen=True):
@@ -66,7 +65,7 @@ def output_constraints(request: TextRequest) -> list[OutputConstraint]:
         ]
     if request.answer_schema is not None:
         return [OutputConstraint("response_format", schema=request.answer_schema)]
-    if request.grammar is not None and request.grammar.lstrip().startswith(_LLGUIDANCE):
+    if request.grammar is not None and is_llguidance(request.grammar):
         return [OutputConstraint("grammar", grammar=request.grammar)]
     return []
 
@@ -268,7 +267,7 @@ def again(request: TextRequest, attempt: int) -> TextRequest:
 
 
 def sum_usage(used: list[Usage]) -> Usage:
-    """Add up the usage of all attempts."""
+    """Add up the usage of several answers; what else there is to it is that of the last."""
     if len(used) == 1:
         return used[0]
     cached = [usage.cached_tokens for usage in used if usage.cached_tokens is not None]

@@ -16,6 +16,7 @@ from unilect.core.errors import InvalidRequest
 from unilect.core.events import Choice
 from unilect.core.requests import (
     RAW_FIELDS,
+    SYSTEM_ROLES,
     ChatRequest,
     FunctionCall,
     ImagePart,
@@ -152,7 +153,7 @@ class Conversation:
         """
         request = _decoder.decode(saved)
         messages, system = list(request.messages), None
-        if messages[0].role in ("system", "developer") and isinstance(messages[0].content, str):
+        if messages[0].role in SYSTEM_ROLES and isinstance(messages[0].content, str):
             system = messages.pop(0).content
         self.system, self.messages = system if isinstance(system, str) else None, messages
         self.settings = {

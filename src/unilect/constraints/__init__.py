@@ -11,6 +11,11 @@ class ConstraintError(ValueError):
     """A grammar or schema that cannot be compiled: what is wrong, where, and what to do."""
 
 
+def is_llguidance(grammar: str) -> bool:
+    """Return True for a grammar in llguidance's own language; others are GBNF."""
+    return grammar.lstrip().startswith("%llguidance")
+
+
 def uncompilable(param: str, why: str) -> InvalidRequest:
     """The error for a constraint that cannot be compiled; its reason may repeat the constraint, so that the log has none."""
     told = f"`{param}` cannot be compiled"

@@ -17,6 +17,7 @@ MAX_MESSAGES = 2048  # a template over more blocks for seconds (RELIABILITY: 100
 MAX_TOKENS_FIELD = 2**31 - 1
 MAX_CHOICES, MAX_PARTS = 16, 1024
 MAX_TOOLS = MAX_SNIPPETS = 128
+SYSTEM_ROLES, RESULT_ROLES = ("system", "developer"), ("tool", "function")
 MAX_ADAPTERS, MAX_LORA_SCALE = 64, 100
 RAW_FIELDS = "unilect:raw_fields"  # not `raw_fields`: a client may send a field of that name, which is unknown like any other
 
@@ -38,9 +39,8 @@ Sampler = Literal[
     "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p",
     "typical_p", "tfs_z",  # older: another name of `typ_p`, and one that it no longer has
 ]  # fmt: skip
-SamplerLetters = Annotated[
-    str, Meta(max_length=32)
-]  # msgspec.inspect crashes on a list beside a text with a pattern
+#: Without a pattern: msgspec.inspect crashes on a list beside a text that has one.
+SamplerLetters = Annotated[str, Meta(max_length=32)]
 SAMPLER_LETTERS = "dkypsmtxiea"
 
 

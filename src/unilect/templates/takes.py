@@ -17,8 +17,6 @@ from msgspec import Struct
 from unilect.core.errors import InvalidRequest
 
 Turn: TypeAlias = Mapping[str, Any]
-SYSTEM = frozenset({"system", "developer"})
-TOOL = frozenset({"tool", "function"})
 #: The names of a turn's thoughts.
 THOUGHTS = ("reasoning_content", "reasoning")
 #: Words that no template has: what systems, users, assistants and tools say in a probe, and the names of its functions.

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from unilect.core.requests import Message
+from unilect.core.requests import RESULT_ROLES, SYSTEM_ROLES, Message
 from unilect.families import PLAIN, ToolFormat
-from unilect.templates.takes import ALL, SYSTEM, THOUGHTS, TOOL, Takes, Turn
+from unilect.templates.takes import ALL, THOUGHTS, Takes, Turn
 from unilect.tools.conversation import rewrite_as_text
 
 _BETWEEN = "\n\n"
@@ -56,7 +56,7 @@ def _fill_ids(turns: Iterable[Turn]) -> list[Turn]:
     for turn in turns:
         if turn["role"] == "assistant":
             waiting = list(turn.get("tool_calls") or ())
-        elif turn["role"] in TOOL and waiting:
+        elif turn["role"] in RESULT_ROLES and waiting:
             call = _call_of(turn, waiting)
             waiting = [one for one in waiting if one is not call]
             if not turn.get("tool_call_id") and call is not None:
@@ -67,7 +67,7 @@ def _fill_ids(turns: Iterable[Turn]) -> list[Turn]:
 
 def _with_calls_as_text(turns: list[Turn], form: ToolFormat) -> list[Turn]:
     """Write calls and results into the texts of the conversation."""
-    if not any(turn.get("tool_calls") or turn["role"] in TOOL for turn in turns):
+    if not any(turn.get("tool_calls") or turn["role"] in RESULT_ROLES for turn in turns):
         return turns
     told = msgspec.convert([_with_text_arguments(turn) for turn in turns], list[Message])
     return [
@@ -100,7 +100,7 @@ def _with_results(turns: Iterable[Turn], taken: Takes) -> list[Turn]:
         elif taken.strays:
             found += group
         else:
-            found += [_of_user(turn) if turn["role"] in TOOL else turn for turn in group]
+            found += [_of_user(turn) if turn["role"] in RESULT_ROLES else turn for turn in group]
     return found
 
 
@@ -118,8 +118,8 @@ def _fit_group(group: Sequence[Turn], taken: Takes, is_last: bool) -> list[Turn]
     """
     first, *behind = group
     calls = first["tool_calls"]
-    results = [turn for turn in behind if turn["role"] in TOOL]
-    rest = [turn for turn in behind if turn["role"] not in TOOL]
+    results = [turn for turn in behind if turn["role"] in RESULT_ROLES]
+    rest = [turn for turn in behind if turn["role"] not in RESULT_ROLES]
     made = not taken.unanswered and not results and (bool(rest) or not is_last)
     if made:
         results = [_no_result(call) for call in calls]
@@ -160,7 +160,7 @@ def _says(turn: Turn) -> bool:
 def _with_user(turns: list[Turn], taken: Takes) -> list[Turn]:
     """Put an empty turn of the user first, behind the system's, where the template wants one."""
     roles = [turn["role"] for turn in turns]
-    at = next((place for place, role in enumerate(roles) if role not in SYSTEM), len(roles))
+    at = next((place for place, role in enumerate(roles) if role not in SYSTEM_ROLES), len(roles))
     opens = at < len(roles) and roles[at] != "user" and not taken.opens
     if opens or ("user" not in roles and not taken.alone):
         return [*turns[:at], {"role": "user", "content": ""}, *turns[at:]]
@@ -173,11 +173,11 @@ def _with_one_system(turns: list[Turn]) -> list[Turn]:
     answered = False
     for turn in turns:
         role = turn["role"]
-        if role in SYSTEM:
+        if role in SYSTEM_ROLES:
             (held if answered else head).append(turn)
             continue
         answered = answered or role == "assistant"
-        if held and role not in TOOL:  # between a call and its result nothing may stand
+        if held and role not in RESULT_ROLES:  # between a call and its result nothing may stand
             rest += [{**one, "role": "user"} for one in held]
             held.clear()
         rest.append(turn)
@@ -189,7 +189,7 @@ def _with_one_system(turns: list[Turn]) -> list[Turn]:
 
 def _without_system(turns: list[Turn]) -> list[Turn]:
     """Put the text of the system message, the first turn, before what the user says first."""
-    if turns[0]["role"] not in SYSTEM:
+    if turns[0]["role"] not in SYSTEM_ROLES:
         return turns
     system, *rest = turns
     at = next((place for place, turn in enumerate(rest) if turn["role"] == "user"), None)
@@ -212,7 +212,7 @@ def _join(turns: list[Turn], taken: Takes) -> list[Turn]:
 def _goes_with(before: Turn, first: Turn, turn: Turn, taken: Takes) -> bool:
     """Return True for a turn that becomes a part of those before it."""
     role = turn["role"]
-    if role == "user" and first["role"] in TOOL:
+    if role == "user" and first["role"] in RESULT_ROLES:
         return not taken.after_tools and isinstance(turn.get("content"), str)
     if taken.repeats or role != before["role"]:
         return False
@@ -262,7 +262,7 @@ def _with_short_ids(turns: Iterable[Turn]) -> list[Turn]:
     for turn in turns:
         if calls := turn.get("tool_calls"):
             turn = {**turn, "tool_calls": [{**one, "id": shorten(one["id"])} for one in calls]}
-        elif turn["role"] in TOOL:
+        elif turn["role"] in RESULT_ROLES:
             turn = {**turn, "tool_call_id": shorten(turn.get("tool_call_id") or "")}
         found.append(turn)
     return found

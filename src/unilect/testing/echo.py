@@ -22,7 +22,7 @@ from unilect.core.errors import (
     InvalidRequest,
 )
 from unilect.core.events import Finish, Progress, TextDelta, Usage
-from unilect.core.requests import ChatRequest, CompletionRequest, Prompt, TextRequest
+from unilect.core.requests import SYSTEM_ROLES, ChatRequest, CompletionRequest, Prompt, TextRequest
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.tools.messages import text
 
@@ -231,7 +231,7 @@ def _scripted(answers: Sequence[Scripted], request: TextRequest, told: list[str]
         roles = [message.role for message in request.messages]
         begin = max((at for at, role in enumerate(roles, 1) if role == "assistant"), default=0)
         turn = list(zip(roles, told, strict=True))[begin:]
-        new = [said for role, said in turn if role not in ("system", "developer")]
+        new = [said for role, said in turn if role not in SYSTEM_ROLES]
     return next(
         (one.text for one in answers if not one.when or any(one.when in said for said in new)), None
     )

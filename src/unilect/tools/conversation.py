@@ -5,17 +5,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from unilect.core.requests import Message, Part, RefusalPart, TextPart
+from unilect.core.requests import RESULT_ROLES, SYSTEM_ROLES, Message, Part, TextPart
 from unilect.families import ToolFormat
-from unilect.tools.messages import arguments
-
-_RESULTS = frozenset({"tool", "function"})
+from unilect.tools.messages import arguments, parts_of, split_words
 
 
 def has_calls(messages: Sequence[Message]) -> bool:
     """Return True if a conversation has tool calls or their results."""
     for message in messages:
-        if message.role in _RESULTS or message.tool_calls or message.function_call is not None:
+        if message.role in RESULT_ROLES or message.tool_calls or message.function_call is not None:
             return True
     return False
 
@@ -30,14 +28,14 @@ def rewrite_as_text(conversation: Sequence[Message], form: ToolFormat) -> list[M
     made = 0
     for message in conversation:
         calls = _calls_of(message)
-        if message.role in _RESULTS:
+        if message.role in RESULT_ROLES:
             last = (message.name or "", form.number(made - 1, 0))
             name, place = names.get(message.tool_call_id or "", last)
-            words, other = _split(message)
+            words, other = split_words(message)
             turn += [TextPart(form.result(name or "function", place, words)), *other]
             continue
         if turn:
-            said = _parts(message) if message.role == "user" else []
+            said = parts_of(message) if message.role == "user" else []
             messages.append(_of_user([*turn, *_behind(said, form)], form))
             turn = []
             if said:
@@ -46,7 +44,7 @@ def rewrite_as_text(conversation: Sequence[Message], form: ToolFormat) -> list[M
             names |= {id: (name, form.number(made, n)) for n, (id, name, _) in enumerate(calls)}
             told = form.calls_text([(name, given) for _, name, given in calls], made)
             made += len(calls)
-            words, other = _split(message)
+            words, other = split_words(message)
             content = _content([TextPart(f"{words}\n{told}" if words else told), *other])
             messages.append(replace(message, content=content, tool_calls=None, function_call=None))
         else:
@@ -58,7 +56,7 @@ def _behind(said: list[Part], form: ToolFormat) -> list[Part]:
     """Return what the user says behind results, in a turn of its own where results have theirs."""
     if not said or not form.user_turn:
         return said
-    words, other = _split(Message(role="user", content=said))
+    words, other = split_words(Message(role="user", content=said))
     return [TextPart(form.user_turn + words), *other]
 
 
@@ -75,23 +73,6 @@ def _calls_of(message: Message) -> list[tuple[str, str, dict[str, Any]]]:
     return [(id, function.name, arguments(function.arguments)) for id, function in calls]
 
 
-def _parts(message: Message) -> list[Part]:
-    content = message.content
-    return list(content) if isinstance(content, list) else [TextPart(content or "")]
-
-
-def _split(message: Message) -> tuple[str, list[Part]]:
-    """The words of a message, and what else it holds."""
-    words, other = [], list[Part]()
-    for part in _parts(message):
-        match part:
-            case TextPart(text) | RefusalPart(text):
-                words.append(text)
-            case _:
-                other.append(part)
-    return "\n".join(words), other
-
-
 def _content(turn: list[Part], between: str = "\n") -> str | list[Part]:
     """Parts as a message has them: one text, where they are nothing else."""
     texts = [part.text for part in turn if isinstance(part, TextPart)]
@@ -102,7 +83,7 @@ def with_text(
     messages: list[Message], text: str, in_user: bool, between: str = "\n\n"
 ) -> list[Message]:
     """A conversation with a text behind that of its system message, or before what the user says first."""
-    if not in_user and messages and messages[0].role in ("system", "developer"):
+    if not in_user and messages and messages[0].role in SYSTEM_ROLES:
         first = messages[0]
         return [replace(first, content=_join(first.content, text, False, between)), *messages[1:]]
     if not in_user:

@@ -8,7 +8,7 @@ import msgspec
 
 from unilect.core.bounds import is_deeper
 from unilect.core.errors import InvalidRequest
-from unilect.core.requests import ChatRequest, Message, RefusalPart, TextPart, Tool
+from unilect.core.requests import ChatRequest, Message, Part, RefusalPart, TextPart, Tool
 
 _MOST_BITS = 1023  # of an integer that is surely a finite double
 _MAX_ARGUMENTS_DEPTH = 256  # a model wrote them once, so deeper than a schema may be
@@ -21,19 +21,31 @@ def text(message: Message, where: str) -> str:
     Raises:
         InvalidRequest: It holds something else than text.
     """
-    if message.content is None or isinstance(message.content, str):
-        return message.content or ""
-    texts = []
-    for part in message.content:
+    words, other = split_words(message)
+    if other:
+        raise InvalidRequest(
+            f"`{where}` has content other than text, which this model does not support. Send text only.",
+            param=where,
+        )
+    return words
+
+
+def parts_of(message: Message) -> list[Part]:
+    """The parts of a message; a text is one."""
+    content = message.content
+    return list(content) if isinstance(content, list) else [TextPart(content or "")]
+
+
+def split_words(message: Message) -> tuple[str, list[Part]]:
+    """The words of a message, its parts in lines of their own, and what else it holds."""
+    words, other = list[str](), list[Part]()
+    for part in parts_of(message):
         match part:
-            case TextPart(words) | RefusalPart(words):
-                texts.append(words)
+            case TextPart(text) | RefusalPart(text):
+                words.append(text)
             case _:
-                raise InvalidRequest(
-                    f"`{where}` has content other than text, which this model does not support. Send text only.",
-                    param=where,
-                )
-    return "\n".join(texts)
+                other.append(part)
+    return "\n".join(words), other
 
 
 def arguments(written: str) -> dict[str, Any]:

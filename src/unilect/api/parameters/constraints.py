@@ -18,6 +18,7 @@ from msgspec import Raw
 from unilect.api.backend import Capabilities, Support
 from unilect.api.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS, SAME_AS
 from unilect.api.parameters.rules import parameters_of, refusal
+from unilect.constraints import is_llguidance
 from unilect.constraints.regex import grammar_of, literal
 from unilect.core.bounds import check_free_form
 from unilect.core.errors import InvalidRequest, UnilectError, WrongType
@@ -248,7 +249,7 @@ def _grammar(name: str, value: Any) -> str:
     """GBNF, which is SGLang's and xgrammar's EBNF too, or Lark."""
     if not isinstance(value, str) or not value.strip():
         raise _wrong(name, "expected a grammar, as a string", WrongType)
-    known = "::=" in value or value.lstrip().startswith("%llguidance")
+    known = "::=" in value or is_llguidance(value)
     return _make_grammar(name, value if known else f"%llguidance {{}}\n{value}")
 
 

@@ -17,7 +17,7 @@ import xllamacpp
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from unilect.constraints import ConstraintError, gbnf, schema_grammar
+from unilect.constraints import ConstraintError, gbnf, is_llguidance, schema_grammar
 from unilect.constraints.normal import normal
 from unilect.constraints.schema import analyse, patterns
 from unilect.runtime.socket_folders import make_folder
@@ -215,7 +215,7 @@ class Jobs:
         return line.rpartition("error parsing grammar: ")[2]
 
     def _matcher(self, grammar: str) -> LLMatcher:
-        if not grammar.lstrip().startswith("%llguidance"):
+        if not is_llguidance(grammar):
             gbnf.analyse(grammar)
             try:
                 grammar = gbnf_to_lark(grammar)

@@ -22,6 +22,7 @@ from unilect.core.errors import InvalidRequest
 from unilect.core.requests import (
     MAX_MESSAGES,
     MAX_PARTS,
+    SYSTEM_ROLES,
     ImagePart,
     ImageUrl,
     Message,
@@ -208,7 +209,7 @@ class Conversation(ChatBuilder):
 
     def _message(self, item: dict[str, Any], place: str) -> None:
         role = item.get("role")
-        if role in ("system", "developer"):
+        if role in SYSTEM_ROLES:
             self._end_outputs()
             text = _join_text(item.get("content"), f"{place}.content")
             if self.messages or self._turn.place:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from unilect.answers.service import Service
+from unilect.core.requests import SYSTEM_ROLES
 from unilect.dialects.responses._items import kind_of
 from unilect.dialects.responses._request import Placed, Plan, ResponseRequest, plan
 from unilect.dialects.truncation import fit_to_context
@@ -37,7 +38,7 @@ async def truncate(
         if not count:
             return whole
         first = turns[count]
-        kept = [one for one in talk[:first] if one[1].get("role") in ("system", "developer")]
+        kept = [one for one in talk[:first] if one[1].get("role") in SYSTEM_ROLES]
         return plan(asked, [*kept, *talk[first:]], whole.items)
 
     with whole.options.places.in_errors():

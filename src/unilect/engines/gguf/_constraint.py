@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilect.api.parameters.rules import refusal
+from unilect.constraints import is_llguidance
 from unilect.constraints.checker import Checker
 from unilect.constraints.normal import map_subschemas, normal
 from unilect.constraints.schema import children_of
 from unilect.core.requests import CompletionRequest, TextRequest
 from unilect.engines.gguf._thoughts import FRAMED
 
-_LLGUIDANCE = "%llguidance"
 _ANY: dict[str, Any] = {"type": "object"}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MOST = 2**62
@@ -42,7 +42,7 @@ async def add_constraints(
         InvalidRequest: A constraint cannot be compiled; the message names its parameter.
     """
     if request.grammar:
-        if request.grammar.lstrip().startswith(_LLGUIDANCE):
+        if is_llguidance(request.grammar):
             raise refusal(
                 "grammar", "llama.cpp does not report when such a grammar fails; use GBNF"
             )

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from unilect.core.errors import BackendError, InvalidRequest
-from unilect.core.requests import ImagePart, Message, Prompt
+from unilect.core.requests import SYSTEM_ROLES, ImagePart, Message, Prompt
 from unilect.http.error_bodies import decode_body
 from unilect.templates import chat as templates
 
@@ -180,7 +180,7 @@ def _split_messages(conv: Conv, messages: Sequence[Message]) -> tuple[str, list[
     systems = []
     for number, message in enumerate(messages):
         text = _PLACEHOLDER * len(_images(message)) + templates.flat_text(message)
-        if message.role in ("system", "developer"):
+        if message.role in SYSTEM_ROLES:
             systems.append(text)
         elif message.role in ("user", "assistant"):
             turns.append((conv.roles[message.role == "assistant"], text))

@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from torch import Tensor
 
+from unilect.constraints import is_llguidance
 from unilect.engines.text import Decoder
 
 _GAVE_UP = (
@@ -48,7 +49,7 @@ class Grammars:
         Raises:
             ValueError: It is neither, or too hard to follow.
         """
-        if not grammar.lstrip().startswith("%llguidance"):
+        if not is_llguidance(grammar):
             try:
                 grammar = gbnf_to_lark(grammar)
             except Exception as error:
