@@ -21,6 +21,7 @@ from unilect.store.ids import OUTPUT, item_id
 #: Kinds of events, and their fields as `event_of` takes them.
 _Events: TypeAlias = list[tuple[str, bytes]]
 _NO_TEXT = Raw(b'""')
+_OF_PARTS = ("type", "annotations")  # the fields of a part that the event with its whole text lacks
 
 
 @cache
@@ -102,7 +103,37 @@ class OutputItem(ABC):
         """Return the events after its last piece, before that of the item."""
 
 
-class MessageItem(OutputItem):
+class TextItem(OutputItem):
+    """
+    An item whose text is told as the part of a list, in one form or several.
+
+    Attributes:
+        forms: Of each the name of its text in events, the name of its part there, and its place.
+    """
+
+    forms: list[tuple[str, str, bytes]]
+
+    @abstractmethod
+    def _part(self, kind: str, text: Raw) -> dict[str, Any]:
+        """Return the part for a form, with a text."""
+
+    def _first_events(self) -> _Events:
+        return [
+            (f"response.{part}.added", place + fields_of(part=self._part(kind, _NO_TEXT)))
+            for kind, part, place in self.forms
+        ]
+
+    def _last_events(self) -> _Events:
+        events: _Events = []
+        for kind, part, place in self.forms:
+            whole = self._part(kind, self.text)
+            text = {name: value for name, value in whole.items() if name not in _OF_PARTS}
+            events.append((f"response.{kind}.done", place + fields_of(**text)))
+            events.append((f"response.{part}.done", place + fields_of(part=whole)))
+        return events
+
+
+class MessageItem(TextItem):
     """
     A message: one part, of text or a refusal.
 
@@ -113,10 +144,11 @@ class MessageItem(OutputItem):
     def __init__(self, response: str, index: int, is_text: bool) -> None:
         super().__init__(response, "msg", index)
         self.is_text = is_text
-        kind = "output_text" if is_text else "refusal"
         self.logprobs: list[dict[str, Any]] = []
         self.place += b',"content_index":0'
-        self.heads = [_head(kind, self.place + b',"logprobs":[]' if self.is_text else self.place)]
+        kind = "output_text" if is_text else "refusal"
+        self.forms = [(kind, "content_part", self.place)]
+        self.heads = [_head(kind, self.place + b',"logprobs":[]' if is_text else self.place)]
 
     def goes_on(self, event: Event) -> bool:
         """Return True if an event is a piece of this text, or of this refusal."""
@@ -126,37 +158,25 @@ class MessageItem(OutputItem):
         return {"id": self.id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}  # fmt: skip
 
     def _content(self) -> dict[str, Any]:
-        return {"content": [self._part(self.text)]}
+        return {"content": [self._part(kind, self.text) for kind, _, _ in self.forms]}
 
-    def _first_events(self) -> _Events:
-        return [("response.content_part.added", self.place + fields_of(part=self._part(_NO_TEXT)))]
-
-    def _last_events(self) -> _Events:
-        whole = {"text": self.text, "logprobs": self.logprobs} if self.is_text else {"refusal": self.text}  # fmt: skip
-        kind = "output_text" if self.is_text else "refusal"
-        return [
-            (f"response.{kind}.done", self.place + fields_of(**whole)),
-            ("response.content_part.done", self.place + fields_of(part=self._part(self.text))),
-        ]
-
-    def _part(self, text: Raw) -> dict[str, Any]:
+    def _part(self, kind: str, text: Raw) -> dict[str, Any]:
         if not self.is_text:
-            return {"type": "refusal", "refusal": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs}
+            return {"type": kind, "refusal": text}
+        return {"type": kind, "text": text, "annotations": [], "logprobs": self.logprobs}
 
 
-class ReasoningItem(OutputItem):
+class ReasoningItem(TextItem):
     """The model's thoughts; they are told as a summary, too, where one was asked for."""
 
     def __init__(self, response: str, index: int, summary: bool, encrypted: bool) -> None:
         super().__init__(response, "rs", index)
         self._encrypted = encrypted
-        #: What each form of the text is called in events, the type of its part, and where it stands.
-        self._forms = [("reasoning_text", "content_part", self.place + b',"content_index":0')]
+        self.forms = [("reasoning_text", "content_part", self.place + b',"content_index":0')]
         if summary:
             at = self.place + b',"summary_index":0'
-            self._forms.append(("reasoning_summary_text", "reasoning_summary_part", at))
-        self.heads = [_head(kind, place) for kind, _, place in self._forms]
+            self.forms.append(("reasoning_summary_text", "reasoning_summary_part", at))
+        self.heads = [_head(kind, place) for kind, _, place in self.forms]
 
     def goes_on(self, event: Event) -> bool:
         """Return True if an event is a piece of a thought."""
@@ -166,23 +186,12 @@ class ReasoningItem(OutputItem):
         return {"id": self.id, "type": "reasoning", "summary": [], "content": [], "status": "in_progress"}  # fmt: skip
 
     def _content(self) -> dict[str, Any]:
-        parts = [[_part(kind, self.text)] for kind, _, _ in self._forms]
+        parts = [[self._part(kind, self.text)] for kind, _, _ in self.forms]
         fields = dict(zip(("content", "summary"), parts, strict=False))
         return fields | {"encrypted_content": pack("".join(self.texts))} if self._encrypted else fields  # fmt: skip
 
-    def _first_events(self) -> _Events:
-        return [
-            (f"response.{part}.added", place + fields_of(part=_part(kind, _NO_TEXT)))
-            for kind, part, place in self._forms
-        ]
-
-    def _last_events(self) -> _Events:
-        events: _Events = []
-        for kind, part, place in self._forms:
-            whole = fields_of(part=_part(kind, self.text))
-            events.append((f"response.{kind}.done", place + fields_of(text=self.text)))
-            events.append((f"response.{part}.done", place + whole))
-        return events
+    def _part(self, kind: str, text: Raw) -> dict[str, Any]:
+        return {"type": kind.replace("reasoning_summary", "summary"), "text": text}
 
 
 class CallItem(OutputItem):
@@ -231,8 +240,3 @@ def _head(kind: str, place: bytes) -> bytes:
     """Return the beginning of an event with a piece, up to its number, which stands behind its place."""
     name = b"response.%b.delta" % kind.encode()
     return b'event: %b\ndata: {"type":"%b"%b,"sequence_number":' % (name, name, place)
-
-
-def _part(kind: str, text: Raw) -> dict[str, Any]:
-    """Return a part of a thought, of the type of its text."""
-    return {"type": kind.replace("reasoning_summary", "summary"), "text": text}
