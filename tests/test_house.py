@@ -47,7 +47,7 @@ BUDGETS = {
     "dialects/messages": 981,
     "dialects/ollama": 1_007,
     "dialects/openai": 817,
-    "dialects/responses": 1_897,
+    "dialects/responses": 1_895,
     "engines": 239,
     "engines/chatglm": 488,
     "engines/gguf": 2_446,

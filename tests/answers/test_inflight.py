@@ -9,8 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from unilect.answers import inflight
 from unilect.answers.inflight import Answer, Answers, Bounds, State
-from unilect.core.errors import BackendError, RequestCancelled
+from unilect.core.errors import BackendError, RateLimited, RequestCancelled
 from unilect.runtime.context import CURRENT_REQUEST, Context
 
 SOON_S = 0.01
@@ -368,6 +369,65 @@ async def test_who_makes_it_waits_for_the_reader() -> None:
         assert (["first", "second", "third"], 0) == (steps, answer.unread)
         assert server.joins() is answer
         assert b"firstsecondthird" == await whole(answer)
+
+
+async def test_an_answer_in_the_background() -> None:
+    """It goes on without a client, is read by any number from where each is, and gives its place back when it has ended."""
+    server, go_on = Server(answer_bytes=2), asyncio.Event()
+    answer = Answer("key", Context(request_id="r1", caller="ann"))
+
+    async def make() -> None:
+        answer.write(b"one ")
+        await go_on.wait()
+        answer.write(b"two ")
+        answer.end(b"three")
+
+    async def read(seen: int) -> bytes:
+        while not answer.is_over:
+            await answer.wait(len(answer.pieces))
+        return b"".join(answer.pieces[seen:])
+
+    async with aclosing(server.rejoin) as rejoin:
+        rejoin.reserve(answer)
+        rejoin.run(answer, "an answer", make())
+        readers = [asyncio.create_task(read(seen)) for seen in (0, 1)]
+        await asyncio.sleep(0)
+        assert (["r1"], "reading") == ([*server.requests], answer.context.state)
+        assert ({"key": answer}, 0) == (rejoin.background, rejoin.kept_bytes)
+        go_on.set()
+        assert [b"one two three", b"two three"] == await asyncio.gather(*readers)
+        await ended(answer)
+        assert (State.OVER, {}, {}) == (answer.state, server.requests, rejoin.background)
+
+
+async def test_places_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller has a part of the places, and whoever finds none is told so; an answer that never began gives its place back."""
+    monkeypatch.setattr(inflight, "most_background", lambda: 4)
+    server = Server()
+    answers = [Answer(n, Context(request_id=f"r{n}", caller=f"caller{n}")) for n in range(4)]
+    other = Answer("other", Context(caller="caller0"))
+    async with aclosing(server.rejoin) as rejoin:
+        rejoin.reserve(answers[0])
+        with pytest.raises(RateLimited, match="1 of yours"):
+            rejoin.reserve(other)
+        for answer in answers[1:]:
+            rejoin.reserve(answer)
+        rejoin.finish(answers[0])
+        rejoin.reserve(other)
+        with pytest.raises(RateLimited, match="4 are being made"):
+            rejoin.reserve(Answer("fifth", Context(caller="caller4")))
+
+
+async def test_the_end_of_the_background() -> None:
+    """Ending what is in the background leaves what clients read alone."""
+    server = Server()
+    read, answer = server.ask("r1"), Answer("key", Context(request_id="r2"))
+    async with aclosing(server.rejoin) as rejoin:
+        rejoin.reserve(answer)
+        rejoin.run(answer, "an answer", asyncio.sleep(LATE_S))
+        await rejoin.end_background()
+        assert (State.OVER, True, False) == (answer.state, answer.is_over, read.is_over)
+        assert ["r1"] == list(server.requests)
 
 
 class Clients(RuleBasedStateMachine):
