@@ -10,8 +10,10 @@ Source: https://github.com/msgpack/msgpack/blob/master/spec.md
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
@@ -29,6 +31,7 @@ Answer: TypeAlias = Callable[[bytes, asyncio.StreamWriter], Coroutine[Any, Any, 
 Meaning: TypeAlias = Callable[[Exception], UnilectError]
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _HEAD_BYTES = 4
+_BACKLOG = 2048  # calls that may come at once
 _KINDS: dict[str, Any] = {
     kind.__name__: msgspec.msgpack.Decoder(kind).decode
     for kind in (
@@ -283,6 +286,15 @@ async def value_of(replies: Replies, sender: str) -> bytes:
             if value := bytes(reply.value):
                 return value
     raise BackendError(f"The {sender} sent an empty answer. Send the request again.")
+
+
+def listen(
+    loop: asyncio.AbstractEventLoop, socket_path: str, answer: Answer, meaning: Meaning
+) -> None:
+    """Serve calls on a socket, on a loop that runs in a thread of its own from now on."""
+    on_call = partial(serve, answer=answer, meaning=meaning)
+    loop.run_until_complete(asyncio.start_unix_server(on_call, socket_path, backlog=_BACKLOG))
+    threading.Thread(target=loop.run_forever, daemon=True).start()
 
 
 async def serve(

@@ -147,11 +147,11 @@ async def test_what_cannot_be_followed(
 @pytest.mark.parametrize("family", ["hermes", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call|>", "<|observation|>"])  # fmt: skip
 async def test_every_family(model: GgufEngine, family: str) -> None:
     """A call comes in the form of every family, for all of them are read from JSON that a grammar bound."""
-    style, model._style = model._style, call_style(family)  # fmt: skip
+    style, model._chat_template.style = model._chat_template.style, call_style(family)  # fmt: skip
     try:
         whole = await answer(model.generate(calling(["weather"])))
     finally:
-        model._style = style
+        model._chat_template.style = style
 
     jsonschema.validate(json.loads(whole.choices[0].tool_calls[0].arguments), ARGUMENTS)
 
@@ -160,7 +160,9 @@ async def test_every_family(model: GgufEngine, family: str) -> None:
 async def test_names_of_rules(model: GgufEngine) -> None:
     """Rules of several grammars in one have names of their own; what literals and classes hold stays as it is."""
     grammar = 'root ::= "root" [a-z"\\]] root-x{1,2}\nroot-x ::= "\\"root" | "\\\\"\n'
-    made = await calls_grammar(calling(["weather", "other"]), model._style, model._checker)
+    made = await calls_grammar(
+        calling(["weather", "other"]), model._chat_template.style, model._checker
+    )
 
     assert 'p-root ::= "root" [a-z"\\]] p-root-x{1,2}\np-root-x ::= "\\"root" | "\\\\"\n' == prefix_rules(grammar, "p-")  # fmt: skip
     names = re.findall(r"^([\w-]+) ::=", made, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.gguf._thoughts: constraints of models that think, whose templates begin the thoughts or leave it to them."""
+"""Tests of unilect.engines.gguf._turns: constraints of models that think, whose templates begin the thoughts or leave it to them."""
 
 import json
 from pathlib import Path

@@ -16,7 +16,6 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from unilect.http.error_bodies import server_fault, too_long
 from unilect.wire import frames
 
 _NO_LIMIT = 2**31 - 1
-_BACKLOG = 1024
 #: In place of a token that begins a new turn of the model.
 _TURN = TextDelta("", extra=Extra(delta={"turn": "assistant"}))
 
@@ -220,11 +218,8 @@ class _Child:
 
     def start(self, socket_path: str) -> None:
         """Serve, in threads."""
-        serve = partial(frames.serve, answer=self._answer, meaning=_meaning)
-        listening = asyncio.start_unix_server(serve, socket_path, backlog=_BACKLOG)
-        self._loop.run_until_complete(listening)
-        for run in (self._generate_forever, self._loop.run_forever):
-            threading.Thread(target=run, daemon=True).start()
+        frames.listen(self._loop, socket_path, self._answer, _meaning)
+        threading.Thread(target=self._generate_forever, daemon=True).start()
 
     def _generate_forever(self) -> None:
         """Make one answer after the other; a flaw of ours ends the child, and another one is started."""

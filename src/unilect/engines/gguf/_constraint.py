@@ -22,7 +22,7 @@ from unilect.constraints.checker import Checker
 from unilect.constraints.normal import map_subschemas, normal
 from unilect.constraints.schema import children_of
 from unilect.core.requests import CompletionRequest, TextRequest
-from unilect.engines.gguf._thoughts import FRAMED
+from unilect.engines.gguf._turns import FRAMED
 
 _ANY: dict[str, Any] = {"type": "object"}
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

@@ -1,7 +1,8 @@
 """
-Prompts of the child's model: conversations as its chat template takes and renders them, and how many tokens a prompt has.
+Prompts of the child's model: conversations as its chat template takes and renders them, how many tokens a prompt has, and where thoughts stand.
 
 The child renders them, since its own Jinja differs from others, and since a template out of a stranger's file runs there only.
+What it makes of some conversations tells what its template takes, and where the model thinks before it answers.
 """
 
 from collections.abc import Sequence
@@ -13,24 +14,49 @@ from unilect.core.errors import BackendError, InvalidRequest
 from unilect.core.requests import ChatRequest, Prompt
 from unilect.engines.gguf._request import template_body
 from unilect.engines.text_bounds import beyond
-from unilect.families import PLAIN, ToolFormat, of_template
+from unilect.families import PLAIN, CallStyle, ToolFormat, of_template
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import REPORTED
 from unilect.templates.takes import Takes, Turn, learn, probes, stands_out
+from unilect.templates.thoughts import (
+    Ending,
+    Thoughts,
+    behind,
+    find_open_ending,
+    learn_marks,
+)
+from unilect.templates.thoughts import probes as thought_probes
 from unilect.templates.turns import fit
+from unilect.tools.forced import call_style
 from unilect.wire.llamacpp import apply_template, post, tokenize
+
+#: In a body: a schema as llama.cpp's own converter takes it, for a template whose answers are framed.
+FRAMED = "response_format"
+_BUDGET = "thinking_budget_tokens"
 
 
 class _Count(Struct):
     input_tokens: int
 
 
-class Turns:
-    """The messages of chats as one model's template takes them. It is looked at once, for the first chat that not every template takes."""
+class ModelTemplate:
+    """
+    The chat template of one model. It is probed once each, for the first chat that not every template takes and the first that bounds thoughts.
 
-    def __init__(self, template: str) -> None:
+    Args:
+        text: The template.
+
+    Attributes:
+        text: As given.
+        style: How its model writes calls.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.style: CallStyle = call_style(text)
         self._takes: Takes | None = None
-        self._form: ToolFormat = (of_template(template) or PLAIN).written
+        self._thoughts: Thoughts | None = None
+        self._form: ToolFormat = (of_template(text) or PLAIN).written
 
     async def fit(self, server: HttpServer, turns: list[Turn]) -> list[Turn]:
         """Return the messages of a body as the template takes them."""
@@ -50,9 +76,48 @@ class Turns:
         body = await self._body(server, request)
         return (await post(server, "/v1/chat/completions/input_tokens", body, _Count)).input_tokens
 
+    async def find_open_ending(self, server: HttpServer, prompt: str) -> Ending | None:
+        """Find the end of the thoughts that a prompt has begun; None where it has begun none."""
+        return find_open_ending(prompt, await self._find_thoughts(server))
+
+    async def bound(self, server: HttpServer, body: dict[str, Any], prompt: str) -> dict[str, Any]:
+        """
+        Return a body whose grammar begins behind the thoughts.
+
+        Args:
+            body: Its grammar is of the answer; with `FRAMED` where that is JSON.
+            prompt: The rendered conversation.
+        """
+        shown = await self._find_thoughts(server)
+        ending = find_open_ending(prompt, shown)
+        is_schema = FRAMED in body
+        is_over = shown.ending is not None and _is_over(prompt, shown.ending)
+        if is_schema and ending is None and shown.is_framed:  # only llama.cpp knows how
+            return {name: value for name, value in body.items() if name != "grammar"}
+        body = {name: value for name, value in body.items() if name != FRAMED}
+        thinks = body.get(_BUDGET) != 0
+        if not thinks:  # the grammar sees to it
+            del body[_BUDGET]
+        if ending is not None:
+            body["grammar"] = behind(body["grammar"], ending, thinks=thinks)
+        elif thinks and is_schema and shown.ending and shown.opening and not is_over:
+            body["grammar"] = behind(body["grammar"], shown.ending, shown.opening)
+        return body
+
+    async def _find_thoughts(self, server: HttpServer) -> Thoughts:
+        if self._thoughts is None:
+            made = [await prompt_of(server, turns, goes_on) for turns, goes_on in thought_probes()]
+            self._thoughts = learn_marks(made, self.text)
+        return self._thoughts
+
     async def _body(self, server: HttpServer, request: ChatRequest) -> dict[str, Any]:
         body = template_body(request)
         return body | {"messages": await self.fit(server, body["messages"])}
+
+
+def _is_over(prompt: str, ending: Ending) -> bool:
+    """Return True if the prompt has ended the thoughts already."""
+    return prompt.rstrip().endswith((ending.mark + ending.rest).rstrip())
 
 
 async def prompt_of(

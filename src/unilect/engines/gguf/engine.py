@@ -55,8 +55,7 @@ from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
-from unilect.engines.gguf._thoughts import ThoughtsOfModel
-from unilect.engines.gguf._turns import Turns, check_length
+from unilect.engines.gguf._turns import ModelTemplate, check_length
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import resident_bytes
@@ -65,7 +64,7 @@ from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
 from unilect.hub import download as hub
 from unilect.runtime.tasks import Tasks
-from unilect.tools.forced import call_style, must_call
+from unilect.tools.forced import must_call
 from unilect.tools.grammar import calls_grammar
 from unilect.wire.embeddings import decode_embeddings, embed_each
 from unilect.wire.llamacpp import detokenize, pieces_of, tokenize, with_prompt_tokens
@@ -126,19 +125,14 @@ class GgufEngine(Backend):
         self.children = (generator, embedder)
         self._isolation = CacheIsolation(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
-        self._chat_template = self._template or self._head.template
-        self._turns, self._thoughts = (
-            Turns(self._chat_template),
-            ThoughtsOfModel(self._chat_template),
-        )
+        self._chat_template = ModelTemplate(self._template or self._head.template)
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
         self._told, self._is_known, self._template_fault, self._build = False, False, "", ""
         self.device = ""
-        self._style = call_style(self._chat_template)
         self._known = self.capabilities = static_capabilities(
-            self._head, config, self._chat_template, self._context, self._adapters.public
+            self._head, config, self._chat_template.text, self._context, self._adapters.public
         )
 
     async def start(self) -> None:
@@ -229,7 +223,9 @@ class GgufEngine(Backend):
     async def render(self, request: ChatRequest) -> str:
         """Return the prompt of a chat; see `Backend`."""
         bounds.check_request(request, self._longest)
-        return await self._main.call(request, lambda server: self._turns.render(server, request))
+        return await self._main.call(
+            request, lambda server: self._chat_template.render(server, request)
+        )
 
     async def count_tokens(self, request: TextRequest | Prompt) -> int:
         """Return the number of tokens that the model would read; see `Backend`."""
@@ -237,7 +233,7 @@ class GgufEngine(Backend):
 
         async def ask(server: HttpServer) -> int:
             if isinstance(request, ChatRequest):
-                return await self._turns.count_tokens(server, request)
+                return await self._chat_template.count_tokens(server, request)
             return len(await self._ids(server, request, special=True))
 
         return await self._main.call(request, ask)
@@ -265,7 +261,7 @@ class GgufEngine(Backend):
         """Return the facts of the child's server; before it is loaded, the chat template alone. See `Backend`."""
         if self._loaded is not None:
             return self._loaded.facts
-        return NativeFacts({"chat_template": self._chat_template})
+        return NativeFacts({"chat_template": self._chat_template.text})
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""
@@ -288,7 +284,7 @@ class GgufEngine(Backend):
             return await add_constraints(request, body, self._checker)
         body = wire.chat_body(request, lora, self._vocabulary)
         if must_call(request):
-            body["grammar"] = await calls_grammar(request, self._style, self._checker)
+            body["grammar"] = await calls_grammar(request, self._chat_template.style, self._checker)
         else:
             body = await add_constraints(request, body, self._checker)
         if self._stop:
@@ -300,7 +296,7 @@ class GgufEngine(Backend):
     ) -> list[int]:
         """Return the ids of a prompt, with or without what the server puts before it."""
         if isinstance(asked, ChatRequest):
-            asked = await self._turns.render(server, asked)
+            asked = await self._chat_template.render(server, asked)
         elif isinstance(asked, CompletionRequest):
             if asked.fills_in:
                 return await gap_ids(server, self._head.fill_in, asked, self._longest)
@@ -334,31 +330,26 @@ class GgufEngine(Backend):
             return stream_completion(server, request, body)
         template = self._chat_template
         if not must_call(request):
-            body = body | {"messages": await self._turns.fit(server, body["messages"])}
+            body = body | {"messages": await template.fit(server, body["messages"])}
             if "grammar" in body:
-                prompt = await self._turns.render(server, request)
-                body = await self._thoughts.bound(server, body, prompt)
+                prompt = await template.render(server, request)
+                body = await template.bound(server, body, prompt)
             is_legacy = request.reasoning_format == "deepseek-legacy"
             tell = with_inline_reasoning if is_legacy else stream_chat
-            return tell(server, request, body, template)
-        prompt = await self._turns.render(server, request)
-        if (ending := await self._thoughts.find_open_ending(server, prompt)) is not None:
+            return tell(server, request, body, template.text)
+        prompt = await template.render(server, request)
+        if (ending := await template.find_open_ending(server, prompt)) is not None:
             prompt += ending.mark + ending.rest
         without = (*CONVERSATION, "stop")
         sampling = {name: value for name, value in body.items() if name not in without}
-        return stream_forced_call(server, request, prompt, sampling, self._style)
+        return stream_forced_call(server, request, prompt, sampling, template.style)
 
     def _learn(self, found: Loaded, fault: str) -> None:
         """Take over the facts that only the loaded model shows."""
         self._loaded = found
-        self._chat_template = self._template or found.props.chat_template
-        self._style = call_style(self._chat_template)
-        self._turns, self._thoughts = (
-            Turns(self._chat_template),
-            ThoughtsOfModel(self._chat_template),
-        )
+        self._chat_template = ModelTemplate(self._template or found.props.chat_template)
         self._template_fault = fault
-        self.capabilities = refine(self._known, found, self._chat_template, fault)
+        self.capabilities = refine(self._known, found, self._chat_template.text, fault)
 
     def _process(self, embedding: bool) -> ChildProcess:
         fixed = child_settings(

@@ -47,7 +47,6 @@ _EMBED_CHUNKS = 4  # of prompt tokens, that are embedded between two steps
 _PAIRS = 64  # of a query and a document, whose tokens are in memory at the same time
 _PREPARERS = 2
 _MAX_UNSENT = 128 * 1024  # of an answer that wait to be read; then it waits too
-_BACKLOG = 2048  # calls that may come at once
 
 
 class AdapterParts(msgspec.Struct):
@@ -109,14 +108,7 @@ class Child:
     def start(self, socket_path: str) -> dict[str, Any]:
         """Serve, in threads; what the engine is told."""
         threading.Thread(target=self._run_batch, daemon=True).start()
-        self._loop.run_until_complete(
-            asyncio.start_unix_server(
-                partial(frames.serve, answer=self._answer, meaning=meaning),
-                socket_path,
-                backlog=_BACKLOG,
-            )
-        )
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        frames.listen(self._loop, socket_path, self._answer, meaning)
         return self._describe()
 
     def _describe(self) -> dict[str, Any]:

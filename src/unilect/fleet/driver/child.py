@@ -8,11 +8,9 @@ objects of Ray's they come later and cost more.
 
 import asyncio
 import logging
-import threading
 import time
 import traceback
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import grpc
@@ -30,7 +28,6 @@ from unilect.fleet.driver.nodes import LOOK_S, Nodes
 from unilect.fleet.driver.supply import NAMESPACE, Offers
 from unilect.wire import frames
 
-_BACKLOG = 2048
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
 _SERVE_STARTS = 20
@@ -86,14 +83,7 @@ class RayDriver:
     def start(self, socket_path: str) -> dict[str, Any]:
         """Serve, in a thread."""
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(
-            asyncio.start_unix_server(
-                partial(frames.serve, answer=self._answer, meaning=_meaning),
-                socket_path,
-                backlog=_BACKLOG,
-            )
-        )
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        frames.listen(self._loop, socket_path, self._answer, _meaning)
         self._nodes.watch()
         return {"nodes": len(ray.nodes())}
 
