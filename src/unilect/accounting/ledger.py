@@ -89,7 +89,7 @@ class LedgerRecorder:
         self.clock = clock
         self._journals, self._rule, self._known = journals, rule, known
         self._tasks = Tasks()
-        self.writer = Writer(ledger.write, ledger.probe, self._tasks, self._has_more)
+        self.writer = Writer(ledger.write, ledger.probe, self._tasks)
         self._opening = asyncio.Lock()
         self._journal: Journal | None = None
         self._held: list[AbandonedJournal] = []  # whose rows are not written yet
@@ -157,6 +157,7 @@ class LedgerRecorder:
         )
         streams = bool(getattr(request, "stream", False))
         slot = self._slot(about, required)
+        self.writer.pending += 1
         return LedgerEntry(self, context, about, slot, required, streams, context.meter)
 
     async def recover(self) -> None:
@@ -233,10 +234,6 @@ class LedgerRecorder:
                 log.warning("%s If this server dies, the ledger misses what runs.", error.reason)
             return None
 
-    def _has_more(self) -> bool:
-        """Return True if several requests run, or wait for their rows."""
-        return self._journal is not None and self._journal.used > 1
-
     def _dead(self) -> list[AbandonedJournal]:
         """Find the journals of dead servers that hold requests; those that hold none are removed."""
         stem, found = self._journals(), []
@@ -311,6 +308,7 @@ class LedgerEntry(Struct, eq=False):
             LedgerUnavailable: It has to be there, and is not.
         """
         book, context = self._book, self._context
+        book.writer.pending -= 1
         if book.state is State.CLOSED:
             return  # what stands in the journal is for the next server
         done = _nothing if self._slot is None else self._slot.free

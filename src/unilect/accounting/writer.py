@@ -7,8 +7,8 @@ It is `writable`, or it is not and tries again by itself until it is. A row that
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from operator import attrgetter
 
 from msgspec import Struct, structs
 
@@ -23,6 +23,7 @@ GATHER_S = 0.005  # the longest that rows wait for others
 IDLE_S = 50e-6  # a turn of the event loop that took no longer had nothing else to do
 MOST = 20_000  # rows that wait
 _AT_ONCE = 1000
+_row_of = attrgetter("row")
 
 
 class Item(Struct, eq=False):
@@ -34,19 +35,14 @@ class Item(Struct, eq=False):
         written: Called once it is in the ledger.
         required: Who waits for it is told where it cannot be written, and its row has the status `CORRECTED` from then on; else he need not know.
         end: Is done once it is written, or is not in time; None where nobody waits.
-        timer: Ends the time that it has, also where its client has left.
+        until: When it is late, by the event loop's clock.
     """
 
     row: LedgerRow
     written: Callable[[], None]
     required: bool = True
     end: asyncio.Future[None] | None = None
-    timer: asyncio.TimerHandle | None = None
-
-    def cancel_timer(self) -> None:
-        """It is written, or who waits for it was told."""
-        if self.timer is not None:
-            self.timer.cancel()
+    until: float = 0.0
 
     def correct(self) -> None:
         """Its client is told that it could not be kept."""
@@ -83,7 +79,9 @@ class Writer:
         write: Writes some in one transaction.
         probe: Finds out whether it could.
         tasks: Where the work is done.
-        more: Whether other requests run, whose rows may come soon.
+
+    Attributes:
+        pending: How many requests run whose rows will come.
     """
 
     def __init__(
@@ -91,15 +89,16 @@ class Writer:
         write: Callable[[Sequence[LedgerRow]], Awaitable[None]],
         probe: Callable[[], Awaitable[None]],
         tasks: Tasks,
-        more: Callable[[], bool],
     ) -> None:
-        self._write, self._probe, self._tasks, self._more = write, probe, tasks, more
+        self._write, self._probe, self._tasks = write, probe, tasks
         self._gather: Callable[[], Awaitable[None]] = wait_while_busy
-        self._waiting: deque[Item] = deque()
+        self.pending = 0
+        self._waiting: list[Item] = []
         self._writing: list[Item] = []
         self._worker: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None  # looks for rows that are late
         self._wrong = ""
-        self._idle = asyncio.Event()
+        self._idle, self._work_comes = asyncio.Event(), asyncio.Event()
         self._idle.set()
 
     @property
@@ -153,9 +152,10 @@ class Writer:
             item.correct()
             raise self._unavailable()
         loop = asyncio.get_running_loop()
-        end = item.end = loop.create_future()
-        item.timer = loop.call_later(LIMIT_S, self._end_late, item)
-        return end
+        item.end, item.until = loop.create_future(), loop.time() + LIMIT_S
+        if self._timer is None:
+            self._timer = loop.call_at(item.until, self._end_late)
+        return item.end
 
     async def settle(self, timeout_s: float = LIMIT_S) -> None:
         """Wait until no row waits, or one cannot be written; for so long at most."""
@@ -170,38 +170,51 @@ class Writer:
         """Find out whether rows can be written; `settle` waits for it."""
         self._start()
 
-    def _end_late(self, item: Item) -> None:
-        """Tell who waits for a row that it has not been written in time."""
-        self._fail(f"a row was not written within {LIMIT_S:g} s")
-        self._tell(item, self._unavailable())
+    def _end_late(self) -> None:
+        """Tell who waits for rows that have not been written in time; they come and are written in one order."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        for item in (*self._writing, *self._waiting):
+            if item.end is None or item.end.done():
+                continue
+            if item.until > loop.time():
+                self._timer = loop.call_at(item.until, self._end_late)
+                return
+            self._fail(f"a row was not written within {LIMIT_S:g} s")
+            self._tell(item, self._unavailable())
 
     def _start(self) -> None:
-        if self._worker is None or self._worker.done():
+        if not self._wrong:  # else `settle` has nothing to wait for
             self._idle.clear()
+        self._work_comes.set()
+        if self._worker is None or self._worker.done():
             self._worker = self._tasks.start("the writer of the ledger", self._work())
 
     async def _work(self) -> None:
-        """Write until no row waits, and what was wrong is right."""
-        waiting = self._waiting
+        """Write what comes, and try again what could not be written."""
         try:
             while True:
-                if self.writable:
+                await self._work_comes.wait()
+                if not self._wrong:
                     self._idle.clear()
                 # a transaction of more takes hardly longer
-                if len(waiting) > 1 or (waiting and self._more()):
+                if len(self._waiting) > 1 or (self._waiting and self.pending):
                     await self._gather()
-                some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
-                self._writing = some
+                some = self._writing = self._waiting[:_AT_ONCE]
+                del self._waiting[:_AT_ONCE]
                 is_written = await self._try(some)
                 self._writing = []
                 if not is_written:
                     self._idle.set()
                     await asyncio.sleep(RETRY_S)
-                elif not waiting:
-                    return
+                elif not self._waiting:
+                    self._work_comes.clear()
+                    self._idle.set()
         finally:
             self._idle.set()
-            for item in (*self._writing, *waiting):
+            if self._timer is not None:
+                self._timer.cancel()
+            for item in (*self._writing, *self._waiting):
                 error = LedgerUnavailable(
                     "The server is stopping. Try again soon.", retry_after_s=5
                 )
@@ -209,23 +222,24 @@ class Writer:
 
     async def _try(self, some: list[Item]) -> bool:
         """Write rows, or probe where there are none; whether that went well. What cannot be written now waits again."""
-        rows = [item.row for item in some]
+        rows = list(map(_row_of, some))
         work = self._write(rows) if rows else self._probe()
         (error,) = await asyncio.gather(work, return_exceptions=True)
         if error is None:
-            self._succeed()
+            if self._wrong:
+                self._wrong = ""
+                log.warning("ledger: is written again")
             for item, row in zip(some, rows, strict=True):
-                if item.row is row:
-                    item.cancel_timer()
-                    if item.end is not None and not item.end.done():
-                        item.end.set_result(None)
-                    item.written()
-                else:  # its client was told something else meanwhile
+                if item.row is not row:  # its client was told something else meanwhile
                     self._waiting.append(item)
+                    continue
+                if item.end is not None and not item.end.done():
+                    item.end.set_result(None)
+                item.written()
             return True
         if isinstance(error, UnilectError) or not some:
             self._fail(error.for_operator if isinstance(error, UnilectError) else repr(error))
-            self._waiting.extendleft(reversed(some))
+            self._waiting[:0] = some
             for item in some:
                 self._tell(item, self._unavailable())
             return False
@@ -235,11 +249,6 @@ class Writer:
         self._tell(some[0], LedgerUnavailable("The request cannot be recorded in the ledger. Try again later, or ask the operator."))  # fmt: skip
         some[0].written()  # else it would come back from the journal
         return True
-
-    def _succeed(self) -> None:
-        if self._wrong:
-            self._wrong = ""
-            log.warning("ledger: is written again")
 
     def _fail(self, why: str) -> None:
         if not self._wrong:
@@ -253,7 +262,6 @@ class Writer:
     @staticmethod
     def _tell(item: Item, error: LedgerUnavailable) -> None:
         """Tell who waits for a row that it is not written, if he has to know."""
-        item.cancel_timer()
         end, item.end = item.end, None
         if end is None or end.done():
             return

@@ -6,7 +6,7 @@ Money is in whole millionths of the currency that the prices are in.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -42,15 +42,16 @@ class Ledger:
         self._tasks = Tasks()
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def write(self, rows: Sequence[LedgerRow]) -> None:
+    def write(self, rows: Sequence[LedgerRow]) -> Awaitable[None]:
         """
-        Insert rows in one transaction; they are on the disk when this returns.
+        Insert rows in one transaction; they are on the disk once that is done.
 
         A row whose id is there already stays as it is; its status alone becomes `CORRECTED`, where the new one has that.
         """
-        await self._database.write(partial(ledger.add, rows=rows))
+        written = self._database.write(partial(ledger.add, rows=rows))
         if self._sweeper is None:
             self._sweeper = self._tasks.start("the sweep of the ledger", self._sweep_on())
+        return written
 
     async def probe(self) -> None:
         """Write, and leave nothing behind, to see that rows can be written."""
