@@ -28,7 +28,7 @@ MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 17,
-    "accounting": 1_020,
+    "accounting": 1_029,
     "adapt": 965,
     "answers": 1_444,
     "api": 136,
@@ -64,9 +64,9 @@ BUDGETS = {
     "limits": 1_152,
     "models": 1_187,
     "runtime": 671,
-    "scheduling": 1_051,
+    "scheduling": 1_036,
     "server": 2_402,
-    "store": 1_370,
+    "store": 1_371,
     "store/sql": 827,
     "templates": 945,
     "testing": 353,

@@ -172,19 +172,6 @@ class FairQueue:
         """The place of one that waits in the order as it is now."""
         return self._order.position(ticket, max(1, round(self._mean)))
 
-    def enter_at_once(self) -> _Waiting | None:
-        """A place for the current request, as `enter` gives it; None where it has to wait, or to be refused."""
-        if not self.has_room:
-            return None
-        ticket = self._ticket()
-        self._order.admit_immediately(ticket)
-        self._running.add(ticket)
-        return ticket
-
-    def _ticket(self) -> _Waiting:
-        context, now_s = current_request(), time.monotonic()
-        return _Waiting(context.caller, now_s, context.priority < 0, queue=self, used=Tally(), began_s=now_s)  # fmt: skip
-
     async def enter_part(self, parts: Parts) -> _Waiting:
         """A place for a part of the current request, as `enter` gives it; the first is admitted for all."""
         async with parts.turn:
@@ -205,9 +192,12 @@ class FairQueue:
             QueueTimeout: Its time is up.
             BackendUnavailable: The model was stopped meanwhile.
         """
-        if (at_once := self.enter_at_once()) is not None:
-            return at_once
-        ticket = self._ticket()
+        context, now_s = current_request(), time.monotonic()
+        ticket = _Waiting(context.caller, now_s, context.priority < 0, queue=self, used=Tally(), began_s=now_s)  # fmt: skip
+        if self.has_room:
+            self._order.admit_immediately(ticket)
+            self._running.add(ticket)
+            return ticket
         if parts is not None and parts.begun:
             ticket.begun, ticket.aged = True, parts.aged
         else:
@@ -228,7 +218,10 @@ class FairQueue:
         else:
             self._order.end(ticket)
         if ticket.charged:  # one that failed at once says nothing of others
-            self._learn(ticket)
+            held_s = time.monotonic() - ticket.began_s
+            mean_s = held_s if self._mean_s is None else self._mean_s
+            self._mean_s = mean_s + _NEW * (held_s - mean_s)
+            self._mean += _NEW * (ticket.charged - self._mean)
         if self._order.length:
             self._give()
 
@@ -318,15 +311,6 @@ class FairQueue:
             ticket.charged += new
             self._order.charge(ticket, new)
 
-    def _learn(self, ticket: _Waiting) -> None:
-        """Know better what requests use, and how long they take."""
-        held_s = time.monotonic() - ticket.began_s
-        if self._mean_s is None:
-            self._mean_s = held_s
-        else:
-            self._mean_s += _NEW * (held_s - self._mean_s)
-        self._mean += _NEW * (ticket.charged - self._mean)
-
 
 class QueuedBackend:
     """
@@ -364,14 +348,13 @@ class QueuedBackend:
 
     async def generate(self, request: TextRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
-        if _is_constrained(request):
-            await self._backend.compile(
-                request
-            )  # which may take long, or refuse it, and no place meanwhile
+        calls = isinstance(request, ChatRequest) and request.tools
+        if calls or request.grammar or request.answer_schema is not None:
+            await self._backend.compile(request)  # may take long, or refuse it: no place meanwhile
         if self._parts is not None:
             ticket = await self._answers.enter_part(self._parts)
         else:
-            ticket = self._answers.enter_at_once() or await self._answers.enter()
+            ticket = await self._answers.enter()
         used, context = ticket.used, current_request()
         if (push := context.push) is not None:
             context.push = partial(_push_counted, push, used)
@@ -412,8 +395,3 @@ def _push_counted(push: Push, used: Tally, batch: list[Event]) -> bool:
     if is_taken := push(batch):  # else it comes by the reader
         used.add(batch)
     return is_taken
-
-
-def _is_constrained(request: TextRequest) -> bool:
-    tools = isinstance(request, ChatRequest) and request.tools
-    return bool(request.grammar or tools) or request.answer_schema is not None
