@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from unilect.cli._compat import ADDRESSES, FLAGS, Setup, setup
+from unilect.cli._compat import FLAGS, SERVERS, Setup, setup
 from unilect.config.model import RopeScaling
 from unilect.config.server import Config, ModelConfig
 from unilect.core.errors import ConfigError
@@ -31,7 +31,7 @@ def model(done: Setup) -> ModelConfig:
 def test_addresses(name: str) -> None:
     """Each server listens where it did, or on loopback where that was open to everybody."""
     done = read(name, *(BASE if name == "alpaca" else []))
-    host, port = ADDRESSES[name]
+    host, port = SERVERS[name].address
 
     assert (name, port) == (done.config.dialect, done.config.port)
     assert ("127.0.0.1" if host == "0.0.0.0" else host) == done.config.host

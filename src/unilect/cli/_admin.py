@@ -18,7 +18,7 @@ from unilect.core.errors import ConfigError
 
 _PROC = Path("/proc")
 _TTY = 4  # of the fields behind the name in /proc/PID/stat, proc(5)
-_MODELS = (
+_MODELS = [
     "MODEL",
     "STATE",
     "MEMORY",
@@ -28,7 +28,7 @@ _MODELS = (
     "QUEUE",
     "TOKENS/S",
     "BACKENDS",
-)
+]
 _REQUESTS = ("REQUEST", "KEY", "FROM", "MODEL", "ENDPOINT", "STATE", "AGE", "TOKENS")
 
 
@@ -123,10 +123,7 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
             one["request_id"],
             str(one["status"]),
             one["code"] or one["ended"] or "-",
-            one["model"] or "-",
-            one["caller"] or "-",
-            one["address"] or "-",
-            one["reason"] or "-",
+            *(one[name] or "-" for name in ("model", "caller", "address", "reason")),
         )
         for one in failures
     ]
@@ -190,10 +187,7 @@ def _troubles(model: dict[str, Any]) -> Iterator[str]:
 def _request_row(request: dict[str, Any]) -> tuple[str, ...]:
     return (
         request["id"],
-        request["caller"] or "-",
-        request["address"] or "-",
-        request["model"] or "-",
-        request["endpoint"] or "-",
+        *(request[name] or "-" for name in ("caller", "address", "model", "endpoint")),
         request["state"],
         f"{request['age_s']:.1f} s",
         str(request["completion_tokens"]),

@@ -27,8 +27,8 @@ from unilect.cli._running_server import (
     Abilities,
     connect,
     describe_model,
+    has_model,
     list_models,
-    model_path,
     with_path,
 )
 from unilect.config.model import ModelConfig
@@ -242,25 +242,13 @@ class Chat:
         self._conversation.system = rest or None
 
     def _model(self, rest: str) -> None:
-        if rest and not self._has(rest):
-            names = join_names(self._names())
-            raise InvalidRequest(f"Unknown model {rest[:100]}. Models: {names}.")
+        names = list[str]()
+        with suppress(UnilectError):  # where it does not say, a question will tell
+            names = self._names() if rest else []
+        if names and not self._runner.run(has_model(self._server, rest, names)):
+            raise InvalidRequest(f"Unknown model {rest[:100]}. Models: {join_names(names)}.")
         self._conversation.model = rest or self._conversation.model
         self._screen.note(f"The model is {self._conversation.model}.")
-
-    def _has(self, name: str) -> bool:
-        """Return True if the server knows a model, by its name or another one; where it does not say, a question will tell."""
-        try:
-            names = self._names()
-        except UnilectError:
-            return True
-        if name in names or not names:
-            return True
-        try:
-            self._runner.run(self._server.get(model_path(name)))
-        except UnilectError:
-            return False
-        return True
 
     def _models(self, rest: str) -> None:
         for name in self._names():

@@ -1,7 +1,7 @@
 """
 The command lines of the five older servers, word for word, and Ollama's variables: `unilect compat NAME [ARGUMENTS]`.
 
-`FLAGS` has each server's own flags with their defaults; a function for each makes a configuration of them. What unilect does
+`FLAGS` has each server's own flags with their defaults, `SERVERS` the function that makes a configuration of them. What unilect does
 otherwise than the server did is told in a notice, and what it cannot do is an error: nothing is dropped silently. No address that
 other machines reach is opened without a key because an older default says so.
 
@@ -13,7 +13,7 @@ import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -65,21 +65,21 @@ class Setup(Struct):
     variables: dict[str, str] = {}
 
 
-#: Where each server listened, unless it was told otherwise. uvicorn, which chatglm.cpp's is often run by, has an address of its own.
-ADDRESSES = {
-    "llamacpp": ("127.0.0.1", 8081),
-    "chatglm": ("0.0.0.0", 8000),
-    "fastchat": ("localhost", 8000),
-    "alpaca": ("0.0.0.0", 19327),
-    "ollama": ("127.0.0.1", 11434),
-}
-_TITLES = {
-    "llamacpp": "llama.cpp: llama-server, and the older api_like_OAI.py",
-    "chatglm": "chatglm.cpp's server",
-    "fastchat": "FastChat's API server",
-    "alpaca": "Chinese-LLaMA-Alpaca's server",
-    "ollama": "Ollama, with its variables OLLAMA_HOST ...",
-}
+class OlderServer(NamedTuple):
+    """
+    An older server.
+
+    Attributes:
+        title: What it is.
+        address: Where it listened, unless it was told otherwise; uvicorn, which chatglm.cpp's is often run by, has an address of its own.
+        build: Makes options of its flags and of the environment.
+    """
+
+    title: str
+    address: tuple[str, int]
+    build: Callable[[Values, Mapping[str, str], Setup], Values]
+
+
 #: Every server's own flags, but for `--host` and `--port`; those of `_OURS` are taken beside them.
 FLAGS: dict[str, list[Flag]] = {
     "llamacpp": [
@@ -136,8 +136,8 @@ _TRANSFORMERS = {"tokenizer_path": (None,), "load_in_8bit": (False,), "alpha": (
 
 def overview() -> str:
     """Return a list of the servers with what they are, and how one is replaced."""
-    width = max(map(len, FLAGS))
-    lines = [f"  {name:{width}}  {_TITLES[name]}" for name in FLAGS]
+    width = max(map(len, SERVERS))
+    lines = [f"  {name:{width}}  {server.title}" for name, server in SERVERS.items()]
     return "\n".join(
         [
             "unilect compat NAME [ARGUMENTS]: serves in the place of one of these, with its command line:",
@@ -166,21 +166,21 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
         SystemExit: The arguments are wrong, or ask for help.
     """
     name = _name_of(name)
-    if name not in FLAGS:
-        raise ConfigError(f"compat: unknown server `{name[:50]}`. Use one of {', '.join(FLAGS)}.")
+    if name not in SERVERS:
+        raise ConfigError(f"compat: unknown server `{name[:50]}`. Use one of {', '.join(SERVERS)}.")
     if name == "llamacpp" and llama_server.is_meant(arguments):
         values, notices = llama_server.values_of(arguments)
         return Setup(config_load.load(None, values, environment), notices)
     given = vars(_parser(name).parse_args(arguments))
     done = Setup(Config())
-    values = _BUILD[name](given, environment, done)
+    values = SERVERS[name].build(given, environment, done)
     for model in values["models"].values():  # they ignored what they did not know; here it is named
         model["unsupported"] = "report"
     values.setdefault("api_keys", [given["api_key"]] if given.get("api_key") else None)
     if given["insecure_no_auth"]:
         values["insecure_no_auth"] = True
-    host, port = ("127.0.0.1", 8000) if given.get("app") else ADDRESSES[name]
-    host, port = values.pop("address", (host, port))
+    own = ("127.0.0.1", 8000) if given.get("app") else SERVERS[name].address
+    host, port = values.pop("address", own)
     values |= {
         "dialect": name,
         "port": port if given["port"] is None else given["port"],
@@ -198,7 +198,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     if name == "chatglm":
         parser.add_argument("app", nargs="?", help="the uvicorn application")
     own = {flag.name for flag in FLAGS[name]}
-    host, port = ADDRESSES[name]
+    host, port = SERVERS[name].address
     if not configuration.is_loopback(host):
         host = f"127.0.0.1; with --api-key or --insecure-no-auth {host}, as the older server"
     shown = {"--host": host, "--port": port}
@@ -422,7 +422,7 @@ def _ollama_address(text: str) -> tuple[str, int]:
     Raises:
         ConfigError: It is no address.
     """
-    host, port = ADDRESSES["ollama"]
+    host, port = SERVERS["ollama"].address
     try:
         url = urlsplit(text if "://" in text else f"http://{text}")
         return url.hostname or host, port if url.port is None else url.port
@@ -471,10 +471,11 @@ def _number(env: Mapping[str, str], name: str) -> int:
         raise ConfigError(f"{name}: expected a number, got {env[name][:50]!r}.") from error
 
 
-_BUILD: dict[str, Callable[[Values, Mapping[str, str], Setup], Values]] = {
-    "llamacpp": _llamacpp,
-    "chatglm": _chatglm,
-    "fastchat": _fastchat,
-    "alpaca": _alpaca,
-    "ollama": _ollama,
-}
+#: name -> older server
+SERVERS = {
+    "llamacpp": OlderServer("llama.cpp: llama-server, and the older api_like_OAI.py", ("127.0.0.1", 8081), _llamacpp),
+    "chatglm": OlderServer("chatglm.cpp's server", ("0.0.0.0", 8000), _chatglm),
+    "fastchat": OlderServer("FastChat's API server", ("localhost", 8000), _fastchat),
+    "alpaca": OlderServer("Chinese-LLaMA-Alpaca's server", ("0.0.0.0", 19327), _alpaca),
+    "ollama": OlderServer("Ollama, with its variables OLLAMA_HOST ...", ("127.0.0.1", 11434), _ollama),
+}  # fmt: skip

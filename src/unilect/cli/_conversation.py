@@ -6,12 +6,11 @@ by any client.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, get_type_hints
 
 import msgspec
 
-from unilect.config.values import in_words, with_article
+from unilect.config.values import in_words, nearest, with_article
 from unilect.core.errors import InvalidRequest
 from unilect.core.events import Choice
 from unilect.core.requests import (
@@ -114,8 +113,8 @@ class Conversation:
         if name in _NOT_SETTINGS:
             raise InvalidRequest(f"`{name}` cannot be set in a chat.", param=name)
         if name not in SETTINGS:
-            near = get_close_matches(name, SETTINGS, 1)
-            meant = f" Is `{near[0]}` meant?" if near else ""
+            near = nearest(name, SETTINGS)
+            meant = f" Is `{near}` meant?" if near else ""
             raise InvalidRequest(
                 f"Unknown parameter `{name[:50]}`.{meant} /set lists those that can be set.",
                 param=name,

@@ -1,7 +1,7 @@
 """A running server, of ours or of others: its address, its models, and why it does not answer."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, urlsplit
 
@@ -92,15 +92,26 @@ async def list_models(server: HttpServer) -> list[str]:
         ) from error
 
 
-def model_path(name: str) -> str:
+def _model_path(name: str) -> str:
     """Return the path of a model below a base URL."""
     return f"/models/{quote(name, safe='/')}"
+
+
+async def has_model(server: HttpServer, name: str, names: Collection[str]) -> bool:
+    """Return True if a server knows a model, by one of the names that it lists or by another one."""
+    if name in names:
+        return True
+    try:
+        await server.get(_model_path(name))
+    except UnilectError:
+        return False
+    return True
 
 
 async def describe_model(server: HttpServer, name: str) -> Card:
     """Fetch what a server tells of a model; an empty card where nothing can be read."""
     try:
-        return msgspec.json.decode(await server.get(model_path(name)), type=Card)
+        return msgspec.json.decode(await server.get(_model_path(name)), type=Card)
     except (UnilectError, msgspec.DecodeError):
         return Card()
 

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from unilect.cli import _running_server as running
 from unilect.config.values import nearest
-from unilect.core.errors import ConfigError, UnilectError, join_names
+from unilect.core.errors import ConfigError, join_names
 from unilect.http.base_url import root_of
 from unilect.http.client import HttpServer
 from unilect.runtime.redact import redact
@@ -98,8 +98,12 @@ def ask(url: str, key: str | None, chosen: str | None) -> Server:
 async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, ...], int]:
     """Return the chat models, and how many more models there are."""
     names = await running.list_models(server)
-    if chosen is not None and chosen not in names:
-        await _check(server, chosen, names)
+    if chosen is not None and not await running.has_model(server, chosen, names):
+        near = nearest(chosen, names)
+        meant = f" Is `{near}` meant?" if near else ""
+        raise ConfigError(
+            f"--model {chosen}: the server has no such model.{meant} Its models: {join_names(names) or 'none'}."
+        )
     order = list(dict.fromkeys([*([chosen] if chosen else []), *names]))
     cards = [(name, await running.describe_model(server, name)) for name in order[:MAX_MODELS]]
     found = [(name, card) for name, card in cards if card.unilect.state not in ("out", "failed")]
@@ -119,18 +123,3 @@ async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, 
     if not models:
         raise ConfigError("The server has no models that chat. Start it with one.")
     return models, len(order[MAX_MODELS:])
-
-
-async def _check(server: HttpServer, name: str, names: list[str]) -> None:
-    """
-    Raises:
-        ConfigError: The server knows no model by this name, which may be another name of one that it lists.
-    """
-    try:
-        await server.get(running.model_path(name))
-    except UnilectError as error:
-        near = nearest(name, names)
-        meant = f" Is `{near}` meant?" if near else ""
-        raise ConfigError(
-            f"--model {name}: the server has no such model.{meant} Its models: {join_names(names) or 'none'}."
-        ) from error
