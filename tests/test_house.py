@@ -30,7 +30,7 @@ BUDGETS = {
     "": 17,
     "accounting": 1_029,
     "adapt": 965,
-    "answers": 1_444,
+    "answers": 1_445,
     "api": 136,
     "api/parameters": 596,
     "auth": 339,
@@ -75,7 +75,7 @@ BUDGETS = {
     "upstreams/fastchat": 682,
     "upstreams/llamacpp": 330,
     "upstreams/openai": 960,
-    "web": 1_681,
+    "web": 1_675,
     "wire": 1_600,
 }
 

@@ -135,11 +135,12 @@ class Run:
     @property
     def ignored(self) -> tuple[str, ...]:
         """The names of what was left out, and of parameters that were ignored or lowered; final when the first batch has come."""
-        names = [self.optional.get(name, name) for name in self._fitted.ignored]
+        names = [*self.left_out]
+        for name in self._fitted.ignored:
+            names.append(self.optional.get(name, name))
         for lowered in (self._fitted.lowered, self._context.lowered):
             names.append(lowered and (self.limit_name or lowered))
-        names += self._not_enforced
-        return (*self.left_out, *dict.fromkeys(filter(None, names)))
+        return tuple(dict.fromkeys(filter(None, names + self._not_enforced)))
 
     async def batches(self) -> Batches:
         """

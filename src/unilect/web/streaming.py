@@ -140,7 +140,7 @@ async def respond_whole(
 
 def full_response(request: web.Request, run: Run, body: bytes) -> web.StreamResponse:
     """Make the response with the body of a whole answer, once it has ended."""
-    return FullResponse(body=body, headers=_headers(request, JSON, run))
+    return FullResponse(body=body, headers=headers_of(request, JSON, run=run))
 
 
 class Chunks(Protocol):
@@ -176,19 +176,31 @@ async def relay(
 
 
 def headers_of(
-    request: web.Request, content_type: str, ignored: Sequence[str] = ()
+    request: web.Request, content_type: str, ignored: Sequence[str] = (), run: Run | None = None
 ) -> dict[str, str]:
-    """Return the headers of an answer, with the names of the parameters that were ignored."""
+    """
+    Return the headers of an answer.
+
+    Args:
+        ignored: The names of the parameters that were ignored.
+        run: Who answers, which knows of more that were.
+    """
     context = current_request()
     headers = {"Content-Type": content_type, "X-Request-Id": context.request_id}
     if context.headers:
         headers |= context.headers
-    if ignored:
-        headers["X-Unilect-Ignored"] = format_ignored(ignored)
     if context.queued is not None:
         headers |= _of_queue(context.queued)
     if of_all := request[HEADERS]:
         headers |= of_all
+    if run is not None:
+        ignored = run.ignored
+        if run.answering is not run.model:  # headers are ASCII
+            headers["X-Unilect-Fallback"] = quote(run.answering.name, safe="/:@+")
+        if run.attempts:
+            headers["X-Unilect-Attempts"] = str(run.attempts)
+    if ignored:
+        headers["X-Unilect-Ignored"] = format_ignored(ignored)
     return headers
 
 
@@ -199,17 +211,6 @@ def _of_queue(queued: Queued) -> dict[str, str]:
         return {}
     told = {"X-Unilect-Queue-Position": str(position)}
     return told if wait_s is None else told | {"X-Unilect-Queue-Wait-S": str(math.ceil(wait_s))}
-
-
-def _headers(request: web.Request, content_type: str, run: Run | None) -> dict[str, str]:
-    headers = headers_of(request, content_type, run.ignored if run is not None else ())
-    if content_type is not JSON:
-        headers |= _UNBUFFERED
-    if run is not None and run.answering is not run.model:
-        headers["X-Unilect-Fallback"] = quote(run.answering.name, safe="/:@+")  # headers are ASCII
-    if run is not None and run.attempts:
-        headers["X-Unilect-Attempts"] = str(run.attempts)
-    return headers
 
 
 class _HeadIsAll(Exception):
@@ -275,10 +276,23 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)  # type: ignore[union-attr]
 
     async def write(self, data: bytes) -> None:
-        """Send a piece, after the head, and wait for a client that reads slowly. Errors as `_begin`."""
+        """
+        Send a piece, after the head, and wait for a client that reads slowly.
+
+        Raises:
+            _HeadIsAll: The request was HEAD, for which a body would be the next answer.
+        """
         self._quiet = 0
-        if not self._begun:
-            await self._begin()
+        if not self._begun:  # the keep-alive comes here, too: nothing in it waits
+            self._begun = True
+            if self._record is None:
+                self.response = ChunkedResponse(headers=self._headers())
+            else:
+                self.response = _RecordedResponse(self._record, self._headers())
+            await self.response.prepare(self._request)
+            self._chunked = self.response.chunked
+            if self._request.method == METH_HEAD:
+                raise _HeadIsAll
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("The client closed the connection.")
@@ -304,8 +318,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if self._begun:
             await self.response.write_eof(self.last if error is None else self._error_frame(error))
         else:
-            headers = _headers(self._request, self._content_type, self._run)
-            self.response = FullResponse(body=self.last, headers=headers)
+            self.response = FullResponse(body=self.last, headers=self._headers())
         return True
 
     def _error_frame(self, error: UnilectError) -> bytes:
@@ -315,24 +328,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             self._record.failed = True
         return self._told(error)
 
-    async def _begin(self) -> None:
-        """
-        Send the head, once: this task and the keep-alive both come here, but nothing in it waits.
-
-        Raises:
-            _HeadIsAll: The request was HEAD, for which a body would be the next answer.
-        """
-        if not self._begun:
-            self._begun = True
-            headers = _headers(self._request, self._content_type, self._run)
-            if self._record is None:
-                self.response = ChunkedResponse(headers=headers)
-            else:
-                self.response = _RecordedResponse(self._record, headers)
-            await self.response.prepare(self._request)
-            self._chunked = self.response.chunked
-            if self._request.method == METH_HEAD:
-                raise _HeadIsAll
+    def _headers(self) -> dict[str, str]:
+        return headers_of(self._request, self._content_type, run=self._run) | _UNBUFFERED
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
