@@ -37,7 +37,7 @@ BUDGETS = {
     "cli": 3_850,
     "cli/connect": 985,
     "config": 2_407,
-    "constraints": 1_407,
+    "constraints": 1_408,
     "constraints/process": 674,
     "core": 922,
     "demo": 12,

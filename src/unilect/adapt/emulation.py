@@ -77,7 +77,7 @@ def generate(
 
 
 def several(request: TextRequest) -> bool:
-    """False for one answer to one conversation, which every backend gives."""
+    """Return False for one answer to one conversation, which every backend gives."""
     more = (request.n or 1) > 1 or (request.best_of or 1) > 1
     return more or request.token_limit == 0 or isinstance(request, CompletionRequest)
 
@@ -148,7 +148,7 @@ async def _completions(
 
 
 def _single(request: TextRequest, number: int, echoes: bool = False) -> TextRequest:
-    """The request for one choice. Choices with one seed would all be the same, so each counts on from it, in 64 bits."""
+    """Return the request for one choice. Choices with one seed would all be the same, so each counts on from it, in 64 bits."""
     seed = request.seed
     if seed not in (None, ANY_SEED):
         seed = (seed + number + 2**63) % 2**64 - 2**63
@@ -171,7 +171,7 @@ async def _text(tokens: Any, prompt: Prompt) -> str:
 
 
 async def _one(backend: Generates, part: _Part) -> Batches:
-    """The events of one part, with its own indices."""
+    """Yield the events of one part, with its own indices."""
     if part.echo is not None:
         indices = range(part.index, part.index + (part.request.n or 1))
         yield [TextDelta(part.echo, index, tokens=0) for index in indices]
@@ -193,7 +193,7 @@ async def _one(backend: Generates, part: _Part) -> Batches:
 
 
 def _add_counts(batch: list[Event]) -> list[Event]:
-    """A last batch whose choice tells its own counts, in llama.cpp's words; the usage will be that of all parts."""
+    """Return a last batch whose choice tells its own counts, in llama.cpp's words; the usage will be that of all parts."""
     used = next((event for event in reversed(batch) if isinstance(event, Usage)), None)
     if used is None:
         return batch
@@ -222,7 +222,7 @@ def _with_zeros(told: Any, names: tuple[str, ...]) -> Any:
 
 
 async def _read_only(backend: Generates, part: _Part) -> list[Event]:
-    """The end of an answer without a token: one is made and not told, so that all is checked and the prompt is read."""
+    """Return the end of an answer without a token: one is made and not told, so that all is checked and the prompt is read."""
     asked = part.request.changed(max_tokens=1)
     if isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None:
         asked = asked.changed(max_completion_tokens=1)
@@ -250,7 +250,7 @@ _Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event]] | Exception | None]
 
 
 async def _merge(backend: Generates, parts: list[_Part], spread: _Spread) -> Batches:
-    """All parts, as many at once as there is room for, their batches as they come; the usage is added up, a shared prompt counted once."""
+    """Yield all parts, as many at once as there is room for, their batches as they come; the usage is added up, a shared prompt counted once."""
     for part in parts[1:]:  # the ids of the first prompt are told, once
         part.request = part.request.changed(tokenize=None)
     queue: _Queue = asyncio.Queue(_QUEUE_BATCHES)
@@ -295,7 +295,7 @@ async def _feed(backend: Generates, left: Iterator[_Part], queue: _Queue) -> Non
 
 
 def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
-    """Each prompt is counted once, however many choices it has; every choice's tokens are counted."""
+    """Add up usage: each prompt is counted once, however many choices it has, and the tokens of every choice."""
     first: dict[int, Usage] = {}
     for part in parts:
         first.setdefault(part.prompt, usages[part.index])
@@ -311,7 +311,7 @@ async def _best(
     texts: list[str | None],
     spread: _Spread,
 ) -> Batches:
-    """Of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
+    """Yield of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
     folding, held = Fold(), SuppressedUsage()
     async with aclosing(_merge(backend, parts, spread)) as batches:
         async for batch in batches:

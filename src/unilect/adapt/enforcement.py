@@ -51,7 +51,7 @@ class OutputConstraint(Struct, frozen=True):
 
 def output_constraints(request: TextRequest) -> list[OutputConstraint]:
     """
-    The constraints of the answer to a request that can be validated at its end.
+    Return the constraints of the answer to a request that can be validated at its end.
 
     The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
     """
@@ -165,7 +165,7 @@ class ConstraintEnforcer(Stage):
         return retried, lenient
 
     async def _stream(self, request: TextRequest, find_fault: FindFault) -> Batches:
-        """The answer as it comes; its end not before it holds."""
+        """Yield the answer as it comes; its end not before it holds."""
         folding = Fold()
         async with aclosing(self._backend.generate(request)) as batches:
             async for batch in batches:
@@ -200,7 +200,7 @@ async def generate_valid(
     note: Callable[[int], object] = int,
 ) -> Batches:
     """
-    The first whole answer without a fault, in one batch; none of it is told before.
+    Yield the first whole answer without a fault, in one batch; none of it is told before.
 
     Args:
         clean: Makes the events of the answer of those that the backend gave.
@@ -236,7 +236,7 @@ async def generate_valid(
 
 
 def _texts(choice: Choice, bond: OutputConstraint) -> list[str]:
-    """The texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
+    """Return the texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
     if bond.tool is not None:
         calls = [call.arguments for call in choice.tool_calls if call.name == bond.tool]
         return calls if choice.finish_reason in ENDED else []
@@ -255,7 +255,7 @@ def _may_be_cut(request: TextRequest, bond: OutputConstraint, text: str) -> bool
 
 
 def again(request: TextRequest, attempt: int) -> TextRequest:
-    """The request with other dice."""
+    """Return the request with other dice."""
     changes: dict[str, Any] = {}
     if request.seed not in (None, ANY_SEED):
         changes["seed"] = (request.seed + 1009 * attempt + 2**63) % 2**64 - 2**63
@@ -281,7 +281,7 @@ def sum_usage(used: list[Usage]) -> Usage:
 
 
 def keyword_error(param: str, use: Use) -> UnsupportedParameter:
-    """The error for a keyword that nothing can enforce."""
+    """Return the error for a keyword that nothing can enforce."""
     use = Use(use.keyword, shorten_path(use.path))
     return UnsupportedParameter(
         f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: neither the model's engine nor the validator supports it. Remove it.",
@@ -290,7 +290,7 @@ def keyword_error(param: str, use: Use) -> UnsupportedParameter:
 
 
 def violation_error(why: str, attempts: int) -> ConstraintViolated:
-    """The error for so many answers, of which none is as it must be."""
+    """Return the error for so many answers, of which none is as it must be."""
     which = "The answer" if attempts == 1 else f"None of {attempts} answers"
     does = "does not satisfy" if attempts == 1 else "satisfies"
     told = f"{which} of the model {does} what the request asks for."

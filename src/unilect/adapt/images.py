@@ -49,7 +49,7 @@ class _Moved(UnilectError):
 
 
 async def resolve_host(host: str, port: int) -> list[IpAddress]:
-    """The addresses of a host; OSError or ValueError where there are none."""
+    """Return the addresses of a host; OSError or ValueError where there are none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
     return [ip_address(str(one[4][0]).partition("%")[0]) for one in found]
 
@@ -92,7 +92,7 @@ class Images:
 
     async def inline(self, request: ChatRequest) -> ChatRequest:
         """
-        A request whose images are all `data:` URLs.
+        Return a request whose images are all `data:` URLs.
 
         Raises:
             InvalidRequest: An image is none, may not be fetched, or cannot be; the message names its place.
@@ -204,7 +204,7 @@ class Images:
             )
 
     async def _address(self, host: str, port: int, where: str) -> IpAddress:
-        """The one address that is connected to."""
+        """Return the one address that is connected to."""
         try:
             addresses: list[IpAddress] = await self._resolve(host, port)
         except (OSError, ValueError) as error:
@@ -221,7 +221,7 @@ def _raise_for(status: int, headers: Any, body: bytes) -> None:
 
 
 async def _without_blanks(text: str) -> str:
-    """Base64 without blanks; nothing of any other text."""
+    """Return base64 without blanks; nothing of any other text."""
     pieces = []
     for begin in range(0, len(text), _PIECE):
         piece = text[begin : begin + _PIECE].encode()
@@ -244,7 +244,7 @@ def _with(message: Message, number: int, found: dict[tuple[int, int], str]) -> M
 
 
 def _data(begin: bytes, written: str, where: str) -> str:
-    """The URL of an image, whose kind is seen at its first bytes."""
+    """Return the URL of an image, whose kind is seen at its first bytes."""
     if kind := image_kind(begin):
         return f"data:image/{kind};base64,{written}"
     raise _wrong(where, "it is no PNG, JPEG, GIF, WebP or BMP")

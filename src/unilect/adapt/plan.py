@@ -97,7 +97,7 @@ def adapt_inputs(request: _Read, model: Model, can: Capabilities) -> tuple[_Read
 def _limit_tokens(
     request: TextRequest, limit: int | None, context: int | None, allowed: int | None
 ) -> tuple[TextRequest, str]:
-    """The request for no more tokens than a context, and the caller's limits, leave; the parameter that was lowered, if any."""
+    """Return the request for no more tokens than a context, and the caller's limits, leave; the parameter that was lowered, if any."""
     if limit is None and allowed is not None and (context is None or allowed < context):
         name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
         return request.changed(**{name: allowed}), name
@@ -108,7 +108,7 @@ def _limit_tokens(
 
 def check_kind(request: TextRequest, model: Model, capabilities: Capabilities) -> None:
     """
-    A model answers requests of a kind, with the parts that this one has.
+    Check that a model answers requests of this kind, with the parts that this one has.
 
     Raises:
         InvalidRequest: It does not.
@@ -129,7 +129,7 @@ def check_kind(request: TextRequest, model: Model, capabilities: Capabilities) -
 
 
 def not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidRequest:
-    """An error for a request of a kind that a model does not answer."""
+    """Return an error for a request of a kind that a model does not answer."""
     why = f": {capabilities.why_not[what]}" if what in capabilities.why_not else ""
     return InvalidRequest(
         f"The model `{model.name}` does not answer {what}{why}. GET /v1/models lists the models.",

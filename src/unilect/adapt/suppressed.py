@@ -22,7 +22,7 @@ class SuppressedUsage:
         self._count(tally.prompt_tokens, tally.completion_tokens)
 
     def release(self) -> None:
-        """It is told after all, and counted then."""
+        """Count nothing here: the answer is told after all, and counted then."""
         self._count(0, 0)
 
     def _count(self, prompt: int, completion: int) -> None:

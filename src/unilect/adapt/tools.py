@@ -94,7 +94,7 @@ def plan(request: TextRequest, can: Capabilities) -> ToolEmulation | None:
 
 
 def build_request(request: ChatRequest, can: Capabilities) -> ChatRequest:
-    """The request that a backend is asked, where something is made up for."""
+    """Return the request that a backend is asked, where something is made up for."""
     made = plan(request, can)
     return request if made is None else _build_request(request, made, _form(made, can))
 
@@ -146,7 +146,7 @@ class PromptedTools(Stage):
         return generate_valid(self._backend, asked, find_fault, clean, self._note)
 
     async def _bind(self, request: ChatRequest, asked: ChatRequest) -> ChatRequest:
-        """The request for the one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
+        """Return the request for the one call that a grammar allows, without thoughts before it: they would take the tokens that it needs."""
         bound = asked.changed(grammar=await calls_grammar(request, _JSON_CALL, self._checker))
         if bound.thinking_budget_tokens is None and honours(self.capabilities, _BUDGET):
             bound = bound.changed(thinking_budget_tokens=0)
@@ -219,7 +219,7 @@ def _reader(
 
 
 def _form(made: ToolEmulation, can: Capabilities) -> Family:
-    """The model's own form; a plain one where the call is bound to JSON."""
+    """Return the model's own form; a plain one where the call is bound to JSON."""
     bound = made.forced in ("grammar", "schema")
     return find("plain" if bound else can.tool_form)
 
@@ -238,7 +238,7 @@ def _check(request: ChatRequest, made: ToolEmulation) -> None:
 
 
 def _build_request(request: ChatRequest, made: ToolEmulation, form: Family) -> ChatRequest:
-    """The request with what the backend lacks in its messages."""
+    """Return the request with what the backend lacks in its messages."""
     changes: dict[str, Any] = {}
     told, declared = list[str](), ""
     called = callable_tools(request)
@@ -274,7 +274,7 @@ def _build_request(request: ChatRequest, made: ToolEmulation, form: Family) -> C
 
 
 def _any_of(called: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The schema of a call of one of these tools; references would point elsewhere here, and are left to validation."""
+    """Return the schema of a call of one of these tools; references would point elsewhere here, and are left to validation."""
     calls = [
         {
             "type": "object",
@@ -298,7 +298,7 @@ def _calls(request: ChatRequest) -> bool:
 
 
 def _strip_fence(events: list[Event]) -> list[Event]:
-    """Events of an answer, without the block of code that a model puts around JSON."""
+    """Return the events of an answer without the block of code that a model puts around JSON."""
     folding = Fold()
     folding.add(events)
     found: dict[int, str] = {}

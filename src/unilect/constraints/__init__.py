@@ -17,7 +17,7 @@ def is_llguidance(grammar: str) -> bool:
 
 
 def uncompilable(param: str, why: str) -> InvalidRequest:
-    """The error for a constraint that cannot be compiled; its reason may repeat the constraint, so that the log has none."""
+    """Return the error for a constraint that cannot be compiled; its reason may repeat the constraint, so that the log has none."""
     told = f"`{param}` cannot be compiled"
     return InvalidRequest(
         f"{told}: {why.rstrip('.')}. Correct it, or make it simpler.",

@@ -73,7 +73,7 @@ class Checker:
 
     async def schema_to_gbnf(self, schema: Mapping[str, Any], param: str) -> str:
         """
-        The GBNF of a JSON Schema, already checked, with at most one space between two symbols.
+        Return the GBNF of a JSON Schema, already checked, with at most one space between two symbols.
 
         Raises:
             InvalidRequest: The schema is invalid, or llama.cpp cannot follow it.
@@ -91,7 +91,7 @@ class Checker:
 
     async def schema(self, schema: Mapping[str, Any], param: str) -> list[Use]:
         """
-        The keywords that a JSON Schema uses, and where.
+        Return the keywords that a JSON Schema uses, and where.
 
         Raises:
             InvalidRequest: The schema is invalid (a pattern, a type or a reference), or too large.
@@ -100,12 +100,12 @@ class Checker:
         return [Use(*use) for use in uses]
 
     async def validate(self, schema: Mapping[str, Any], text: str) -> str | None:
-        """None if the JSON text satisfies the schema, else why not. References to URLs are not fetched."""
+        """Return None if the JSON text satisfies the schema, else why not. References to URLs are not fetched."""
         arguments = {"schema": msgspec.json.encode(schema).decode(), "text": text}
         return await self._judge("validate", arguments)
 
     async def matches(self, grammar: str, text: str) -> str | None:
-        """None if the text satisfies a `%llguidance` or GBNF grammar, else why not."""
+        """Return None if the text satisfies a `%llguidance` or GBNF grammar, else why not."""
         return await self._judge("matches", {"grammar": grammar, "text": text})
 
     async def aclose(self) -> None:
@@ -114,7 +114,7 @@ class Checker:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _judge(self, job: str, arguments: dict[str, Any]) -> str | None:
-        """The verdict on a finished answer; urgent, because the answer has already been generated."""
+        """Return the verdict on a finished answer; urgent, because the answer has already been generated."""
         try:
             said = await self._do(job, arguments, cache_owner(), urgent=True)
         except ConstraintError as error:
@@ -123,7 +123,7 @@ class Checker:
 
     async def _compile(self, job: str, arguments: dict[str, Any], param: str) -> Any:
         """
-        The result of a job, cached for the caller or new.
+        Return the result of a job, cached for the caller or new.
 
         Raises:
             InvalidRequest: The constraint is refused.
@@ -184,7 +184,7 @@ def _check_size(text: bytes, most: int, param: str) -> None:
 
 
 def _size(result: Any) -> int:
-    """The approximate memory of a result."""
+    """Return the approximate memory of a result."""
     return 200 + (
         len(result) * (1 if isinstance(result, str) else 200)
         if result and not isinstance(result, ConstraintError)

@@ -10,7 +10,7 @@ _MOST = 40
 
 def integers(least: int | None, most: int | None) -> str:
     """
-    The right side of a rule for the integers from `least` to `most`, both included.
+    Return the right side of a rule for the integers from `least` to `most`, both included.
 
     Raises:
         ValueError: There are none.
@@ -28,7 +28,7 @@ def integers(least: int | None, most: int | None) -> str:
 
 
 def _from_to(least: int, most: int | None) -> list[str]:
-    """The positive integers between two, as choices."""
+    """Return the positive integers between two, as choices."""
     low = str(least) if least < 10**_MOST else "0"
     high = str(most) if most is not None and most < 10**_MOST else None
     if high is None:
@@ -44,7 +44,7 @@ def _from_to(least: int, most: int | None) -> list[str]:
 
 
 def _same_size(low: str, high: str) -> str:
-    """The integers between two of as many digits."""
+    """Return the integers between two of as many digits."""
     if low == high:
         return f'"{low}"'
     same = next(place for place in range(len(low)) if low[place] != high[place])
@@ -63,7 +63,7 @@ def _same_size(low: str, high: str) -> str:
 
 
 def _side(digits: str, nearest: str, farthest: str) -> str:
-    """The numbers of as many digits from one on: up to the last (nearest 0, farthest 9), or down to the first."""
+    """Return the numbers of as many digits from one on: up to the last (nearest 0, farthest 9), or down to the first."""
     if not digits.strip(nearest):
         return _any(len(digits)).strip() or '""'
     first, rest = digits[0], digits[1:]

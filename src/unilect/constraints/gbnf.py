@@ -39,6 +39,7 @@ _CHARACTER = re.compile(
     r"""\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\([trn\\"\[\]-])|([^\\])""",
     re.DOTALL,
 )
+_STAND_IN = "<[5]>"  # a token that is in every vocabulary
 _ESCAPED = {"t": 9, "r": 13, "n": 10}
 _LINE = re.compile(r"\r\n?|\n")
 #: A word of a grammar: a literal, a class, a comment, a token, a number of repetitions, or the name of a rule.
@@ -99,9 +100,9 @@ def analyse(text: str, most_bytes: int = MAX_BYTES) -> list[Rule]:
     return rules
 
 
-def without_tokens(text: str, stand_in: int = 5) -> str:
-    """An analysed grammar, each of its tokens replaced by one that is in every vocabulary."""
-    return WORD.sub(lambda found: f"<[{stand_in}]>" if found["token"] else found[0], text)
+def without_tokens(text: str) -> str:
+    """Replace each token of an analysed grammar by one that is in every vocabulary."""
+    return WORD.sub(lambda found: _STAND_IN if found["token"] else found[0], text)
 
 
 class _Group(Struct):
@@ -111,7 +112,7 @@ class _Group(Struct):
     alternates: list[list[Item]]
 
     def item(self) -> Item:
-        """The whole group as a symbol of the rule around it."""
+        """Return the whole group as a symbol of the rule around it."""
         products = [item.product for items in self.alternates for item in items]
         return Item(self.rule, 1, product=max(products, default=1))
 
@@ -129,7 +130,7 @@ class _Parser:
         self._last: Item | None = None  # what a repetition repeats
 
     def parse(self) -> list[Rule]:
-        """All rules and groups."""
+        """Return all rules and groups."""
         self._skip(lines=True)
         while self._at < len(self._text):
             self._rule()
@@ -155,7 +156,7 @@ class _Parser:
         self._skip(lines=True)
 
     def _alternatives(self, number: int) -> list[list[Item]]:
-        """The alternates of a rule, with all groups inside it."""
+        """Return the alternates of a rule, with all groups inside it."""
         groups, self._last = [_Group(number, [[]])], None
         while self._at < len(self._text):
             sign, lines = self._text[self._at], False
@@ -225,7 +226,7 @@ class _Parser:
         return size
 
     def _class(self) -> int:
-        """The elements of a character class."""
+        """Return the elements of a character class."""
         self._at += self._text.startswith("^", self._at)
         size = 0
         while not self._text.startswith("]", self._at):
@@ -319,7 +320,7 @@ class _Parser:
         return found
 
     def _index_of(self, name: str) -> int:
-        """The index of a rule, which may not be defined yet."""
+        """Return the index of a rule, which may not be defined yet."""
         if name not in self._by_name:
             self._by_name[name] = len(self._rules)
             self._rules.append(Rule(name, self._here()))
@@ -329,7 +330,7 @@ class _Parser:
         self._match(_BLANKS_AND_LINES if lines else _BLANKS, "")  # they may be empty
 
     def _here(self) -> int:
-        """The current line number; each character is counted once."""
+        """Return the current line number; each character is counted once."""
         self._line += len(_LINE.findall(self._text, self._counted, self._at))
         self._counted = max(self._counted, self._at)
         return self._line
@@ -339,7 +340,7 @@ class _Parser:
 
 
 def _nullable(rules: list[Rule]) -> list[bool]:
-    """For each rule whether it may be empty: each occurrence of a rule is visited once, when the rule was found to be possibly empty."""
+    """Find for each rule if it may be empty: each occurrence of a rule is visited once, when the rule was found to be possibly empty."""
     waiting: list[int] = []  # per alternate: symbols that are not known to be empty
     owner: list[int] = []
     occurrences: list[list[int]] = [[] for _ in rules]
@@ -368,7 +369,7 @@ def _nullable(rules: list[Rule]) -> list[bool]:
 
 
 def _left_corners(rules: list[Rule], nullable: list[bool]) -> list[list[tuple[int | None, int]]]:
-    """For each rule the symbols with which it may begin, with the number of places for each."""
+    """Find for each rule the symbols with which it may begin, with the number of places for each."""
     corners: list[list[tuple[int | None, int]]] = []
     for rule in rules:
         begin: list[tuple[int | None, int]] = []

@@ -44,7 +44,7 @@ def can_be_validated(use: Use) -> bool:
 
 def in_words(use: Use) -> str:
     """
-    A use as an error names it.
+    Return a use as an error names it.
 
     >>> in_words(Use("minimum:beside", "$.properties.a"))
     '`minimum` (at $.properties.a, beside a `$ref` or a union)'

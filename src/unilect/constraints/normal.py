@@ -26,7 +26,7 @@ _BOUNDS = (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum"))
 
 
 def normal(schema: Any) -> Any:
-    """A schema in today's form; as it is where it is in that form already."""
+    """Return a schema in today's form; as it is where it is in that form already."""
     if not isinstance(schema, Mapping):
         return schema
     own = schema.get("$id")
@@ -60,7 +60,7 @@ def _note_definitions(node: Mapping[str, Any], beside: dict[str, dict[str, Any]]
 
 
 def regular(schema: Any) -> Any:
-    """A schema in today's form, with patterns for dates, and without those that no automaton follows."""
+    """Return a schema in today's form, with patterns for dates, and without those that no automaton follows."""
 
     def change(node: dict[str, Any]) -> dict[str, Any]:
         if "pattern" not in node and (dates := _DATES.get(str(node.get("format")))) is not None:
@@ -74,7 +74,7 @@ def regular(schema: Any) -> Any:
 
 
 def map_subschemas(schema: Any, change: Callable[[dict[str, Any]], Any], depth: int = 0) -> Any:
-    """A schema in which every subschema that is an object is replaced, from within to without; none deeper than any may be."""
+    """Return a schema in which every subschema that is an object is replaced, from within to without; none deeper than any may be."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return schema
     node = dict(schema)

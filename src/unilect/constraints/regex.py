@@ -42,7 +42,7 @@ _DISPUTED = re.compile(r"\[\[|&&|--|~~|\{,|\(\?\w*[aiLmux]")
 
 def grammar_of(pattern: str) -> str:
     """
-    The grammar of the texts that a pattern matches as a whole.
+    Return the grammar of the texts that a pattern matches as a whole.
 
     Raises:
         ValueError: It is not a regular expression, or has no equivalent grammar.
@@ -55,7 +55,7 @@ def grammar_of(pattern: str) -> str:
 
 def string_of(pattern: str) -> str:
     """
-    The right side of a rule for the characters between a JSON string's quotes, in which a pattern is found.
+    Return the right side of a rule for the characters between a JSON string's quotes, in which a pattern is found.
 
     It refers to the rule `CHARACTER`.
 
@@ -83,7 +83,7 @@ def _parse(pattern: str) -> Any:
 
 
 def _search(items: list[Any], depth: int) -> str:
-    """A JSON string's characters in which these items are found: at its beginning and end where they say so, else anywhere."""
+    """Return a JSON string's characters in which these items are found: at its beginning and end where they say so, else anywhere."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
     if len(items) == 1:
@@ -106,12 +106,12 @@ def _search(items: list[Any], depth: int) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as a GBNF literal."""
+    """Return a text as a GBNF literal."""
     return '"' + "".join(_sign(ord(sign)) for sign in text) + '"'
 
 
 def _escape(code: int) -> str:
-    """A character as JSON writes it in a string."""
+    """Return a character as JSON writes it in a string."""
     if code in _SHORT:
         return "\\" + _SHORT[code]
     return f"\\u{code:04X}" if _is_in(code, _ESCAPED) else chr(code)
@@ -185,7 +185,7 @@ def _item(op: Any, value: Any, place: _Place) -> str:
 
 
 def repeat(symbol: str, least: int, most: int | None) -> str:
-    """A symbol so many times; nothing for none, which is no number of repetitions to some."""
+    """Return a symbol so many times; nothing for none, which is no number of repetitions to some."""
     if most is None:
         return symbol + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
     if most == 0:
@@ -194,7 +194,7 @@ def repeat(symbol: str, least: int, most: int | None) -> str:
 
 
 def _members(items: list[Any], place: _Place) -> list[Range]:
-    """The characters of a class."""
+    """Return the characters of a class."""
     negated, wide, ranges = False, False, list[Range]()
     for op, value in items:
         match op:
@@ -227,7 +227,7 @@ def _category(value: Any, place: _Place, negated: bool) -> list[Range]:
 
 
 def _without(ranges: list[Range]) -> list[Range]:
-    """All characters but these."""
+    """Return all characters but these."""
     left, begin = list[Range](), 0
     for low, high in sorted(ranges):
         if low > begin:
@@ -237,7 +237,7 @@ def _without(ranges: list[Range]) -> list[Range]:
 
 
 def _within(ranges: list[Range], low: int, high: int) -> list[Range]:
-    """The characters of these that lie between two."""
+    """Return the characters of these that lie between two."""
     return [(max(a, low), min(b, high)) for a, b in ranges if a <= high and b >= low]
 
 
@@ -246,7 +246,7 @@ def _is_in(code: int, ranges: list[Range]) -> bool:
 
 
 def _class(ranges: list[Range], place: _Place) -> str:
-    """One of these characters; in a JSON string those that have to be escaped, each written out."""
+    """Return one of these characters; in a JSON string those that have to be escaped, each written out."""
     if not ranges:
         raise ValueError("an empty character class matches nothing")
     if not place.is_json:
@@ -263,7 +263,7 @@ def _class(ranges: list[Range], place: _Place) -> str:
 
 
 def _between(low: int, high: int) -> list[Range]:
-    """A range without what JSON never has as it is."""
+    """Return a range without what JSON never has as it is."""
     return _within(_without(_ESCAPED), low, high)
 
 
@@ -272,7 +272,7 @@ def _plain_class(ranges: list[Range]) -> str:
 
 
 def _sign(code: int) -> str:
-    """One character, written so that it means itself in a text and in a class."""
+    """Return one character, written so that it means itself in a text and in a class."""
     sign = chr(code)
     if (sign.isascii() and sign.isalnum()) or sign == " ":
         return sign

@@ -28,7 +28,7 @@ _SHOWN = 60
 
 
 def names(text: str) -> frozenset[str]:
-    """The names that stand in a text, with blanks between."""
+    """Return the names that stand in a text, with blanks between."""
     return frozenset(text.split())
 
 
@@ -75,7 +75,7 @@ class Use(NamedTuple):
 
 def analyse(schema: Any) -> list[Use]:
     """
-    The keywords that a schema uses, one entry per use.
+    Return the keywords that a schema uses, one entry per use.
 
     Raises:
         ConstraintError: The schema is too large, too deep, or has an invalid reference.
@@ -116,7 +116,7 @@ def analyse(schema: Any) -> list[Use]:
 
 
 def patterns(schema: Any) -> list[str]:
-    """The distinct patterns of an analysed schema."""
+    """Return the distinct patterns of an analysed schema."""
     found: dict[str, None] = {}
     waiting = [schema]
     while waiting:
@@ -129,7 +129,7 @@ def patterns(schema: Any) -> list[str]:
 
 
 def find_unenforced(uses: list[Use], enforced: Collection[str]) -> list[Use]:
-    """The uses of a schema that a backend does not enforce while it generates."""
+    """Find the uses of a schema that a backend does not enforce while it generates."""
     return [use for use in uses if use.keyword not in enforced]
 
 
@@ -174,7 +174,7 @@ def is_irregular(pattern: Any) -> bool:
 
 
 def _kind(pattern: Any) -> str:
-    """A qualifier that says who can follow a pattern; none where everybody can."""
+    """Return a qualifier that says who can follow a pattern; none where everybody can."""
     try:
         string_of(pattern)
     except (ValueError, TypeError):
@@ -183,7 +183,7 @@ def _kind(pattern: Any) -> str:
 
 
 def children_of(node: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The subschemas of a schema: the keyword, the key below it (None where the keyword has one alone), and what stands there."""
+    """Yield the subschemas of a schema: the keyword, the key below it (None where the keyword has one alone), and what stands there."""
     for name, value in node.items():
         if (name in _MAPS or name == "dependencies") and isinstance(value, Mapping):
             for key, child in value.items():
@@ -199,7 +199,7 @@ def children_of(node: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _children(node: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
-    """The subschemas of a schema, each with its path and the keyword before it."""
+    """Yield the subschemas of a schema, each with its path and the keyword before it."""
     for name, key, child in children_of(node):
         if key is None:
             yield child, f".{name}", name
@@ -225,7 +225,7 @@ def _check_bounds(node: Mapping[str, Any], path: str) -> None:
 
 
 def _size(value: Any) -> int:
-    """The number of values inside a value, itself included."""
+    """Return the number of values inside a value, itself included."""
     count, waiting = 0, [value]
     while waiting and count <= MAX_VALUES:
         one = waiting.pop()
@@ -238,7 +238,7 @@ def _size(value: Any) -> int:
 
 
 def _check_patterns(node: Mapping[str, Any], path: str) -> int:
-    """The number of characters in a node's patterns."""
+    """Return the number of characters in a node's patterns."""
     patterns = [node["pattern"]] if "pattern" in node else []
     if isinstance(node.get("patternProperties"), Mapping):
         patterns += node["patternProperties"]
@@ -305,7 +305,7 @@ def _check_loop(schema: Any, node: Any, path: str) -> None:
 
 def target(schema: Any, ref: Any, path: str) -> Any:
     """
-    The target of a reference.
+    Return the target of a reference.
 
     Raises:
         ConstraintError: It is not in this schema.
@@ -330,5 +330,5 @@ def target(schema: Any, ref: Any, path: str) -> Any:
 
 
 def shorten_path(path: str) -> str:
-    """A path shortened for a message: its beginning and its end."""
+    """Return a path shortened for a message: its beginning and its end."""
     return path if len(path) <= 2 * _SHOWN else f"{path[:_SHOWN]}...{path[-_SHOWN:]}"

@@ -54,7 +54,7 @@ _MOST_SIGNS = 32  # of a name that another must not be
 
 def grammar_of(schema: Any, without: Collection[str] = ()) -> str:
     """
-    The grammar of an analysed schema in its normal form.
+    Return the grammar of an analysed schema in its normal form.
 
     Args:
         without: Patterns that it leaves out.
@@ -76,7 +76,7 @@ class _Writer:
         self._made = 0
 
     def write(self) -> str:
-        """The whole grammar."""
+        """Write the whole grammar."""
         self._rules["root"] = ""
         try:
             self._rules["root"] = self._value(self._schema)
@@ -85,7 +85,7 @@ class _Writer:
         return write_rules(self._rules)  # a choice that nothing satisfies has left others behind
 
     def _plain(self, name: str) -> str:
-        """The name of a rule that is the same in every grammar, with those that it refers to."""
+        """Return the name of a rule that is the same in every grammar, with those that it refers to."""
         if name not in self._rules:
             self._rules[name] = _PLAIN[name]
             for below in _find_references(_PLAIN[name]):
@@ -93,7 +93,7 @@ class _Writer:
         return name
 
     def _rule(self, rule: str) -> str:
-        """The name of a new rule."""
+        """Return the name of a new rule."""
         if self._made >= MAX_RULES:
             raise ConstraintError(f"its grammar has more than {MAX_RULES} rules; make it smaller.")
         self._made += 1
@@ -103,7 +103,7 @@ class _Writer:
 
     def _part(self, schema: Any) -> str:
         """
-        The name of the rule of a part.
+        Return the name of the rule of a part.
 
         Raises:
             Nothing: No value satisfies it.
@@ -125,7 +125,7 @@ class _Writer:
 
     def _value(self, schema: Any) -> str:
         """
-        The right side of a rule for the values of a schema.
+        Return the right side of a rule for the values of a schema.
 
         Raises:
             Nothing: There are none.
@@ -156,7 +156,7 @@ class _Writer:
         return self._choices((self._part, choice) for choice in choices)
 
     def _choices(self, made: Iterable[tuple[Any, ...]]) -> str:
-        """Those of these choices that some value satisfies."""
+        """Return those of these choices that some value satisfies."""
         written, why = list[str](), "there is no choice"
         for make, *arguments in made:
             try:
@@ -249,7 +249,7 @@ class _Writer:
         return f'"[" {space} {inside} {space} "]"' + ("" if least else f' | "[" {space} "]"')
 
     def _items(self, item: str, least: int, most: int | None, first: bool) -> str:
-        """Items behind others, or from the first on; there is one at least, where they are the first."""
+        """Write items behind others, or from the first on; there is one at least, where they are the first."""
         space = self._plain("space")
         if not first:
             return repeat(f'("," {space} {item})', least, most)
@@ -287,7 +287,7 @@ class _Writer:
         return f'"{{" {space} ({whole}) {space} "}}"' + ("" if must else f" | {empty}")
 
     def _other_members(self, known: list[str], others: Any) -> str:
-        """A rule for any property but those that are known; empty where there can be none."""
+        """Return a rule for any property but those that are known; empty where there can be none."""
         try:
             part = self._part(others)
         except Nothing:
@@ -297,7 +297,7 @@ class _Writer:
         return self._rule(f'"\\"" {key} "\\":" {self._plain("space")} {part}')
 
     def _beside(self, node: dict[str, Any]) -> str:
-        """The rule of the texts that lead out of a tree of texts; one that is too long lets nothing out that begins like it."""
+        """Return the rule of the texts that lead out of a tree of texts; one that is too long lets nothing out that begins like it."""
         signs = [sign for sign in node if len(sign) == 1]
         apart = "".join(literal(sign)[1:-1] for sign in signs)
         choices = [f'[^"\\\\\\x00-\\x1F\\x7F{apart}] plain-char*']
@@ -309,7 +309,7 @@ class _Writer:
         return self._rule(" | ".join(choices))
 
     def _members(self, members: list[tuple[str, bool]], more: str) -> str:
-        """Properties in their order, those that are not required or not, but one at least."""
+        """Write properties in their order, those that are not required or not, but one at least."""
         space = self._plain("space")
         tail = f'("," {space} {more})*' if more else ""
         starts = [f"{more} {tail}"] if more else []
@@ -322,7 +322,7 @@ class _Writer:
 
 
 def write_rules(rules: Mapping[str, str]) -> str:
-    """A grammar of those of some rules that its root needs."""
+    """Write a grammar of those of some rules that its root needs."""
     wanted, waiting = {"root"}, ["root"]
     while waiting:
         named = _find_references(rules.get(waiting.pop(), "")) - wanted
@@ -332,7 +332,7 @@ def write_rules(rules: Mapping[str, str]) -> str:
 
 
 def _tree(texts: list[str]) -> dict[str, Any]:
-    """Texts by their characters, each with "" at its end; of one that is too long the beginning, with "long"."""
+    """Return texts by their characters, each with "" at its end; of one that is too long the beginning, with "long"."""
     tree: dict[str, Any] = {}
     for text in texts:
         if json.dumps(text, ensure_ascii=False) != f'"{text}"':
@@ -345,7 +345,7 @@ def _tree(texts: list[str]) -> dict[str, Any]:
 
 
 def _find_references(rule: str) -> set[str]:
-    """The rules that a rule refers to."""
+    """Find the rules that a rule refers to."""
     return {found["name"] for found in WORD.finditer(rule) if found["name"]}
 
 

@@ -28,7 +28,7 @@ class Nothing(Exception):
 
 def types_of(schema: Mapping[str, Any]) -> list[str]:
     """
-    The types of a schema's values; those that its other keywords tell where it has no `type`.
+    Return the types of a schema's values; those that its other keywords tell where it has no `type`.
 
     Raises:
         Nothing: There is none.
@@ -49,7 +49,7 @@ def merge_all_of(
     schema: Mapping[str, Any], resolve: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
     """
-    A schema without `allOf`.
+    Merge the parts of a schema's `allOf` into one schema without it.
 
     Args:
         resolve: Finds what a schema's `$ref` refers to.
@@ -109,6 +109,6 @@ def _as_list(kinds: Any) -> list[Any]:
 
 
 def _common(own: list[Any], value: list[Any]) -> list[Any]:
-    """The types that two have in common; an integer is a number."""
+    """Return the types that two have in common; an integer is a number."""
     kinds = [kind for kind in own if kind in value or (kind == "integer" and "number" in value)]
     return kinds + [kind for kind in value if kind == "integer" and "number" in own and kind not in kinds]  # fmt: skip

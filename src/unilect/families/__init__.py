@@ -53,12 +53,12 @@ _BY_NAME = {family.name: family for family in FAMILIES}
 
 @lru_cache(64)
 def of_template(template: str) -> Family | None:
-    """The family whose chat template this is; None where it shows none."""
+    """Return the family whose chat template this is; None where it shows none."""
     return next((one for one in FAMILIES if any(mark in template for mark in one.shown)), None)
 
 
 def of_name(*names: str) -> Family | None:
-    """The family that the names of a model, or of its template, show; None where they show none."""
+    """Return the family that the names of a model, or of its template, show; None where they show none."""
     return next(
         (one for name in names for one in FAMILIES if any(piece in name.lower()[:256] for piece in one.called)),
         None,
@@ -66,23 +66,23 @@ def of_name(*names: str) -> Family | None:
 
 
 def find(name: str) -> Family:
-    """The family of this name; that of unknown models where there is none."""
+    """Find the family of this name; that of unknown models where there is none."""
     return _BY_NAME.get(name, PLAIN)
 
 
 def name_of(family: Family | None) -> str:
-    """The family's name; empty for none."""
+    """Return the family's name; empty for none."""
     return family.name if family is not None else ""
 
 
 def may_think(template: str) -> bool:
-    """True for the chat template of a model that may think before it answers."""
+    """Return True for the chat template of a model that may think before it answers."""
     return "enable_thinking" in template or thoughts_of(template) is not None
 
 
 @lru_cache(64)
 def thoughts_of(template: str) -> tuple[str, str] | None:
-    """The marks that thoughts stand between in a model's answers; None where its template shows none."""
+    """Return the marks that thoughts stand between in a model's answers; None where its template shows none."""
     family = of_template(template) or PLAIN
     if any(mark in template for mark in family.thinks):
         return family.thoughts
@@ -90,5 +90,5 @@ def thoughts_of(template: str) -> tuple[str, str] | None:
 
 
 def has_begun(prompt: str, thoughts: tuple[str, str] | None) -> bool:
-    """True where a prompt has begun the thoughts of the answer."""
+    """Return True where a prompt has begun the thoughts of the answer."""
     return thoughts is not None and prompt.rstrip().endswith(thoughts[0].rstrip())

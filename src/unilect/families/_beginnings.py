@@ -69,7 +69,7 @@ def _is_json(text: str, names: Collection[str]) -> bool:
 
 
 def _string(text: str) -> tuple[str, str | None]:
-    """The text between the quotes that a text begins with, and behind them; None where they are not closed. A value that is none is told as closed and as no name."""
+    """Return the text between the quotes that a text begins with, and behind them; None where they are not closed. A value that is none is told as closed and as no name."""
     quoted, text = _after(text, ('"',))
     if not quoted:
         return "", ""

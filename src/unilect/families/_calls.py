@@ -70,7 +70,7 @@ _CLOSES = (
 
 
 def new_call_id() -> str:
-    """An id for a call, as OpenAI's look."""
+    """Return an id for a call, as OpenAI's look."""
     return f"call_{secrets.token_hex(12)}"
 
 
@@ -93,7 +93,7 @@ def calls_of(
     is_exact: bool = False,
 ) -> tuple[Calls, str]:
     """
-    The name and the arguments, as JSON text, of each call that a text begins with; and what follows them.
+    Return the name and the arguments, as JSON text, of each call that a text begins with; and what follows them.
 
     Args:
         begin: The mark of a call, which may stand between two.
@@ -142,7 +142,7 @@ def calls_of(
 
 
 def skip_between(text: str) -> int:
-    """The length of what stands before a text's first call and says nothing."""
+    """Return the length of what stands before a text's first call and says nothing."""
     found = _BETWEEN.match(text)
     return found.end() if found is not None else 0
 
@@ -188,12 +188,12 @@ def _one(call: Any, tools: Tools) -> tuple[str, str] | None:
 
 
 def head_of(text: str) -> re.Match[str] | None:
-    """The head of a call with a name, behind which its arguments begin as JSON."""
+    """Return the head of a call with a name, behind which its arguments begin as JSON."""
     return next(filter(None, (one.match(text) for one in _HEADS)), None)
 
 
 def _read_named_json(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """A name, and JSON behind it."""
+    """Read a name, and JSON behind it."""
     head = head_of(text)
     if head is None or head[1] not in tools:
         return None
@@ -204,7 +204,7 @@ def _read_named_json(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def _read_fence(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """ChatGLM 3: a name, and `tool_call(city='Paris')` in a block of code."""
+    """Read ChatGLM 3's: a name, and `tool_call(city='Paris')` in a block of code."""
     found = _FENCED.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -215,7 +215,7 @@ def _read_fence(text: str, tools: Tools) -> tuple[Calls, str] | None:
 def _read_python(
     text: str, tools: Tools, form: re.Pattern[str] = _PYTHON
 ) -> tuple[Calls, str] | None:
-    """Llama 3.2 and 4: `[name(city="Paris")]`."""
+    """Read Llama 3.2's and 4's: `[name(city="Paris")]`."""
     found = form.match(text)
     calls = (
         python_calls(f"[{found[1]}]" if form is _PYTHON else found[1])
@@ -228,7 +228,7 @@ def _read_python(
 
 
 def _read_lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """OLMo 3: `name(city="Paris")`, a line for each call; Llama 3: `name.call(city="Paris")`."""
+    """Read OLMo 3's: `name(city="Paris")`, a line for each call; Llama 3's: `name.call(city="Paris")`."""
     return _read_python(text, tools, _LINES)
 
 

@@ -37,7 +37,7 @@ _TAGS = (read_kimi, read_function_slip, read_invoke_slip, read_minimax, read_lis
 
 def read_cut_calls(text: str, tools: Tools, begin: str = "") -> Calls | None:
     """
-    The calls that a text begins with, which has more to come; None where it begins with none.
+    Read the calls that a text begins with, which has more to come; None where it begins with none.
 
     Args:
         begin: The mark before them; behind one there may be calls of tools that there are not.
@@ -54,7 +54,7 @@ def read_cut_calls(text: str, tools: Tools, begin: str = "") -> Calls | None:
 
 
 def _last(text: str, known: Tools, tools: Tools) -> tuple[str, str] | None:
-    """The name of a call that has begun, and its arguments."""
+    """Return the name of a call that has begun, and its arguments."""
     if (head := head_of(text)) is not None and head[1] in known:
         return head[1], _json(text[head.end() :])
     if (head := GEMMA.match(text)) is not None and head[1] in known:
@@ -72,7 +72,7 @@ def _last(text: str, known: Tools, tools: Tools) -> tuple[str, str] | None:
 
 
 def _json(text: str) -> str:
-    """Arguments that are JSON: as they are, or without what stands behind them."""
+    """Return arguments that are JSON: as they are, or without what stands behind them."""
     value, rest = json_value(text)
     return text[: len(text) - len(rest)] if isinstance(value, dict) else text
 
@@ -89,7 +89,7 @@ def _of_tags(text: str, tools: Tools) -> tuple[str, str] | None:
 
 
 def _of_python(name: str, text: str) -> str:
-    """The arguments that a call as Python writes it has up to one of its last commas."""
+    """Return the arguments that a call as Python writes it has up to one of its last commas."""
     for _ in range(_MOST_COMMAS if len(text) <= _MOST_CODE else 0):
         text = text.rpartition(",")[0]
         if text and (calls := python_calls(f"{name}({text})")):

@@ -70,12 +70,12 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     in_turn: bool = False
 
     def tools_text(self, tools: Sequence[Tool]) -> str:
-        """The description of the tools."""
+        """Write the description of the tools."""
         told = self.between.join(self.tool(tool.function) for tool in tools)
         return self.about + told + self.rules
 
     def calls_text(self, calls: Sequence[tuple[str, Arguments]], first: int = 0) -> str:
-        """Calls of one turn, as the model would have written them; `first` calls were made before."""
+        """Write calls of one turn as the model would have written them; `first` calls were made before."""
         before, between, behind = self.calls
         told = [
             self.call(name, given, self.number(first, n)) for n, (name, given) in enumerate(calls)
@@ -83,7 +83,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         return before + between.join(told) + behind
 
     def number(self, first: int, place: int) -> int:
-        """The number of a call at this place in a turn before which `first` calls were made."""
+        """Return the number of a call at this place in a turn before which `first` calls were made."""
         return place + 1 if self.in_turn else first + place
 
 

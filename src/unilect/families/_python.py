@@ -23,7 +23,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}  # models mix up their
 
 
 def python_text(name: str, arguments: Mapping[str, Any]) -> str | None:
-    """A call as Python writes it; None where an argument's name is none that Python can write."""
+    """Write a call as Python writes it; None where an argument's name is none that Python can write."""
     if not all(one.isidentifier() and not keyword.iskeyword(one) for one in arguments):
         return None
     inside = ", ".join(f"{one}={value!r}" for one, value in arguments.items())
@@ -31,7 +31,7 @@ def python_text(name: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def python_calls(code: str) -> list[tuple[str, str]] | None:
-    """The name and the arguments, as JSON text, of each call; None where the code is anything else."""
+    """Return the name and the arguments, as JSON text, of each call; None where the code is anything else."""
     if len(code) > MAX_CALL_CHARACTERS:
         return None
     calls = _calls(code)
@@ -39,7 +39,7 @@ def python_calls(code: str) -> list[tuple[str, str]] | None:
 
 
 def python_value(text: str) -> Any:
-    """The value of a literal; `NONE` where the text is none, or one that JSON cannot write."""
+    """Return the value of a literal; `NONE` where the text is none, or one that JSON cannot write."""
     if len(text) > MAX_CALL_CHARACTERS:
         return NONE
     try:
@@ -50,14 +50,14 @@ def python_value(text: str) -> Any:
 
 
 def _literal(code: str) -> ast.expr:
-    """The syntax tree of one value; Python opens no file for an error in it, as it would for a program's."""
+    """Return the syntax tree of one value; Python opens no file for an error in it, as it would for a program's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an unknown escape in a text
         return ast.parse(code.strip(), mode="eval").body
 
 
 def _escape(found: re.Match[str]) -> str:
-    """A text whose quotes and line breaks within are escaped: templates write them as they are, and so do models."""
+    """Return a text whose quotes and line breaks within are escaped: templates write them as they are, and so do models."""
     inside = _UNESCAPED.sub(lambda one: one[0] if one[0][0] == "\\" else f"\\{one[0]}", found[2])
     return found[1] + inside.replace("\n", "\\n") + found[1]
 
@@ -78,14 +78,14 @@ def _calls(code: str) -> list[tuple[str, str]] | None:
 
 
 def _nodes(tree: ast.expr) -> Iterator[ast.expr]:
-    """The values of a list, and of the lists in it."""
+    """Yield the values of a list, and of the lists in it."""
     for one in tree.elts if isinstance(tree, ast.List) else [tree]:
         yield from one.elts if isinstance(one, ast.List) else [one]
 
 
 def _name(function: ast.expr) -> str:
     """
-    The name of what is called; Llama 3 calls `name.call(...)`.
+    Return the name of what is called; Llama 3 calls `name.call(...)`.
 
     Raises:
         ValueError: It has none.
@@ -104,7 +104,7 @@ def _keyword(item: ast.keyword) -> str:
 
 def _value(node: ast.expr) -> Any:
     """
-    The value of a literal.
+    Return the value of a literal.
 
     Raises:
         ValueError: It is none.
@@ -130,7 +130,7 @@ def _key(node: ast.expr | None) -> str:
 
 
 def json_text(value: Any) -> str | None:
-    """JSON text; None for numbers that JSON does not have."""
+    """Return JSON text; None for numbers that JSON does not have."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):

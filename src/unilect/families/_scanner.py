@@ -85,12 +85,12 @@ class Scanner:
         return self._most is not None and self.calls >= self._most
 
     def add(self, text: str) -> list[Event]:
-        """The events that a piece of text completes."""
+        """Return the events that a piece of text completes."""
         raise NotImplementedError
 
     def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
         """
-        The events of what was held back.
+        Return the events of what was held back.
 
         Args:
             is_cut: The answer has no end of its own: of a call that has begun is told what there is.
@@ -99,11 +99,11 @@ class Scanner:
         raise NotImplementedError
 
     def turn(self) -> list[Event]:
-        """The events of what was held back where a turn has ended and another begins."""
+        """Return the events of what was held back where a turn has ended and another begins."""
         return self.end()
 
     def _make_call(self, name: str, arguments: str) -> list[Event]:
-        """A call, unless there have been enough."""
+        """Return a call, unless there have been enough."""
         if self.full:
             return []
         self.calls += 1
@@ -185,7 +185,7 @@ class MarkScanner(Scanner):
         return [TextDelta(text)]
 
     def _cut(self, text: str) -> list[Event]:
-        """The events of what a limit has cut: a mark that has begun is told of no more than a call that has no name yet."""
+        """Return the events of what a limit has cut: a mark that has begun is told of no more than a call that has no name yet."""
         match self._state:
             case "thought":
                 text = text[: len(text) - count_overlaps(text, self._family.thoughts[1:])]
@@ -315,7 +315,7 @@ class MarkScanner(Scanner):
         return [*self._end_call(body), *self.add(rest)]
 
     def _calls(self, body: str, end: str = "", is_cut: bool = False) -> list[Event]:
-        """The calls of a text; the text itself where it has none."""
+        """Return the calls of a text; the text itself where it has none."""
         begin = self._begin if self._state == "call" else ""
         found, rest = calls_of(body, self._tools or {}, begin, is_cut=is_cut)
         breaks, self._breaks = self._breaks, ""

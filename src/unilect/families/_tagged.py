@@ -70,7 +70,7 @@ _UNENDED_WITH = re.compile(
 
 
 def read_function(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """Qwen Coder: `<function=name><parameter=city>Paris</parameter></function>`; Llama 3: JSON between the tags."""
+    """Read Qwen Coder's: `<function=name><parameter=city>Paris</parameter></function>`; Llama 3's: JSON between the tags."""
     found = _FUNCTION.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -86,7 +86,7 @@ def read_function(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def read_listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """GLM 4.5: `name`, and `<arg_key>city</arg_key><arg_value>Paris</arg_value>` for each argument."""
+    """Read GLM 4.5's: `name`, and `<arg_key>city</arg_key><arg_value>Paris</arg_value>` for each argument."""
     found = _LISTING.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -97,7 +97,7 @@ def read_listing(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def _values(text: str, at: int, begin: re.Pattern[str], tag: Tag) -> tuple[list[Any], int]:
-    """The values without quotes from a place on, each behind its name, up to the first that has no end; and where that is."""
+    """Return the values without quotes from a place on, each behind its name, up to the first that has no end; and where that is."""
     values: list[Any] = []
     while (found := begin.match(text, at)) is not None:
         end = end_of(tag, text, found.end())
@@ -109,12 +109,12 @@ def _values(text: str, at: int, begin: re.Pattern[str], tag: Tag) -> tuple[list[
 
 
 def _without_breaks(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Values without the line break that Qwen Coder writes before and behind each; Seed writes none."""
+    """Return values without the line break that Qwen Coder writes before and behind each; Seed writes none."""
     return [(key, value[1:].removesuffix("\n") if value[:1] == "\n" != value else value) for key, value in pairs]  # fmt: skip
 
 
 def _exactly(name: str, pairs: list[tuple[str, str]], tools: Tools, tag: Tag) -> str | None:
-    """The arguments, as JSON text; None where a value that is no text holds an end mark, which is twice there then."""
+    """Return the arguments, as JSON text; None where a value that is no text holds an end mark, which is twice there then."""
     known = properties(name, tools)
     marked = (key for key, value in pairs if tag.end.search(value))
     if any((types := kinds(known.get(key.strip()))) != {None} and "string" not in types for key in marked):  # fmt: skip
@@ -123,7 +123,7 @@ def _exactly(name: str, pairs: list[tuple[str, str]], tools: Tools, tag: Tag) ->
 
 
 def read_function_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """The form of `read_function`, of a model that has forgotten an end, or that writes of the beginning of a value."""
+    """Read the form of `read_function`, of a model that has forgotten an end, or that writes of the beginning of a value."""
     found = _TAGGED.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -138,7 +138,7 @@ def read_function_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The values of a call, each up to its first end or the next one; where the end is missing, a name that the tool has not begins none."""
+    """Return the values of a call, each up to its first end or the next one; where the end is missing, a name that the tool has not begins none."""
     begins: list[re.Match[str]] = []
     end = -1  # of the value before
     for found in _NAMED_PARAMETER.finditer(body):
@@ -153,7 +153,7 @@ def _split(body: str, known: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def read_listing_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """The form of `read_listing`, of a model that has forgotten an end; or a name alone."""
+    """Read the form of `read_listing`, of a model that has forgotten an end; or a name alone."""
     if (found := _LISTED.match(text)) is not None and found[1] in tools:
         return [(found[1], parse_arguments(found[1], _PAIR.findall(found[2]), tools))], text[
             found.end() :
@@ -163,7 +163,7 @@ def read_listing_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def read_invoke(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """An element with a name for the call, and one for each argument; of DeepSeek V3.2 it says whether it is a text, else the schema does."""
+    """Read an element with a name for the call, and one for each argument; of DeepSeek V3.2 it says whether it is a text, else the schema does."""
     found = _INVOKED.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -175,7 +175,7 @@ def read_invoke(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def read_invoke_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """The form of `read_invoke`, of a model that has forgotten an end."""
+    """Read the form of `read_invoke`, of a model that has forgotten an end."""
     found = _UNENDED.match(text)
     if found is None or found[2] not in tools:
         return None
@@ -186,7 +186,7 @@ def read_invoke_slip(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def _of_elements(name: str, given: list[tuple[str, str, str]], tools: Tools) -> str:
-    """The arguments, as JSON text: of each its name, whether it is a text (empty where that is not told), and its value."""
+    """Return the arguments, as JSON text: of each its name, whether it is a text (empty where that is not told), and its value."""
     told = {key: _KINDS[kind] for key, kind, _ in given if kind}
     pairs = [(key, _CDATA.sub(r"\1", raw)) for key, _, raw in given]
     return parse_arguments(
@@ -195,7 +195,7 @@ def _of_elements(name: str, given: list[tuple[str, str, str]], tools: Tools) -> 
 
 
 def read_kimi(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """Kimi K3: a tag for the call, and one for each argument, which says its type; or one tag for all of them as JSON."""
+    """Read Kimi K3's: a tag for the call, and one for each argument, which says its type; or one tag for all of them as JSON."""
     found = _OPENED.match(text)
     name = dict(_ATTRIBUTE.findall(found[1])).get("tool") if found is not None else None
     if found is None or name is None or name not in tools:
@@ -219,7 +219,7 @@ def read_kimi(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def read_gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """Gemma 4: `call:name{city:<|"|>Paris<|"|>}`, JSON with bare keys and marks of its own around texts."""
+    """Read Gemma 4's: `call:name{city:<|"|>Paris<|"|>}`, JSON with bare keys and marks of its own around texts."""
     found = GEMMA.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -239,7 +239,7 @@ def read_gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def read_minimax(text: str, tools: Tools) -> tuple[Calls, str] | None:
-    """MiniMax M3: an element for each argument, and within for each member of an object and each `item` of a list; a sign before each tag."""
+    """Read MiniMax M3's: an element for each argument, and within for each member of an object and each `item` of a list; a sign before each tag."""
     found = _INVOKES.match(text)
     if found is None or found[1] not in tools:
         return None
@@ -264,14 +264,14 @@ def read_minimax(text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 
 def _schema_of(known: Any, key: str) -> Any:
-    """The schema of a member, or of an item."""
+    """Return the schema of a member, or of an item."""
     given = known if isinstance(known, dict) else {}
     members = given.get("properties")
     return members[key] if isinstance(members, dict) and key in members else given.get("items")
 
 
 def _grown(raw: str, known: Any, inside: list[tuple[str, Any]]) -> Any:
-    """The value of an element."""
+    """Return the value of an element."""
     types = kinds(known)
     if inside and all(key == "item" for key, _ in inside) and "object" not in types:
         return [value for _, value in inside]

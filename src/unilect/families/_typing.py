@@ -16,13 +16,13 @@ _OR_NONE = {"string", "null"}
 
 
 def parse_arguments(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
-    """Arguments that were written without quotes: texts where the schema says so, else JSON where they are some."""
+    """Read arguments that were written without quotes: texts where the schema says so, else JSON where they are some."""
     known = properties(name, tools)
     return dump_json({key.strip(): parse_value(raw, known.get(key.strip())) for key, raw in pairs})
 
 
 def parse_value(raw: str, schema: Any) -> Any:
-    """A value that was written without quotes: a text where its schema says so, else JSON, or what Python writes for it, where it is some."""
+    """Read a value that was written without quotes: a text where its schema says so, else JSON, or what Python writes for it, where it is some."""
     types = kinds(schema)
     if types == {"string"} or (types == _OR_NONE and raw.strip() != "null"):
         return raw
@@ -35,13 +35,13 @@ def parse_value(raw: str, schema: Any) -> Any:
 
 
 def properties(name: str, tools: Tools) -> Mapping[str, Any]:
-    """The schemas of a tool's arguments, by their names."""
+    """Return the schemas of a tool's arguments, by their names."""
     found = (tools[name] or {}).get("properties")
     return found if isinstance(found, dict) else {}
 
 
 def kinds(schema: Any) -> set[Any]:
-    """The types that a schema names, also one by one in `anyOf`, as an optional text is often written."""
+    """Return the types that a schema names, also one by one in `anyOf`, as an optional text is often written."""
     given = schema.get("type", schema.get("anyOf")) if isinstance(schema, dict) else None
     each = given if isinstance(given, list) else [given]
     named = (one.get("type") if isinstance(one, dict) else one for one in each)
@@ -49,7 +49,7 @@ def kinds(schema: Any) -> set[Any]:
 
 
 def json_value(text: str) -> tuple[Any, str]:
-    """The JSON value that a text begins with and the rest; `NONE` where it begins with none."""
+    """Return the JSON value that a text begins with and the rest; `NONE` where it begins with none."""
     try:
         value, end = _decoder.raw_decode(text)
     except (ValueError, RecursionError):
@@ -70,7 +70,7 @@ _decoder = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_n
 
 
 def dump_json(value: Any) -> str:
-    """A value as JSON text that UTF-8 can hold."""
+    """Write a value as JSON text that UTF-8 can hold."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()

@@ -25,7 +25,7 @@ class Tag(NamedTuple):
 
 
 def _tag(begin: str, end: str, follows: str) -> Tag:
-    """A value that ends with a mark, if one of some things follows."""
+    """Return a value that ends with a mark, if one of some things follows."""
     last = rf"(?P<last>{end}(?=\s*(?:{follows})))"
     return Tag(re.compile(end), re.compile(f"{last}|(?P<end>{end})|(?P<begin>{begin})"))
 
@@ -47,7 +47,7 @@ ARGUMENT = _tag(f"<arg_value{BEHIND}>", f"</arg_value{BEHIND}>", rf"<arg_key{BEH
 
 
 def end_of(tag: Tag, text: str, at: int) -> re.Match[str] | None:
-    """The end of a value that begins at a place; None where it has none."""
+    """Return the end of a value that begins at a place; None where it has none."""
     depth = 1
     for found in tag.marks.finditer(text, at):
         match found.lastgroup:
@@ -130,7 +130,7 @@ class Ending:
         self.begin()
 
     def begin(self) -> None:
-        """Another call begins."""
+        """Begin another call."""
         self._at = 0
 
     def _look(self, text: str, place: int) -> None:

@@ -14,7 +14,7 @@ dumped = json.JSONEncoder(ensure_ascii=False).encode  # `dumps` makes one for ea
 
 
 def describe(function: FunctionDefinition) -> dict[str, Any]:
-    """A function without what was not told of it."""
+    """Write a function without what was not told of it."""
     described: dict[str, Any] = {"name": function.name}
     if function.description:
         described["description"] = function.description
@@ -24,22 +24,22 @@ def describe(function: FunctionDefinition) -> dict[str, Any]:
 
 
 def json_tool(function: FunctionDefinition) -> str:
-    """A function as JSON."""
+    """Write a function as JSON."""
     return dumped(describe(function))
 
 
 def wrap_tool(function: FunctionDefinition) -> str:
-    """A function as a request lists it."""
+    """Write a function as a request lists it."""
     return dumped({"type": "function", "function": describe(function)})
 
 
 def indent_tool(function: FunctionDefinition) -> str:
-    """A function as JSON over several lines."""
+    """Write a function as JSON over several lines."""
     return msgspec.json.format(json_tool(function), indent=4)  # json's own takes ten times as long
 
 
 def as_json(before: str, key: str, behind: str) -> Callable[[str, Arguments, int], str]:
-    """A call as JSON between two texts; `key` is the name of its arguments."""
+    """Make a writer of calls as JSON between two texts; `key` is the name of its arguments."""
 
     def write(name: str, given: Arguments, number: int) -> str:
         return f'{before}{{"name": {dumped(name)}, "{key}": {dumped(given)}}}{behind}'
@@ -48,18 +48,18 @@ def as_json(before: str, key: str, behind: str) -> Callable[[str, Arguments, int
 
 
 def bare(value: Any) -> str:
-    """A text as it is, and every other value as JSON."""
+    """Return a text as it is, and every other value as JSON."""
     return value if isinstance(value, str) else dumped(value)
 
 
 def python_call(name: str, given: Arguments, number: int) -> str:
-    """A call as Python writes it; as JSON where Python cannot."""
+    """Write a call as Python writes it; as JSON where Python cannot."""
     return python_text(name, given) or as_json("", "parameters", "")(name, given, number)
 
 
 def in_elements(before: str, argument: str, behind: str) -> Callable[[str, Arguments, int], str]:
     """
-    A call with an element for each argument, texts as they are.
+    Make a writer of calls with an element for each argument, texts as they are.
 
     Args:
         before: What it begins with; `{name}` is the tool's.
@@ -77,7 +77,7 @@ def in_elements(before: str, argument: str, behind: str) -> Callable[[str, Argum
 
 
 def around(before: str, behind: str) -> Callable[[str, int, str], str]:
-    """A result between two texts."""
+    """Make a writer of results between two texts."""
     return lambda name, number, text: f"{before}{text}{behind}"
 
 

@@ -34,12 +34,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def system_text(tools: Sequence[Tool]) -> str:
-    """The system message that names the tools: their keys in the order that the model was trained with, Chinese as Chinese."""
+    """Return the system message that names the tools: their keys in the order that the model was trained with, Chinese as Chinese."""
     return CHATGLM3.written.tools_text(tools)
 
 
 def write_call(call: FunctionCall) -> str:
-    """A call of the conversation's history as the model would have written it, without the line with its name."""
+    """Write a call of the conversation's history as the model would have written it, without the line with its name."""
     arguments = None
     with suppress(ValueError, RecursionError):
         arguments = json.loads(call.arguments or "{}")
@@ -54,7 +54,7 @@ def write_call(call: FunctionCall) -> str:
 
 def read_arguments(name: str, block: str) -> str:
     """
-    The arguments of a call as JSON text; the block as it is where it holds no call that can be read.
+    Read the arguments of a call as JSON text; the block as it is where it holds no call that can be read.
 
     >>> read_arguments("f", "```python\\ntool_call(city='Paris', days=[1, -2])\\n```")
     '{"city": "Paris", "days": [1, -2]}'
@@ -96,7 +96,7 @@ class TurnScanner(Scanner):
         return [] if self._maybe_call and self._may_be_call() else self._tell_held()
 
     def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
-        """The events of what was held back: a call, where it has a name, and is not cut."""
+        """Return the events of what was held back: a call, where it has a name, and is not cut."""
         line, ended, rest = self.held.partition("\n")
         name = line.strip()
         if is_cut or not ended or not self._names or not _NAME.fullmatch(name):
@@ -105,7 +105,7 @@ class TurnScanner(Scanner):
         return self._make_call(name, read_arguments(name, rest))
 
     def _may_be_call(self) -> bool:
-        """True as long as the turn looks like a call: a name alone on the first line, and a block of code behind it."""
+        """Return True as long as the turn looks like a call: a name alone on the first line, and a block of code behind it."""
         line, ended, rest = self.held.partition("\n")
         name = line.strip()
         if not ended:
@@ -127,7 +127,7 @@ class TurnScanner(Scanner):
 
 
 def _tool(function: FunctionDefinition) -> str:
-    """A function as ChatGLM3 reads it: an entry of a list of JSON over several lines."""
+    """Write a function as ChatGLM3 reads it: an entry of a list of JSON over several lines."""
     told = {
         "description": function.description,
         "name": function.name,

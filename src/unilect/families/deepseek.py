@@ -10,7 +10,7 @@ from unilect.families._writing import around, dumped, in_elements
 
 
 def describe_tool(function: FunctionDefinition) -> str:
-    """A function as DeepSeek reads it: a line for each thing that is said of it."""
+    """Write a function as DeepSeek reads it: a line for each thing that is said of it."""
     schema = dumped(function.parameters or {"type": "object", "properties": {}})
     return f"### {function.name}\nDescription: {function.description or ''}\n\nParameters: {schema}"
 

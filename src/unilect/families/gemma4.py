@@ -13,7 +13,7 @@ from unilect.families._writing import dumped
 
 
 def gemma_value(value: Any) -> str:
-    """A value as Gemma 4 writes it: JSON with marks of its own around texts, and bare keys."""
+    """Write a value as Gemma 4 writes it: JSON with marks of its own around texts, and bare keys."""
     match value:
         case str():
             return f'<|"|>{value}<|"|>'
@@ -26,7 +26,7 @@ def gemma_value(value: Any) -> str:
 
 
 def gemma_tool(function: FunctionDefinition) -> str:
-    """A function as Gemma 4 declares it."""
+    """Write a function as Gemma 4 declares it."""
     told = {"description": function.description or "", "parameters": function.parameters or {}}
     return f"<|tool>declaration:{function.name}{gemma_value(told)}<tool|>"
 

@@ -13,7 +13,7 @@ _ENDS = ("<|user|>", "<|observation|>", "<|endoftext|>")
 
 
 def glm_tool(function: FunctionDefinition) -> str:
-    """A function as GLM 4 reads it: JSON below its name."""
+    """Write a function as GLM 4 reads it: JSON below its name."""
     return f"## {function.name}\n\n{write.indent_tool(function)}"
 
 

@@ -85,7 +85,7 @@ class ChannelScanner(Scanner):
         return events
 
     def _begin(self, starts: bool) -> list[Event]:
-        """Behind a mark that ends what was before; a channel begins a head, or goes on with one: the recipient may stand before it."""
+        """Go on behind a mark that ends what was before; a channel begins a head, or goes on with one: the recipient may stand before it."""
         before, events = "", list[Event]()
         if not self._in_head:
             events = self._end_message()
@@ -98,7 +98,7 @@ class ChannelScanner(Scanner):
         return events
 
     def end(self, is_cut: bool = False, by_word: bool = False) -> list[Event]:
-        """The events of what was held back; the arguments, which are JSON, show whether they are whole, however the text has ended."""
+        """Return the events of what was held back; the arguments, which are JSON, show whether they are whole, however the text has ended."""
         told, self.held = self.held, ""
         if is_cut and not by_word:
             return self._cut()
@@ -106,7 +106,7 @@ class ChannelScanner(Scanner):
         return [*events, *(self._leave_head() if self._in_head else self._end_message(is_cut))]
 
     def _cut(self) -> list[Event]:
-        """A call that a limit has cut; of a head that is not whole, and of a mark, nothing is told."""
+        """Return a call that a limit has cut; of a head that is not whole, and of a mark, nothing is told."""
         if self._in_head or self._to is None:
             return []
         said = "".join(self._body)
@@ -121,7 +121,7 @@ class ChannelScanner(Scanner):
         ]
 
     def _recipient(self, head: str) -> str | None:
-        """The tool that a message is for; without its name space only one that there is."""
+        """Return the tool that a message is for; without its name space only one that there is."""
         found = _RECIPIENT.search(head) if self._tools else None
         if found is None or found[1] or found[2] in (self._tools or {}):
             return found[2] if found is not None else None
@@ -165,7 +165,7 @@ class ChannelScanner(Scanner):
         return [ReasoningDelta(text) if self.thinks else TextDelta(text)]
 
     def _end_message(self, is_cut: bool = False) -> list[Event]:
-        """The call that was read, or its text where it is none that is known."""
+        """Return the call that was read, or its text where it is none that is known."""
         name, call, said = self._to, None, ""
         if name is not None:
             said = "".join(self._body)
@@ -191,7 +191,7 @@ def _call(name: str, arguments: str, tools: Tools, is_cut: bool = False) -> tupl
 
 
 def _tool(function: FunctionDefinition) -> str:
-    """A function as harmony declares it; what TypeScript has no word for stands as JSON Schema in a comment."""
+    """Write a function as harmony declares it; what TypeScript has no word for stands as JSON Schema in a comment."""
     lines = [f"// {line}" for line in (function.description or "").splitlines()]
     schema = function.parameters or {}
     properties = schema.get("properties")

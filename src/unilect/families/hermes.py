@@ -18,7 +18,7 @@ FORCE = CallStyle("<tool_call>\n")
 
 
 def coder_tool(function: FunctionDefinition) -> str:
-    """A function as Qwen Coder reads it: elements for its name, what it does and its arguments."""
+    """Write a function as Qwen Coder reads it: elements for its name, what it does and its arguments."""
     lines = ["<function>", f"<name>{function.name}</name>"]
     if function.description:
         lines.append(f"<description>{function.description}</description>")

@@ -18,13 +18,13 @@ _K3_END = "<|close|>message<|sep|><|end_of_msg|>"
 
 
 def sort_tool(function: FunctionDefinition) -> str:
-    """A function as Kimi K3 reads it: names in their order, and no blanks between."""
+    """Write a function as Kimi K3 reads it: names in their order, and no blanks between."""
     told = {"type": "function", "function": write.describe(function)}
     return json.dumps(told, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def kimi3_call(name: str, given: write.Arguments, number: int) -> str:
-    """A call as Kimi K3 writes it: a tag with its type for each argument, texts as they are."""
+    """Write a call as Kimi K3 writes it: a tag with its type for each argument, texts as they are."""
     inside = "".join(
         f'<|open|>argument key="{escape(key)}" type="{_kind(value)}"<|sep|>{write.bare(value)}<|close|>argument<|sep|>'
         for key, value in given.items()
@@ -34,7 +34,7 @@ def kimi3_call(name: str, given: write.Arguments, number: int) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Kimi K3's name for the type of a JSON value."""
+    """Return Kimi K3's name for the type of a JSON value."""
     match value:
         case bool():
             return "boolean"
@@ -48,7 +48,7 @@ def _kind(value: Any) -> str:
 
 
 def escape(text: str) -> str:
-    """A text within the quotes of one of Kimi K3's tags."""
+    """Return a text within the quotes of one of Kimi K3's tags."""
     return text.replace("&", "&amp;").replace('"', "&quot;")
 
 

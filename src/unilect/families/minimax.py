@@ -38,7 +38,7 @@ MINIMAX = Family(
 
 
 def _element(key: str, value: Any) -> str:
-    """A value as MiniMax M3 writes it: an element, and one for each value within."""
+    """Write a value as MiniMax M3 writes it: an element, and one for each value within."""
     match value:
         case Mapping():
             inside = "".join(_element(*one) for one in value.items())

@@ -117,7 +117,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], **more: Any) -> str:
         """
-        The text that a model reads before it answers.
+        Render the text that a model reads before it answers.
 
         Args:
             more: Further names that the template may use: `tools`, `bos_token`, `eos_token`, a request's `chat_template_kwargs`.
@@ -129,7 +129,7 @@ class ChatTemplate:
         return self.render_turns(turns, **more)
 
     def render_turns(self, turns: Sequence[Mapping[str, Any]], /, **more: Any) -> str:
-        """As `render`, of messages that are dicts already, with `content` a text."""
+        """Render messages that are dicts already, as `render` does, with `content` a text."""
         try:
             with limit_time(self._limit_s):
                 return self._template.render(
@@ -140,7 +140,7 @@ class ChatTemplate:
 
 
 def template_refusal(words: str) -> InvalidRequest:
-    """The error for a conversation that a chat template refuses with these words."""
+    """Return the error for a conversation that a chat template refuses with these words."""
     told = "`messages`: the model's chat template refuses them"
     return InvalidRequest(
         f"{told}: {sentence(words)} Send what it takes: other roles, or another order.",
@@ -151,7 +151,7 @@ def template_refusal(words: str) -> InvalidRequest:
 
 def find(given: str) -> ChatTemplate:
     """
-    The template of an option, ready to be used; see `read`.
+    Find the template of an option, ready to be used; see `read`.
 
     Raises:
         ConfigError: It is none, or no Jinja.
@@ -162,7 +162,7 @@ def find(given: str) -> ChatTemplate:
 
 def read(given: str) -> Format:
     """
-    The format of an option: by its name, as Jinja, or from a file that holds some.
+    Read the format of an option: by its name, as Jinja, or from a file that holds some.
 
     Raises:
         ConfigError: It is none of them.
@@ -223,14 +223,14 @@ def unknown_word(text: str) -> str:
 
 
 def find_named(name: str) -> ChatTemplate | None:
-    """The template of this name or alias in `formats.toml`; never a file, so that a stranger may have given the name."""
+    """Find the template of this name or alias in `formats.toml`; never a file, so that a stranger may have given the name."""
     form = _by_name().get(name)
     return ChatTemplate(jinja(form), form.stop, form.stop_token_ids) if form is not None else None
 
 
 def jinja(form: Format) -> str:
     """
-    A format as Jinja, in what every implementation of Jinja has, llama.cpp's too.
+    Return a format as Jinja, in what every implementation of Jinja has, llama.cpp's too.
 
     >>> jinja(Format(user="Q: {}", opening="A:")).splitlines()[-1]
     '{%- if add_generation_prompt -%}{{- "A:" -}}{%- endif -%}'
@@ -270,7 +270,7 @@ def jinja(form: Format) -> str:
 
 def variables(text: str) -> frozenset[str]:
     """
-    The names that a template asks for, without Jinja's own; of one in another Jinja than ours every word, since it may be one.
+    Return the names that a template asks for, without Jinja's own; of one in another Jinja than ours every word, since it may be one.
 
     >>> sorted(variables("{% for m in messages %}{{ m.role }}{% endfor %}{{ date_string }}"))
     ['date_string', 'messages']
@@ -286,12 +286,12 @@ def variables(text: str) -> frozenset[str]:
 
 
 def names() -> list[str]:
-    """The names of all formats, sorted."""
+    """Return the names of all formats, sorted."""
     return sorted(forms(), key=str.lower)
 
 
 def flat_text(message: Message) -> str:
-    """A message's content as one text; its images are not in it."""
+    """Return a message's content as one text; its images are not in it."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return "\n".join(part.text for part in message.content if isinstance(part, TextPart))
@@ -299,7 +299,7 @@ def flat_text(message: Message) -> str:
 
 @cache
 def forms() -> dict[str, Format]:
-    """All named formats."""
+    """Return all named formats."""
     tables: dict[str, dict[str, Any]] = {}
     for name in _FORMATS:
         tables |= msgspec.toml.decode(files("unilect.templates").joinpath(name).read_bytes())
@@ -307,7 +307,7 @@ def forms() -> dict[str, Format]:
 
 
 def _whole(tables: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    """A format's table, with what the one that it is like has beside."""
+    """Return a format's table, with what the one that it is like has beside."""
     table = dict(tables[name])
     if (like := table.pop("like", None)) is None:
         return table
@@ -315,7 +315,7 @@ def _whole(tables: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _around(turn: str, text: str) -> str:
-    """A turn around a text, as an expression of Jinja."""
+    """Return a turn around a text, as an expression of Jinja."""
     before, _, after = turn.partition("{}")
     return f"{_literal(before)} ~ {text} ~ {_literal(after)}"
 
@@ -342,7 +342,7 @@ def _by_name() -> dict[str, Format]:
 
 @cache
 def _environment() -> Sandbox:
-    """Jinja as transformers sets it up for chat templates."""
+    """Return Jinja as transformers sets it up for chat templates."""
     environment = Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -369,7 +369,7 @@ def _to_json(
 
 
 def _with_thoughts(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with its thoughts by the names that templates know, as transformers does it."""
+    """Return a message with its thoughts by the names that templates know, as transformers does it."""
     found = next((turn[name] for name in _THOUGHTS if turn.get(name) is not None), None)
     if found is None:
         return dict(turn)
@@ -377,12 +377,12 @@ def _with_thoughts(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(error: BaseException) -> str:
-    """The words of an error."""
+    """Return the words of an error."""
     return str(error)[:300] or type(error).__name__
 
 
 def sentence(words: str) -> str:
-    """Words as they are, with an end."""
+    """Return words as they are, with an end."""
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 

@@ -145,7 +145,7 @@ def _apply_filter(node: Any, name: str) -> nodes.Filter:
 
 def _weigh(value: Any) -> Any:
     """
-    A value as it is.
+    Return a value as it is.
 
     Raises:
         TooMuch: Too much would have to be gone through, to write it out or to compare it.
@@ -156,7 +156,7 @@ def _weigh(value: Any) -> Any:
 
 def _characters(value: Any) -> int:
     """
-    The characters of a text, or of all texts in a list or a dict.
+    Return the characters of a text, or of all texts in a list or a dict.
 
     Raises:
         TooMuch: As of `_weigh`.
@@ -180,7 +180,7 @@ def _characters(value: Any) -> int:
 
 
 def _join_pieces(pieces: Iterable[Any]) -> str:
-    """Pieces as one text."""
+    """Join pieces to one text."""
     found, size = [], 0
     for piece in pieces:
         _step()
@@ -205,11 +205,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.finalize = _weigh
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
-        """A filter beside Jinja's own, or in the place of one."""
+        """Add a filter beside Jinja's own, or in the place of one."""
         self.filters[name] = _bound_filter(name, function)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """An operation on two values, if what it makes is not too large."""
+        """Run an operation on two values, if what it makes is not too large."""
         _step()
         if operator == "%" and isinstance(left, str | bytes):
             _check_percent(left, right)
@@ -222,7 +222,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
-        """A call, if what it makes is not too large."""
+        """Run a call, if what it makes is not too large."""
         _step()
         owner = getattr(called, "__self__", None)
         if isinstance(owner, _METHODS_OF):
@@ -240,7 +240,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _bound_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that makes no more of its arguments than it may."""
+    """Return a filter that makes no more of its arguments than it may."""
     if name in ("length", "count"):
         return function
     takes = getattr(function, "jinja_pass_arg", None) is not None  # what is no argument first
@@ -296,14 +296,14 @@ def _check_growth(name: str, value: Any, args: tuple[Any, ...]) -> None:
 
 
 def _list_first(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments whose first one can be looked at before it is gone through."""
+    """Return arguments whose first one can be looked at before it is gone through."""
     if not args or hasattr(args[0], "__len__") or not hasattr(args[0], "__iter__"):
         return args
     return (list(_Each(args[0])), *args[1:])
 
 
 def _check_join(value: Any, args: tuple[Any, ...]) -> None:
-    """Both the filter, which has the items first, and the method of texts, which has the separator first."""
+    """Check the filter, which has the items first, and the method of texts, which has the separator first."""
     items, others = (args[0], (value,)) if isinstance(value, str) and args else (value, args)
     if hasattr(items, "__len__"):
         between = max((len(one) for one in others if isinstance(one, str)), default=0)
@@ -362,7 +362,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def strftime(form: str, now: datetime) -> str:
-    """A time in a form, which may hold no width."""
+    """Return a time in a form, which may hold no width."""
     if _WIDE_TIME.search(form.replace("%%", "")):
         _refuse("strftime_now")
     _check(len(form) + form.count("%") * _MAX_WIDTH)

@@ -57,7 +57,7 @@ class Thoughts(Struct, frozen=True):
 
 
 def probes() -> list[tuple[Sequence[Turn], bool]]:
-    """The conversations that a template is shown, and whether each is one that the model has to go on with."""
+    """Return the conversations that a template is shown, and whether each is one that the model has to go on with."""
     answer: Turn = {"role": "assistant", "content": _ANSWER}
     return [
         ([_USER], True),
@@ -115,7 +115,7 @@ def _partner(tag: str) -> Ending | None:
 
 
 def _pair(template: str) -> tuple[str, Ending | None]:
-    """The first two tags of a template between which thoughts would stand."""
+    """Return the first two tags of a template between which thoughts would stand."""
     for tag in dict.fromkeys(_TAGS.findall(template)):
         if (ending := _partner(tag)) is not None and ending.mark in template:
             return tag, ending
@@ -124,7 +124,7 @@ def _pair(template: str) -> tuple[str, Ending | None]:
 
 def behind(grammar: str, ending: Ending, opening: str = "", thinks: bool = True) -> str:
     """
-    A GBNF grammar that begins behind thoughts.
+    Return a GBNF grammar that begins behind thoughts.
 
     Args:
         opening: What begins them where the prompt does not; then there may be none.
@@ -139,7 +139,7 @@ def behind(grammar: str, ending: Ending, opening: str = "", thinks: bool = True)
 
 
 def _until(ending: Ending) -> list[str]:
-    """Rules for any text up to the first mark, and what stands behind it: one for each part of the mark that has been written."""
+    """Return rules for any text up to the first mark, and what stands behind it: one for each part of the mark that has been written."""
     mark = ending.mark
     rules = []
     for size in range(len(mark)):

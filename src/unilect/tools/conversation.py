@@ -20,7 +20,7 @@ def has_calls(messages: Sequence[Message]) -> bool:
 
 def rewrite_as_text(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
     """
-    A conversation whose calls and results are text, results as the user's; two turns of the user in a row become one.
+    Return a conversation whose calls and results are text, results as the user's; two turns of the user in a row become one.
     """
     messages: list[Message] = []
     names: dict[str, tuple[str, int]] = {}
@@ -66,7 +66,7 @@ def _of_user(turn: list[Part], form: ToolFormat) -> Message:
 
 
 def _calls_of(message: Message) -> list[tuple[str, str, dict[str, Any]]]:
-    """The id, the name and the arguments of each call of a message."""
+    """Return the id, the name and the arguments of each call of a message."""
     calls = [(call.id, call.function) for call in message.tool_calls or ()]
     if message.function_call is not None and not calls:
         calls = [("", message.function_call)]
@@ -74,7 +74,7 @@ def _calls_of(message: Message) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _content(turn: list[Part], between: str = "\n") -> str | list[Part]:
-    """Parts as a message has them: one text, where they are nothing else."""
+    """Return parts as a message has them: one text, where they are nothing else."""
     texts = [part.text for part in turn if isinstance(part, TextPart)]
     return between.join(texts) if len(texts) == len(turn) else turn
 
@@ -82,7 +82,7 @@ def _content(turn: list[Part], between: str = "\n") -> str | list[Part]:
 def with_text(
     messages: list[Message], text: str, in_user: bool, between: str = "\n\n"
 ) -> list[Message]:
-    """A conversation with a text behind that of its system message, or before what the user says first."""
+    """Return a conversation with a text behind that of its system message, or before what the user says first."""
     if not in_user and messages and messages[0].role in SYSTEM_ROLES:
         first = messages[0]
         return [replace(first, content=_join(first.content, text, False, between)), *messages[1:]]

@@ -27,18 +27,18 @@ _ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
 def call_style(template: str) -> CallStyle:
-    """The style of the family whose chat template this is."""
+    """Return the style of the family whose chat template this is."""
     return (of_template(template) or PLAIN).force
 
 
 def must_call(request: ChatRequest) -> bool:
-    """True when the answer has to be a tool call."""
+    """Return True when the answer has to be a tool call."""
     choice = request.tool_choice
     return bool(request.tools) and (choice == "required" or isinstance(choice, ToolChoice))
 
 
 def callable_tools(request: ChatRequest) -> dict[str, dict[str, Any]]:
-    """The tools that may be called, each with a schema of its arguments that allows none but those it names."""
+    """Return the tools that may be called, each with a schema of its arguments that allows none but those it names."""
     choice = request.tool_choice
     return {
         tool.function.name: _close(tool.function.parameters or {})
@@ -48,13 +48,13 @@ def callable_tools(request: ChatRequest) -> dict[str, dict[str, Any]]:
 
 
 def call_head(name: str, style: CallStyle) -> str:
-    """A call's JSON up to its arguments."""
+    """Return a call's JSON up to its arguments."""
     return f'{{"name": {json.dumps(name)}, "{style.arguments}": '
 
 
 def call_grammar(request: ChatRequest, style: CallStyle) -> str:
     """
-    The grammar of llguidance that allows one call of a tool that may be called, and nothing else.
+    Return the grammar of llguidance that allows one call of a tool that may be called, and nothing else.
 
     Where a schema does not say, a call has no arguments but those it names.
     """
@@ -67,7 +67,7 @@ def call_grammar(request: ChatRequest, style: CallStyle) -> str:
 
 def compact(schema: dict[str, Any]) -> dict[str, Any]:
     """
-    A schema whose answers have one blank after commas and colons and no other: a weak model would write blanks for ever.
+    Return a schema whose answers have one blank after commas and colons and no other: a weak model would write blanks for ever.
 
     What llguidance cannot enforce it leaves out, and finished answers are held against it.
 
@@ -85,7 +85,7 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _close(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema of an object without arguments that it does not name; where others name them (`$ref`), they say."""
+    """Return a schema of an object without arguments that it does not name; where others name them (`$ref`), they say."""
     if "properties" not in schema and not _ELSEWHERE.isdisjoint(schema):
         return {"type": "object"} | schema
     return {"type": "object", "properties": {}, "additionalProperties": False} | schema

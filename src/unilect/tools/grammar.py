@@ -16,7 +16,7 @@ from unilect.tools.forced import call_head, callable_tools
 
 async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker) -> str:
     """
-    The GBNF that allows one call of a tool that may be called, and nothing else.
+    Return the GBNF that allows one call of a tool that may be called, and nothing else.
 
     Raises:
         InvalidRequest: llama.cpp cannot follow a tool's schema; the message says where it stands.
@@ -37,5 +37,5 @@ async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker
 
 
 def prefix_rules(grammar: str, prefix: str) -> str:
-    """A grammar whose rules have longer names, so that several fit into one grammar."""
+    """Return a grammar whose rules have longer names, so that several fit into one grammar."""
     return WORD.sub(lambda found: (prefix if found["name"] else "") + found[0], grammar)

@@ -16,7 +16,7 @@ _MAX_ARGUMENTS_DEPTH = 256  # a model wrote them once, so deeper than a schema m
 
 def text(message: Message, where: str) -> str:
     """
-    A message's content, its parts in lines of their own.
+    Return a message's content, its parts in lines of their own.
 
     Raises:
         InvalidRequest: It holds something else than text.
@@ -31,13 +31,13 @@ def text(message: Message, where: str) -> str:
 
 
 def parts_of(message: Message) -> list[Part]:
-    """The parts of a message; a text is one."""
+    """Return the parts of a message; a text is one."""
     content = message.content
     return list(content) if isinstance(content, list) else [TextPart(content or "")]
 
 
 def split_words(message: Message) -> tuple[str, list[Part]]:
-    """The words of a message, its parts in lines of their own, and what else it holds."""
+    """Return the words of a message, its parts in lines of their own, and what else it holds."""
     words, other = list[str](), list[Part]()
     for part in parts_of(message):
         match part:
@@ -88,7 +88,7 @@ def _decode_raw(written: str) -> Any:
 
 
 def _has_huge_number(value: Any) -> bool:
-    """True where a decoded JSON value holds an integer that is no finite floating point number."""
+    """Return True where a decoded JSON value holds an integer that is no finite floating point number."""
     level = [value]
     while level:
         if any(type(item) is int and item.bit_length() > _MOST_BITS for item in level):
@@ -103,7 +103,7 @@ def _has_huge_number(value: Any) -> bool:
 
 
 def tools(given: list[Tool]) -> list[dict[str, Any]]:
-    """Tools as templates expect them: every function with a description and parameters."""
+    """Return tools as templates expect them: every function with a description and parameters."""
     return [
         {
             "type": "function",

@@ -32,7 +32,7 @@ def reading_of(request: ChatRequest, template: str, end: str | None = None) -> R
 
 
 def tools_of(request: ChatRequest) -> Tools | None:
-    """The tools that a model may call, with the schemas of their parameters; None for none."""
+    """Return the tools that a model may call, with the schemas of their parameters; None for none."""
     if not request.tools or request.tool_choice == "none":
         return None
     return {tool.function.name: tool.function.parameters for tool in request.tools}
@@ -58,7 +58,7 @@ class Reader:
         return found
 
     def read(self, batch: Sequence[Event]) -> list[Event]:
-        """The events that a batch of text completes; others are told as they are."""
+        """Return the events that a batch of text completes; others are told as they are."""
         events: list[Event] = []
         for event in batch:
             match event:
@@ -77,7 +77,7 @@ class Reader:
         return events
 
     def _finish(self, event: Finish, index: int) -> list[Event]:
-        """The rest, and the reason: an end with calls is of calls, unless a limit or a stop word has cut the answer."""
+        """Return the rest, and the reason: an end with calls is of calls, unless a limit or a stop word has cut the answer."""
         scanner = self.scanner(index)
         by_word = event.stop in self._reading.stop_words
         is_cut = by_word or event.reason not in self._reading.family.ended_by

@@ -71,7 +71,7 @@ def _serve(words: Any, standing: str) -> None:
 
 
 def _flaw(error: BaseException) -> dict[str, Any]:
-    """An answer that tells where an error came from, without its message, which may have a client's text."""
+    """Return an answer that tells where an error came from, without its message, which may have a client's text."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     said = {"flaw": f"Traceback (most recent call last):\n{frames}{type(error).__qualname__}"}
     if not isinstance(error, Exception):

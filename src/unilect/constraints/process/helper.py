@@ -72,7 +72,7 @@ class Ended(Struct, frozen=True):
     babbled: bool = False
 
     def __str__(self) -> str:
-        """The status in words, and the helper's own."""
+        """Return the status in words, and the helper's own."""
         if self.babbled:
             return "it said what is no answer"
         if self.status < 0:
@@ -106,7 +106,7 @@ class Helper:
 
     async def ask(self, line: bytes, budget_s: float) -> Answer | Ended:
         """
-        Its answer to a job.
+        Return the helper's answer to a job.
 
         Args:
             budget_s: CPU time; it may take three times as long by the clock.
@@ -171,7 +171,7 @@ class Helper:
 
     async def _start(self) -> asyncio.subprocess.Process:
         """
-        A new process that is ready.
+        Start a new process that is ready.
 
         Raises:
             CheckerUnavailable: There is none.
@@ -218,7 +218,7 @@ class Helper:
 
 def command(standing: Path) -> list[str]:
     """
-    The helper's command line.
+    Return the helper's command line.
 
     Args:
         standing: A GGUF file with which llama.cpp runs grammars.
@@ -244,7 +244,7 @@ async def _talk(process: asyncio.subprocess.Process, line: bytes) -> bytes:
 
 
 async def _read(process: asyncio.subprocess.Process) -> bytes:
-    """The next line of a helper; empty where it has ended, and no answer where it is longer than any."""
+    """Read the next line of a helper; empty where it has ended, and no answer where it is longer than any."""
     assert process.stdout is not None
     try:
         return await process.stdout.readline()
@@ -268,7 +268,7 @@ def _last_words(stderr: IO[bytes]) -> str:
 
 
 def _processor_s(pid: int) -> float | None:
-    """The CPU time of a process; None if the system does not report it."""
+    """Return the CPU time of a process; None if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

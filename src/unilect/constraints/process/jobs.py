@@ -90,7 +90,7 @@ class Jobs:
         self._follow(grammar, _WALKED_TOKENS_OF_GBNF)
 
     def schema_to_gbnf(self, schema: str) -> str:
-        """The grammar of a schema, after running it for some tokens; it leaves out patterns that are too hard to follow."""
+        """Return the grammar of a schema, after running it for some tokens; it leaves out patterns that are too hard to follow."""
         self.schema(schema)
         decoded = normal(json.loads(schema))
         hard = set()
@@ -134,7 +134,7 @@ class Jobs:
         return None if matcher.is_accepting() else "the text ends before it is satisfied"
 
     def schema(self, schema: str) -> list[tuple[str, str]]:
-        """The keywords that a schema uses, and where, after checking that the schema is valid."""
+        """Return the keywords that a schema uses, and where, after checking that the schema is valid."""
         decoded = normal(json.loads(schema))
         uses = analyse(decoded)
         _validator(decoded)
@@ -156,7 +156,7 @@ class Jobs:
 
     def _convert(self, schema: str) -> str:
         """
-        llama.cpp's grammar of a schema for a chat, with rules around it.
+        Return llama.cpp's grammar of a schema for a chat, with rules around it.
 
         `xllamacpp.json_schema_to_grammar` returns llguidance's format, which llama.cpp runs with a token table that is wrong
         for vocabularies with a space prefix.
@@ -207,7 +207,7 @@ class Jobs:
         _refuse(self._read_messages() or message)
 
     def _read_messages(self) -> str:
-        """The messages of llama.cpp's parser."""
+        """Read the messages of llama.cpp's parser."""
         if self._stderr is None:
             return ""
         written = os.pread(self._stderr, 4096, 0).decode(errors="replace")
@@ -233,7 +233,7 @@ class Jobs:
 
 
 def _parameters(model: str, folder: Path) -> Any:
-    """The parameters of the smallest server that can run a grammar."""
+    """Return the parameters of the smallest server that can run a grammar."""
     p = xllamacpp.CommonParams()
     p.model.path = model
     p.hostnames = [str(folder / _SOCKET)]
@@ -253,14 +253,14 @@ def _parameters(model: str, folder: Path) -> Any:
 
 
 def _compact(grammar: str) -> str:
-    """Only the rules of a response format, with at most one space between two symbols, and none around."""
+    """Return only the rules of a response format, with at most one space between two symbols, and none around."""
     rules = dict(line.split(" ::= ", 1) for line in grammar.split("\n") if " ::= " in line)
     rules["root"], rules["space"] = _ROOT, _SPACE
     return schema_grammar.write_rules(rules)
 
 
 def _validator(decoded: Any) -> Any:
-    """A validator that fetches nothing; of the older draft if only that one accepts the schema."""
+    """Return a validator that fetches nothing; of the older draft if only that one accepts the schema."""
     options: dict[str, Any] = {
         "validate_formats": True,
         "retriever": _nothing,
@@ -292,7 +292,7 @@ def _nothing(uri: str) -> NoReturn:
 
 
 def _first(mask: bytes) -> int | None:
-    """The first token that a mask allows."""
+    """Return the first token that a mask allows."""
     for place, byte in enumerate(mask):
         if byte:
             return 8 * place + (byte & -byte).bit_length() - 1

@@ -102,7 +102,7 @@ class Lane:
                 return
 
     def _end(self, _: "asyncio.Task[None]") -> None:
-        """A job's task has ended, in whatever way: who waits for it hears of it, and the next one begins."""
+        """Tell who waits for a job whose task has ended, in whatever way, and begin the next one."""
         assert self._running is not None
         self._running[0].fail(_flaw())
         if not self._closed:
@@ -124,7 +124,7 @@ class Lane:
             self._ended_by = job.caller if self._helper.pid is None else None
 
     async def _ask(self, job: Job) -> Any:
-        """A job's answer. If the helper was killed from outside, the job is tried once more."""
+        """Return a job's answer. If the helper was killed from outside, the job is tried once more."""
         line = msgspec.json.encode({"job": job.name, "arguments": job.arguments}) + b"\n"
         babbled = False
         for _ in range(2):

@@ -52,7 +52,7 @@ class Turns:
         self._level_s = 0.0  # what the caller had used whose turn was the last
 
     def __len__(self) -> int:
-        """The number of jobs that wait."""
+        """Return the number of jobs that wait."""
         return sum(map(len, self._waiting.values()))
 
     def add(self, job: Job) -> None:
@@ -85,7 +85,7 @@ class Turns:
         return job
 
     def charge(self, caller: str, time_s: float) -> None:
-        """A caller's job has taken so much time of the helper."""
+        """Charge a caller for the time of the helper that its job has taken."""
         used_s = self._used_s.get(caller, self._level_s)
         self._used_s[caller] = used_s + max(time_s, _LEAST_S)
 
