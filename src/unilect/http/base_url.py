@@ -17,7 +17,8 @@ def key_headers(config: ModelConfig) -> dict[str, str]:
     return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
 
 
-_ENDPOINT = re.compile(r"(/chat/completions|/completions|/embeddings|/rerank|/models)/*$")
+#: The path of an endpoint at the end of a URL.
+ENDPOINT = re.compile(r"(/chat/completions|/completions|/embeddings|/rerank|/models)/*$")
 
 
 def check_base(url: str) -> None:
@@ -28,7 +29,7 @@ def check_base(url: str) -> None:
         ConfigError: The URL ends with the path of an endpoint.
     """
     parts, _ = split(url)
-    base = _ENDPOINT.sub("", parts.path)
+    base = ENDPOINT.sub("", parts.path)
     if base != parts.path:
         right = parts._replace(path=base).geturl()
         raise ConfigError(

@@ -11,13 +11,13 @@ import ssl
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from unilect.http.base_url import ENDPOINT
 from unilect.http.error_bodies import clean, error_text, for_log, plain
 from unilect.runtime.redact import redact
 
 MAX_TOLD = 300  # characters of what a server said
 _SELF_SIGNED = frozenset({18, 19})  # OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT, ..._IN_CHAIN
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
-_ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|rerank|models)/?$")
 _VERSION = re.compile(r"/v\d+$")
 _TRUST = "SSL_CERT_FILE names a file of trusted certificates"
 
@@ -93,8 +93,8 @@ def of_answer(
 def likely_base(url: str) -> str:
     """Return the base URL that was likely meant, if a URL of OpenAI's API was not found; empty if there is no better guess."""
     parts = urlsplit(url)
-    base = _ENDPOINT.sub("", parts.path)
-    better = _ENDPOINT.sub("", base)
+    base = ENDPOINT.sub("", parts.path)
+    better = ENDPOINT.sub("", base)
     if "/v1/" in better:
         better = better[: better.index("/v1/") + 3]
     elif not better.endswith("/v1"):

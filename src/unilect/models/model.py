@@ -9,7 +9,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from unilect.api.backend import Backend, Capabilities
@@ -26,7 +25,6 @@ from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")
 _TRIED_AGAIN_S = 60.0
-_is_started = attrgetter("started")  # asked for each request
 
 
 #: failed: its last start has failed. out: no backend of it can be asked. leaving: taken out by a reload, its last requests run.
@@ -140,7 +138,7 @@ class Model:
     @property
     def _cold(self) -> bool:
         """True while nothing of it runs, of what this server starts."""
-        return self.runs_locally and not any(map(_is_started, self.pool.members))
+        return self.runs_locally and not any(one.started for one in self.pool.members)
 
     @property
     def runs_here(self) -> bool:
@@ -244,8 +242,11 @@ class Model:
     @property
     def static_capabilities(self) -> Capabilities | None:
         """The capabilities of the model where nothing of it runs yet and they are final; else None."""
-        can = self.capabilities if self._cold else None
-        return can if can is not None and can.is_final else None
+        members = self.pool.members
+        if (members and members[0].started) or not self._cold:
+            return None
+        can = self.capabilities
+        return can if can.is_final else None
 
     async def start_for_request(self, member: PooledBackend) -> None:
         """

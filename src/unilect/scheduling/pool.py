@@ -314,14 +314,18 @@ class Pool:
 
     def _look_after(self, member: PooledBackend) -> None:
         """Look at a backend from time to time that is out, and that others can be asked instead of."""
-        if member.breaker.open and self.spares and member not in self._looks:
-            self._looks[member] = self._work.start("a look", self._look(member))
+        if member.breaker.open and self.spares:
+            self._begin_looks(member)
 
     def look_at_all(self) -> None:
         """Look at the servers that are out, also where nobody else can be asked: nothing may be sent here before one is well again."""
         for member in self.members:
-            if not (member.works or member in self._looks or member.backend.children):
-                self._looks[member] = self._work.start("a look", self._look(member))
+            if not (member.works or member.backend.children):
+                self._begin_looks(member)
+
+    def _begin_looks(self, member: PooledBackend) -> None:
+        if member not in self._looks:
+            self._looks[member] = self._work.start("a look", self._look(member))
 
     def _is_to_blame(
         self, member: PooledBackend, error: UnilectError, asked: RoutedRequest | None

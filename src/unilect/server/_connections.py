@@ -129,6 +129,7 @@ class Connection(Protocol):
         state: SILENT, ANSWERING or IDLE.
         opening: The task that makes the connection usable (TLS), until it is.
         dropped: The server has ended it, perhaps before the event loop had it.
+        is_fresh: Not a byte of a head has come that was not whole.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Connection(Protocol):
         self.state = SILENT
         self.opening: asyncio.Task[None] | None = None
         self.dropped = False
+        self.is_fresh = True
         self._table = table
         self._stands_since: float | None = None  # the client takes nothing
         self._stands_at = 0
@@ -270,7 +272,6 @@ class Connections:
         # by state, and since when; the oldest first
         self._since: tuple[dict[Connection, float], ...] = ({}, {}, {})
         self._silent, _, self._idle = self._since
-        self._fresh: set[Connection] = set()  # silent ones of which not a byte has come
         self._addresses = Counter[str]()
         self._closed, self._told_at = Counter[str](), 0.0
         self.closed = Counter(dict.fromkeys(_REASONS, 0))
@@ -319,7 +320,6 @@ class Connections:
         self.accepted += 1
         self._all[connection] = None
         self._silent[connection] = self._now()
-        self._fresh.add(connection)
         self._addresses[connection.address] += 1
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -327,13 +327,9 @@ class Connections:
 
     def note_head(self, connection: Connection) -> None:
         """Note that bytes of a head came, which is not whole; the first of them starts its clock anew."""
-        if connection.state == IDLE:
-            self._fresh.discard(connection)
+        if connection.state == IDLE or connection.is_fresh:
+            connection.is_fresh = False
             self.turn(connection, SILENT)
-        elif connection in self._fresh:
-            self._fresh.discard(connection)
-            del self._silent[connection]
-            self._silent[connection] = self._now()
 
     def turn(self, connection: Connection, state: int) -> None:
         """Change the state of a connection."""
@@ -348,7 +344,6 @@ class Connections:
             return
         del self._all[connection]
         self._since[connection.state].pop(connection, None)
-        self._fresh.discard(connection)
         self._addresses[connection.address] -= 1
         if not self._addresses[connection.address]:
             del self._addresses[connection.address]

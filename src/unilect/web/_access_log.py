@@ -79,13 +79,11 @@ class RequestLine(Struct, frozen=True, gc=False):
 
     def text(self) -> str:
         """Return the line: request, status, time and caller, what is known of the answer where a model was asked, and the reason of a failure."""
-        return self._text() + (" admin" if self.admin else "")
-
-    def _text(self) -> str:
         known: tuple[object, ...]
         caller = self.caller or "-"
         known = (self.request_id, self.method, self.path, self.status, self.took_ms, caller)
         failed = "" if self.failure is None else _format_failure(self.failure)
+        failed += " admin" if self.admin else ""
         if self.model is None:
             return _LINE % known + failed
         source = self.source or ("" if self.failure is None else self.failure.backend)
