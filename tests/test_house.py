@@ -62,10 +62,10 @@ BUDGETS = {
     "http": 1_084,
     "hub": 334,
     "limits": 1_152,
-    "models": 1_187,
+    "models": 1_188,
     "runtime": 671,
-    "scheduling": 1_036,
-    "server": 2_402,
+    "scheduling": 1_039,
+    "server": 2_396,
     "store": 1_371,
     "store/sql": 827,
     "templates": 945,
@@ -75,7 +75,7 @@ BUDGETS = {
     "upstreams/fastchat": 682,
     "upstreams/llamacpp": 330,
     "upstreams/openai": 960,
-    "web": 1_675,
+    "web": 1_674,
     "wire": 1_600,
 }
 
