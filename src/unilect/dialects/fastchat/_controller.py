@@ -199,8 +199,8 @@ def _relays(request: web.Request) -> str:
     Raises:
         BackendError: It is too often: controllers are each other's workers, or one is its own.
     """
-    told = request.headers.get(_RELAYS, "0")
-    count = int(told) if re.fullmatch(r"[0-9]{1,3}", told) else 0
+    sent = request.headers.get(_RELAYS, "0")
+    count = int(sent) if re.fullmatch(r"[0-9]{1,3}", sent) else 0
     if count >= MAX_RELAYS:
         raise BackendError("The call is relayed in a circle: a controller is its own worker.")
     return str(count + 1)

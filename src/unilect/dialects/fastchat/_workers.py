@@ -211,9 +211,11 @@ class Workers(BackgroundService):
 
     def status(self) -> Status:
         """Return all workers as if they were one, for a controller above this one."""
-        told = [worker.status for worker in self._workers.values()]
+        statuses = [worker.status for worker in self._workers.values()]
         return Status(
-            self.names(), sum(one.speed for one in told), sum(one.queue_length for one in told)
+            self.names(),
+            sum(one.speed for one in statuses),
+            sum(one.queue_length for one in statuses),
         )
 
     async def models(self) -> dict[str, bool]:
@@ -318,7 +320,7 @@ async def _status(server: HttpServer) -> Status:
     """
     try:
         async with asyncio.timeout(STATUS_TIMEOUT_S):
-            told = await server.post("/worker_get_status", b"{}")
+            report = await server.post("/worker_get_status", b"{}")
     except TimeoutError as error:
         raise BackendTimeout("The worker did not report its status in time.") from error
-    return decode_body(told, Status, "The worker's status is not in FastChat's format.")
+    return decode_body(report, Status, "The worker's status is not in FastChat's format.")

@@ -181,8 +181,8 @@ class RowEncoder:
         [choice] = answer.choices[:1]
         self._usage, self._reason = answer.usage, choice.finish_reason
         text = (choice.text or "") + (choice.refusal or "")
-        told = self._shape(text, choice.reasoning or "", self._encode_calls(choice))
-        return self._row(told | self._last(choice.text or ""), choice.logprobs)
+        fields = self._shape(text, choice.reasoning or "", self._encode_calls(choice))
+        return self._row(fields | self._last(choice.text or ""), choice.logprobs)
 
     def _encode_calls(self, choice: Choice) -> list[dict[str, Any]]:
         """Return the calls of an answer; errors as of `parse_calls`."""
@@ -199,8 +199,8 @@ class RowEncoder:
         if "tools" in self._run.ignored:
             raise refusal("tools")
 
-    def _row(self, told: dict[str, Any], logprobs: list[TokenLogprob] | None = None) -> bytes:
-        row = {"model": self._model, "created_at": now(), **told}
+    def _row(self, fields: dict[str, Any], logprobs: list[TokenLogprob] | None = None) -> bytes:
+        row = {"model": self._model, "created_at": now(), **fields}
         row.setdefault("done", False)
         if logprobs is not None:
             row["logprobs"] = [_token(token) for token in logprobs]
@@ -228,11 +228,11 @@ class RowEncoder:
 
 
 def _token(token: TokenLogprob, alternatives: bool = True) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "token": token.token,
         "logprob": token.logprob,
         "bytes": token.bytes if token.bytes is not None else list(token.token.encode()),
     }
     if alternatives and token.top_logprobs:
-        told["top_logprobs"] = [_token(one, alternatives=False) for one in token.top_logprobs]
-    return told
+        fields["top_logprobs"] = [_token(one, alternatives=False) for one in token.top_logprobs]
+    return fields

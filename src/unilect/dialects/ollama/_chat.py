@@ -211,10 +211,10 @@ def _collect_turns(asked: OllamaGenerateRequest) -> list[Said]:
 
 def _conversation(asked: OllamaGenerateRequest, said: Sequence[Said]) -> list[dict[str, Any]]:
     """Return the messages of a text that is answered."""
-    told: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in said]
+    messages: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in said]
     if asked.images:
-        told[-1]["content"] = with_images(asked.prompt, asked.images, "images")
-    return told
+        messages[-1]["content"] = with_images(asked.prompt, asked.images, "images")
+    return messages
 
 
 def _only_chat(body: bytes, raw: RawFields | None = None) -> ChatRequest:

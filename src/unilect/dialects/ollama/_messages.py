@@ -97,7 +97,7 @@ class _Pending:
 
     def add_calls(self, number: int, calls: Sequence[EarlierCall]) -> list[dict[str, Any]]:
         """Return the calls of a message, each with an id."""
-        told = []
+        found = []
         for place, call in enumerate(calls):
             id, name = call.id or f"call_{number}_{place}", call.function.name
             self._calls.append((id, name))
@@ -106,8 +106,8 @@ class _Pending:
             given = call.function.arguments
             written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
             function = {"name": name, "arguments": written or "{}"}
-            told.append({"id": id, "type": "function", "function": function})
-        return told
+            found.append({"id": id, "type": "function", "function": function})
+        return found
 
     def match_result(self, number: int, turn: Turn) -> dict[str, str]:
         """Return the id and the name for a result: of the call that it names, else of the first that has none."""

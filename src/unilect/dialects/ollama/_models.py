@@ -151,15 +151,15 @@ def _describe(model: Model) -> Description:
     return members[0].backend.describe() if members else Description()
 
 
-def _details(told: Description) -> dict[str, Any]:
-    family = told.family or "unknown"
+def _details(description: Description) -> dict[str, Any]:
+    family = description.family or "unknown"
     return {
         "parent_model": "",
-        "format": told.format or "",
+        "format": description.format or "",
         "family": family,
         "families": [family],
-        "parameter_size": _format_count(told.parameters),
-        "quantization_level": told.quantization or "",
+        "parameter_size": _format_count(description.parameters),
+        "quantization_level": description.quantization or "",
     }
 
 
@@ -176,7 +176,7 @@ def _abilities(model: Model) -> list[str]:
     can = model.capabilities
     unlisted = "native" if can.passes_unknown else None
     writes = can.chat or can.completions
-    told = {
+    abilities = {
         "completion": writes,
         "tools": can.chat and can.parameters.get("tools", unlisted) in _HONOURED,
         "insert": can.parameters.get("suffix") in _HONOURED,
@@ -184,18 +184,18 @@ def _abilities(model: Model) -> list[str]:
         "thinking": bool(can.thinking),
         "embedding": can.embeddings and not writes,
     }
-    return [name for name, is_so in told.items() if is_so]
+    return [name for name, is_so in abilities.items() if is_so]
 
 
 def _card(model: Model) -> dict[str, Any]:
     """Make the fields that describe a model in every answer."""
-    told, name = _describe(model), with_tag(model.name)
-    details = _details(told)
-    digest = hashlib.sha256(encode_json([name, details, told.size_bytes])).hexdigest()
+    description, name = _describe(model), with_tag(model.name)
+    details = _details(description)
+    digest = hashlib.sha256(encode_json([name, details, description.size_bytes])).hexdigest()
     return {
         "name": name,
         "model": name,
-        "size": told.size_bytes or 0,
+        "size": description.size_bytes or 0,
         "digest": digest,
         "details": details,
     }
@@ -220,14 +220,14 @@ def ps_object(model: Model) -> dict[str, Any]:
 
 def show_object(model: Model) -> dict[str, Any]:
     """Return a model as /api/show has it."""
-    told, name = _describe(model), with_tag(model.name)
-    family = told.family or "unknown"
+    description, name = _describe(model), with_tag(model.name)
+    family = description.family or "unknown"
     info: dict[str, Any] = {
         "general.architecture": family,
         "general.basename": model.name,
-        "general.parameter_count": told.parameters or 0,
+        "general.parameter_count": description.parameters or 0,
         f"{family}.context_length": model.capabilities.context,
-        f"{family}.embedding_length": told.width,
+        f"{family}.embedding_length": description.width,
     }
     parameters = "\n".join(f"{key} {_text(value)}" for key, value in model.defaults.items())
     lines = [f"FROM {name}", *(f"PARAMETER {line}" for line in parameters.splitlines())]
@@ -236,7 +236,7 @@ def show_object(model: Model) -> dict[str, Any]:
         "modelfile": "\n".join(lines),
         "parameters": parameters,
         "template": "",
-        "details": _details(told),
+        "details": _details(description),
         "model_info": {key: value for key, value in info.items() if value is not None},
         "capabilities": _abilities(model),
         "modified_at": _time(model.created),

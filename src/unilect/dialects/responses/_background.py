@@ -230,7 +230,9 @@ class ResponseService:
             raise
         live.write_events(encoder.wait())
         if self._signs is None:
-            self._signs = self._background.start("the life signs of responses", self._tell_life())
+            self._signs = self._background.start(
+                "the life signs of responses", self._send_life_signs()
+            )
         context.body, asker.body = asker.body, None
         self._inflight.run(live, f"the response {encoder.id}", self._make(live, run))
 
@@ -335,7 +337,7 @@ class ResponseService:
             only_if=UNFINISHED,
         )
 
-    async def _tell_life(self) -> None:
+    async def _send_life_signs(self) -> None:
         """Say that this server still makes its responses."""
         while True:
             with suppress(UnilectError):

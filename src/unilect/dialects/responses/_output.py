@@ -5,8 +5,8 @@ The answer of a response: events in, numbered server-sent events and the respons
    pieces of a tool call waits until the call is whole.
 2. Ids are made once: an item has the same one when it is opened, when it is closed, and in the response at the end.
 3. The last event is `response.completed` or `response.incomplete`; of a broken answer it is `response.failed`. It is made by `end` and `error`,
-   so that an answer can be stored before its end is told.
-4. What a local model thinks is its own text: it is told as `reasoning_text`, and as one summary, too, where one was asked for, since some
+   so that an answer can be stored before its end is sent.
+4. What a local model thinks is its own text: it is sent as `reasoning_text`, and as one summary, too, where one was asked for, since some
    clients show nothing else.
 
 Source: https://platform.openai.com/docs/api-reference/responses-streaming
@@ -81,13 +81,13 @@ class ResponseEncoder:
 
     Args:
         id: The response's id.
-        options: How it is told.
+        options: Its form.
         status: `queued` for one that waits for its model.
 
     Attributes:
         id: As given.
         status: `queued`, `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`.
-        items: The items that are closed, as they are told and stored; in the end all.
+        items: The items that are closed, as they are sent and stored; in the end all.
         usage: What was used, once it is known.
     """
 
@@ -105,8 +105,8 @@ class ResponseEncoder:
         self._repeated: bytes | None = None
         self._body: bytes | None = None
         self._begun = False
-        self._tells = True  # else nothing is told before the end
-        self._frames: list[bytes] = []  # what was told, and not yet taken
+        self._streams = True  # else nothing is sent before the end
+        self._frames: list[bytes] = []  # what was emitted, and not yet taken
         self._item: OutputItem | None = None
         self._waiting: list[_Piece] = []  # what comes between the pieces of a call
 
@@ -115,27 +115,27 @@ class ResponseEncoder:
         if not self._begun:
             self._begin()
         texts: list[str] = []
-        told = self._current_message()
+        message = self._current_message()
         for event in batch:
-            if type(event) is TextDelta and told is not None and event.logprobs is None:
+            if type(event) is TextDelta and message is not None and event.logprobs is None:
                 texts.append(event.text)
                 continue
-            if told is not None and texts:
-                self._tell_texts(told, texts)
+            if message is not None and texts:
+                self._emit_texts(message, texts)
                 texts = []
             self._take(event)
-            told = self._current_message()
-        if told is not None and texts:
-            self._tell_texts(told, texts)
+            message = self._current_message()
+        if message is not None and texts:
+            self._emit_texts(message, texts)
         return self._take_frames()
 
     def _current_message(self) -> MessageItem | None:
-        """Return the message whose text is being told, if it is one."""
+        """Return the message whose text is being sent, if it is one."""
         item = self._item
         return item if isinstance(item, MessageItem) and item.is_text else None
 
-    def _tell_texts(self, item: MessageItem, texts: list[str]) -> None:
-        """Tell pieces of a text, which are encoded in one call; no JSON text has a line end in it."""
+    def _emit_texts(self, item: MessageItem, texts: list[str]) -> None:
+        """Emit pieces of a text, which are encoded in one call; no JSON text has a line end in it."""
         item.texts += texts
         [head], lines = item.heads, encode_lines(texts).splitlines()
         count = len(texts)
@@ -148,8 +148,8 @@ class ResponseEncoder:
         self._frames.append(_END)
 
     def take_in(self, batch: list[Event]) -> None:
-        """Take a batch of an answer of which nothing is told before its end."""
-        self._begun, self._tells = True, False
+        """Take a batch of an answer of which nothing is sent before its end."""
+        self._begun, self._streams = True, False
         for event in batch:
             self._take(event)
 
@@ -159,7 +159,7 @@ class ResponseEncoder:
             return b""
         if self.status != "queued":
             self._begin()
-        self._tell([event_of("keepalive", self._number)])
+        self._emit([event_of("keepalive", self._number)])
         return self._take_frames()
 
     def end(self) -> bytes:
@@ -167,7 +167,9 @@ class ResponseEncoder:
         self._begin()
         self.close()
         # the API has no event for a cancelled response, and one that breaks off early is what it is
-        self._tell_whole("incomplete" if self.status == "cancelled" else self.status, [self.body()])
+        self._emit_response(
+            "incomplete" if self.status == "cancelled" else self.status, [self.body()]
+        )
         return self._take_frames()
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
@@ -183,7 +185,7 @@ class ResponseEncoder:
         """Return the event that ends a broken answer."""
         self._begin()
         self.fail(error)
-        self._tell_whole("failed", [self.body()])
+        self._emit_response("failed", [self.body()])
         return self._take_frames()
 
     def fail(self, error: UnilectError) -> None:
@@ -213,7 +215,7 @@ class ResponseEncoder:
         if self._body is not None:
             return self._body
         body = b"".join(self._pieces())
-        if self._ended is not None:  # it is stored, and told once more
+        if self._ended is not None:  # it is stored, and sent once more
             self._body = body
         return body
 
@@ -243,11 +245,11 @@ class ResponseEncoder:
         """Encode the first events of a response that waits for its model."""
         pieces = self._pieces()
         for kind in ("created", "queued"):
-            self._tell_whole(kind, pieces)
+            self._emit_response(kind, pieces)
         return self._take_frames()
 
     def _begin(self) -> None:
-        """Tell the first events, once."""
+        """Emit the first events, once."""
         if self._begun:
             return
         self._begun = True
@@ -255,12 +257,12 @@ class ResponseEncoder:
             self.status = "in_progress"
         pieces = self._pieces()
         if not self._number:
-            self._tell_whole("created", pieces)
+            self._emit_response("created", pieces)
         if self._error is None and self.status != "cancelled":  # else it was never made
-            self._tell_whole("in_progress", pieces)
+            self._emit_response("in_progress", pieces)
 
     def _take(self, event: Event) -> None:
-        """Add an event to its item, or keep it while a call is told that has to be whole first."""
+        """Add an event to its item, or keep it while a call is open that has to be whole first."""
         if isinstance(event, Usage):
             self.usage = event
         elif isinstance(event, Finish):
@@ -297,13 +299,15 @@ class ResponseEncoder:
             item = self._open(self._item_of(event))
         if isinstance(item, MessageItem) and logprobs and self._options.logprobs:
             item.texts.append(text)
-            told = chat_logprobs(logprobs)["content"]
-            item.logprobs += told
-            if self._tells:
-                fields = item.place + fields_of(delta=text, logprobs=told)
-                self._tell([event_of("response.output_text.delta", self._number, fields)])
+            entries = chat_logprobs(logprobs)["content"]
+            item.logprobs += entries
+            if self._streams:
+                fields = item.place + fields_of(delta=text, logprobs=entries)
+                self._emit([event_of("response.output_text.delta", self._number, fields)])
         elif text or isinstance(item, MessageItem):
-            self._add_piece(item, text)
+            item.texts.append(text)
+            for head in item.heads if self._streams else ():
+                self._emit_delta(head, encode_json(text))
 
     def _item_of(self, event: _Piece) -> OutputItem:
         """Return a new item, which begins with a piece."""
@@ -316,15 +320,10 @@ class ResponseEncoder:
             return CallItem(self.id, index, event.call, event.id, called)
         return MessageItem(self.id, index, isinstance(event, TextDelta))
 
-    def _add_piece(self, item: OutputItem, text: str) -> None:
-        item.texts.append(text)
-        for head in item.heads if self._tells else ():
-            self._tell_piece(head, encode_json(text))
-
     def _open(self, item: OutputItem) -> OutputItem:
         self._item = item
-        if self._tells:
-            self._tell(item.encode_start(self._number))
+        if self._streams:
+            self._emit(item.encode_start(self._number))
         return item
 
     def _close_item(self) -> None:
@@ -332,29 +331,29 @@ class ResponseEncoder:
         if item is None:
             return
         status = "completed" if self._reason is None else "incomplete"
-        if self._tells:
-            told, events = item.encode_end(self._number, status)
-            self._tell(events)
+        if self._streams:
+            encoded, events = item.encode_end(self._number, status)
+            self._emit(events)
         else:
-            told = item.encode(status)
-        self.items.append(Item(item.id, told))
+            encoded = item.encode(status)
+        self.items.append(Item(item.id, encoded))
 
-    def _tell_whole(self, kind: str, pieces: list[bytes]) -> None:
-        """Tell an event with the response, which is copied once."""
+    def _emit_response(self, kind: str, pieces: list[bytes]) -> None:
+        """Emit an event with the response, which is copied once."""
         name = b"response." + kind.encode()
-        self._tell([b"".join([_WHOLE % (name, name, self._number), *pieces, _END])])
+        self._emit([b"".join([_WHOLE % (name, name, self._number), *pieces, _END])])
 
-    def _tell_piece(self, head: bytes, text: bytes) -> None:
-        """Tell an event whose fields but its number and its text are encoded already."""
-        self._tell([b'%b%d,"delta":%b}\n\n' % (head, self._number, text)])
+    def _emit_delta(self, head: bytes, text: bytes) -> None:
+        """Emit an event whose fields but its number and its text are encoded already."""
+        self._emit([b'%b%d,"delta":%b}\n\n' % (head, self._number, text)])
 
-    def _tell(self, events: list[bytes]) -> None:
-        """Tell events, which are numbered."""
+    def _emit(self, events: list[bytes]) -> None:
+        """Emit events, which are numbered."""
         self._number += len(events)
         self._frames += events
 
     def _take_frames(self) -> bytes:
-        """Return all that was told since."""
+        """Return all that was emitted since."""
         data = b"".join(self._frames)
         self._frames.clear()
         return data

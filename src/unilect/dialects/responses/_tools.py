@@ -196,17 +196,17 @@ def _name(tool: dict[str, Any], place: str) -> str:
 
 
 def _as_function(tool: dict[str, Any], description: str | None, place: str) -> dict[str, Any]:
-    """Return a custom tool as a function with one text; a grammar is told in words, since no engine forces a part of a JSON text."""
+    """Return a custom tool as a function with one text; a grammar is text in words, since no engine forces a part of a JSON text."""
     form = tool.get("format") or {"type": "text"}
     if not isinstance(form, dict) or form.get("type") not in ("text", "grammar"):
         wrong(f"{place}.format", 'an object with the `type` "text" or "grammar"')
-    told = description or ""
+    text = description or ""
     if form["type"] == "grammar":
         syntax, definition = form.get("syntax"), form.get("definition")
         if not isinstance(syntax, str) or not isinstance(definition, str):
             wrong(f"{place}.format", "`syntax` and `definition`, which are texts")
-        told += f"\nThe text `{INPUT}` must fit this {syntax} grammar:\n{definition}"
-    return {"description": told.strip() or None, "parameters": _TEXT}
+        text += f"\nThe text `{INPUT}` must fit this {syntax} grammar:\n{definition}"
+    return {"description": text.strip() or None, "parameters": _TEXT}
 
 
 def text_of(arguments: str) -> str:
