@@ -7,21 +7,18 @@ LangChain sends 20000 to every model. Any other parameter of a chat may stand be
 Source: https://github.com/THUDM/ChatGLM-6B/blob/main/api.py
 """
 
-import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta
 
 from unilect.api.parameters.rules import refusal
-from unilect.core.bounds import LARGE_BYTES
 from unilect.core.events import Answer
 from unilect.core.requests import MAX_MESSAGES, Count, Request, Text
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai.chunks import encode_json, unilect_field
-from unilect.web.decode import BodyDecoder, decode_request
+from unilect.web.decode import BodyDecoder, decode_request, decode_translation
 from unilect.web.route import Route, call
 from unilect.web.site import Site
 from unilect.web.streaming import respond_whole
@@ -59,10 +56,8 @@ def routes(site: Site) -> list[Route]:
         """Answer a prompt and its history."""
         asked = await decode_request(request, _decoder.decode)
         context = service.model(asked.model).capabilities.context
-        chat = as_body(asked, context)
-        if len(chat) > LARGE_BYTES:
-            await asyncio.sleep(0)  # each pass over it takes its time
-        run = service.run(openai_chat.decode(chat).request)
+        chat = await decode_translation(chat_fields(asked, context), openai_chat.decode)
+        run = service.run(chat.request)
         return await respond_whole(
             request, run, lambda answer, ignored: body(asked, answer, ignored)
         )
@@ -71,9 +66,9 @@ def routes(site: Site) -> list[Route]:
     return [call("/", create_langchain_answer, summary, LangChainRequest, "langchain")]
 
 
-def as_body(asked: LangChainRequest, context: int | None) -> bytes:
+def chat_fields(asked: LangChainRequest, context: int | None) -> dict[str, Any]:
     """
-    The body of a chat that asks the same.
+    Return the fields of a chat that asks the same.
 
     Args:
         context: The model's, where it is known.
@@ -93,7 +88,7 @@ def as_body(asked: LangChainRequest, context: int | None) -> bytes:
     fields: dict[str, Any] = {k: raw for k, raw in asked.raw_fields.items() if k not in _OURS}
     if asked.max_length is not None and (context is None or asked.max_length < context):
         fields.setdefault("max_tokens", asked.max_length)
-    return msgspec.json.encode(fields | {"messages": messages})
+    return fields | {"messages": messages}
 
 
 def body(asked: LangChainRequest, answer: Answer, ignored: tuple[str, ...]) -> bytes:

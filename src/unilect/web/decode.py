@@ -124,13 +124,14 @@ async def decode_request(
 
 
 async def decode_translation(
-    body: bytes, decode: Callable[[bytes, RawFields | None], AskedT]
+    fields: Mapping[str, Any], decode: Callable[[bytes, RawFields | None], AskedT]
 ) -> AskedT:
     """
-    Decode a body that was translated from a request's to another API; errors as `decode_request`.
+    Decode fields that were translated from a request's to another API, of which None is one that is not given; errors as `decode_request`.
 
-    It may have more values than the request's, and has the same bound.
+    They may have more values than the request's, and have the same bound.
     """
+    body = msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
     if len(body) <= LARGE_BYTES:
         return decode(body, None)
     return await _in_steps(body, await check_body(body), decode)
@@ -173,11 +174,27 @@ def decode_value(body: bytes, kind: type[ConvertedT]) -> ConvertedT:
     try:
         return msgspec.json.decode(body, type=kind)
     except _UNREADABLE as error:
-        raise _unreadable(error) from error
+        raise _unreadable(error, body, kind) from error
 
 
 def _too_many_fields(count: int) -> InvalidRequest:
     return InvalidRequest(f"The request's body has {count} fields; the maximum is {MAX_FIELDS}.")
+
+
+def read_number(name: str, text: str, expected: str, least: int = 0, most: int = 10**9 - 1) -> int:
+    """
+    Return the number that a query or a URL has for a parameter.
+
+    Args:
+        expected: What it has to be, for the error.
+
+    Raises:
+        InvalidRequest: It is none, or out of bounds.
+    """
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10
+    if not is_number or not least <= int(text) <= most:
+        raise InvalidRequest.at(name, f"is {text[:50]!r}; expected {expected}.")
+    return int(text)
 
 
 def no_json(error: Exception) -> WrongType:

@@ -21,7 +21,7 @@ from unilect.dialects.llamacpp.native import (
     InfillRequest,
     NativeCompletionRequest,
     _completion,
-    as_body,
+    completion_fields,
 )
 from unilect.dialects.openai import completions as openai_completions
 
@@ -49,7 +49,7 @@ async def app(spy: Spy) -> AsyncIterator[App]:
 
 def translated(native: NativeCompletionRequest) -> CompletionRequest:
     """A native request as the backend gets it."""
-    return openai_completions.decode(as_body(native))
+    return openai_completions.decode(msgspec.json.encode(completion_fields(native)))
 
 
 async def post(app: App, path: str, **body: Any) -> tuple[int, Any]:

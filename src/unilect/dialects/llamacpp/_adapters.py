@@ -18,7 +18,7 @@ from unilect.core.errors import InvalidRequest, UnsupportedOperation
 from unilect.core.requests import MAX_ADAPTERS, LoraScale
 from unilect.models.model import Model
 from unilect.runtime.context import current_request
-from unilect.web.decode import no_json, wrong_field
+from unilect.web.decode import decode_value
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site
 
@@ -59,15 +59,14 @@ def decode_scales(body: bytes) -> list[LoraScale]:
         InvalidRequest: It is no list of them.
     """
     try:
-        return msgspec.json.decode(body, type=_Scales)
-    except msgspec.ValidationError as error:
-        if not body.lstrip().startswith(b"["):
+        return decode_value(body, _Scales)
+    except InvalidRequest as error:
+        is_json = isinstance(error.__cause__, msgspec.ValidationError)
+        if is_json and not body.lstrip().startswith(b"["):
             raise InvalidRequest(
                 'The request\'s body is no list. Send one such as [{"id": 0, "scale": 0.5}].'
             ) from error
-        raise wrong_field(str(error), body) from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise no_json(error) from error
+        raise
 
 
 def list_adapters(model: Model) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from unilect.core.errors import BackendUnavailable, InvalidRequest
 from unilect.core.requests import Request
 from unilect.dialects.llamacpp._names import list_ignored
 from unilect.models.model import Model
-from unilect.web.decode import BodyDecoder, decode_request
+from unilect.web.decode import BodyDecoder, decode_request, read_number
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site
 
@@ -59,12 +59,11 @@ def routes(site: Site) -> list[Route]:
             raise InvalidRequest.at(
                 "action", f"is {given[:50]!r}; llama.cpp's are `save`, `restore` and `erase`."
             )
-        if not (slot.isascii() and slot.isdecimal() and len(slot) < 10):
-            raise InvalidRequest.at("slot_id", f"is {slot[:50]!r}; expected the number of a slot.")
+        number = read_number("slot_id", slot, "the number of a slot")
         has_body = action != "erase" or await request.read()
         asked = await decode_request(request, _file.decode) if has_body else SlotRequest()
         name = request.query.get("model") or asked.model
-        change = partial(_change, int(slot), action, asked.filename)
+        change = partial(_change, number, action, asked.filename)
         return json_answer(request, await service.call(name, change), list_ignored(asked))
 
     path, summary = "/slots/{slot_id}", "Save, restore or erase a slot (llama.cpp)"

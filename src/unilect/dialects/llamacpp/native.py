@@ -31,7 +31,6 @@ from unilect.dialects.llamacpp._names import list_ignored
 from unilect.dialects.llamacpp._props import props
 from unilect.dialects.openai import completions as openai_completions
 from unilect.dialects.openai import embeddings as openai_embeddings
-from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.prompts import Written, as_openai_prompt
 from unilect.web.decode import BodyDecoder, decode_request, decode_translation
 from unilect.web.param_locations import ParamLocations
@@ -114,7 +113,9 @@ def _answers(service: Service) -> list[Route]:
             if not isinstance(native.prompt, str):
                 prompt: Any = await as_openai_prompt(service, native.model, native.prompt)
                 native = msgspec.structs.replace(native, prompt=prompt)
-            completion = await decode_translation(as_body(native), openai_completions.decode)
+            completion = await decode_translation(
+                completion_fields(native), openai_completions.decode
+            )
             if completion.stream and completion.return_tokens is None:
                 completion = completion.changed(return_tokens=True)  # as llama.cpp's server has it
             run = service.run(completion)
@@ -143,7 +144,8 @@ def _embeddings(service: Service) -> list[Route]:
         """Embed a text, or several."""
         body = await decode_request(request, _embedding.decode)
         with ParamLocations({"input": "content"}).in_errors():
-            asked = await decode_translation(embedding_body(body), openai_embeddings.decode)
+            fields = {"input": body.content, "model": body.model}
+            asked = await decode_translation(fields, openai_embeddings.decode)
             asked = await openai_embeddings.of_one_kind(service, asked)
             _, embeddings, _ = await service.embed(asked)
         answer: Any = [
@@ -183,9 +185,9 @@ def _route(path: str, handler: Handler, summary: str, body: Any = None) -> Route
     return call(path, handler, f"{summary} (llama.cpp)", body, endpoint)
 
 
-def as_body(native: NativeCompletionRequest) -> bytes:
+def completion_fields(native: NativeCompletionRequest) -> dict[str, Any]:
     """
-    The body of a plain completion that asks the same as a native request.
+    Return the fields of a plain completion that asks the same as a native request; None for one that is not given.
 
     Raises:
         InvalidRequest: Two fields cannot stand together.
@@ -215,16 +217,7 @@ def as_body(native: NativeCompletionRequest) -> bytes:
             "suffix": native.input_suffix,
             "input_extra": native.input_extra,  # even an empty one says that there is a gap
         }
-    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    return encode_json(raw_fields | given)
-
-
-def embedding_body(native: NativeEmbeddingRequest) -> bytes:
-    """The body of OpenAI's that asks the same as a native request for embeddings."""
-    body: dict[str, Any] = {"input": native.content}
-    if native.model is not None:
-        body["model"] = native.model
-    return encode_json(body)
+    return raw_fields | {name: value for name, value in fields.items() if value is not None}
 
 
 def _logit_bias(given: Any) -> dict[str, float | bool] | None:

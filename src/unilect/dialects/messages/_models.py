@@ -17,6 +17,7 @@ from unilect.dialects.messages import _errors
 from unilect.dialects.messages._api import with_request_id
 from unilect.models.model import Model
 from unilect.runtime.tasks import list_in_slices
+from unilect.web.decode import read_number
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 
@@ -83,13 +84,8 @@ def page(cards: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
         InvalidRequest: One of them is wrong.
     """
     limit = query.get("limit", str(_LIMIT))
-    if not (
-        limit.isascii() and limit.isdecimal() and len(limit) < 6 and 1 <= int(limit) <= _MAX_LIMIT
-    ):
-        raise InvalidRequest.at(
-            "limit", f"is {limit[:50]!r}; expected an integer from 1 to {_MAX_LIMIT}."
-        )
-    ids, size = [card["id"] for card in cards], int(limit)
+    size = read_number("limit", limit, f"an integer from 1 to {_MAX_LIMIT}", 1, _MAX_LIMIT)
+    ids = [card["id"] for card in cards]
     begin, end = 0, len(ids)
     for name in ("after_id", "before_id"):
         if (id := query.get(name)) is None:

@@ -10,8 +10,8 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 from weakref import WeakSet
 
 from aiohttp import web
@@ -25,7 +25,6 @@ from unilect.core.requests import (
     MAX_MESSAGES,
     MAX_TOOLS,
     ChatRequest,
-    CompletionRequest,
     Text,
     TextRequest,
 )
@@ -45,7 +44,6 @@ from unilect.dialects.ollama._names import find_model, load_model, set_keep_aliv
 from unilect.dialects.ollama._truncate import truncate
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
-from unilect.dialects.openai.chunks import encode_json
 from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, RawFields, decode_request, decode_translation
 from unilect.web.route import Route, json_answer
@@ -53,7 +51,6 @@ from unilect.web.site import Site
 from unilect.web.streaming import respond
 
 log = logging.getLogger("unilect")
-_RequestT = TypeVar("_RequestT", ChatRequest, CompletionRequest)
 
 
 class OllamaTextRequest(options.OllamaRequest, frozen=True, kw_only=True):
@@ -105,7 +102,7 @@ def routes(site: Site) -> list[Route]:
         fields, left_out = _fields(asked, model, reported)
         fields |= _chat_fields(asked, model)
         body = fields | {"messages": openai_messages(asked.messages), "tools": asked.tools or None}
-        chat = await _request_of(body, _only_chat)
+        chat = await decode_translation(body, _only_chat)
         return await _answer(request, service, model, asked, chat, left_out)
 
     async def ollama_generate(request: web.Request) -> web.StreamResponse:
@@ -120,11 +117,13 @@ def routes(site: Site) -> list[Route]:
         if _is_raw(asked, model):
             left_out += ("think",) if asked.think else ()
             body = fields | _completion_fields(asked)
-            plain = await _request_of(body, openai_completions.decode)
+            plain = await decode_translation(body, openai_completions.decode)
             return await _answer(request, service, model, asked, plain, left_out)
         said = _collect_turns(asked)
         fields |= _chat_fields(asked, model)
-        chat = await _request_of(fields | {"messages": _conversation(asked, said)}, _only_chat)
+        chat = await decode_translation(
+            fields | {"messages": _conversation(asked, said)}, _only_chat
+        )
         return await _answer(request, service, model, asked, chat, left_out, said)
 
     return [
@@ -221,14 +220,6 @@ def _only_chat(body: bytes, raw: RawFields | None = None) -> ChatRequest:
     request = openai_chat.decode(body, raw).request
     assert isinstance(request, ChatRequest)  # `messages` is a list
     return request
-
-
-async def _request_of(
-    fields: dict[str, Any], decode: Callable[[bytes, RawFields | None], _RequestT]
-) -> _RequestT:
-    """Return the typed request of fields in OpenAI's words."""
-    data = encode_json({name: value for name, value in fields.items() if value is not None})
-    return await decode_translation(data, decode)
 
 
 async def _load_or_unload(

@@ -19,7 +19,6 @@ from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import find_model, load_model, set_keep_alive
 from unilect.dialects.ollama._options import OllamaRequest, option_fields
 from unilect.dialects.openai import embeddings as openai_embeddings
-from unilect.dialects.openai.chunks import encode_json
 from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, decode_request, decode_translation
 from unilect.web.route import Route, json_answer
@@ -118,10 +117,9 @@ async def _cut_or_whole(
     """Return the embeddings of texts; texts beyond the context are cut at their ends, unless that is not wanted, and that is told."""
 
     async def embed(texts: list[str]) -> tuple[Embeddings, tuple[str, ...]]:
-        body = {"model": model.name, "input": texts}
-        if (dimensions := getattr(asked, "dimensions", None)) is not None:
-            body["dimensions"] = dimensions
-        request = await decode_translation(encode_json(body), openai_embeddings.decode)
+        dimensions = getattr(asked, "dimensions", None)
+        fields = {"model": model.name, "input": texts, "dimensions": dimensions}
+        request = await decode_translation(fields, openai_embeddings.decode)
         _, found, ignored = await service.embed(request)
         return found, ignored
 

@@ -30,7 +30,7 @@ from unilect.dialects.responses._request import (
 from unilect.dialects.responses._truncation import truncate
 from unilect.runtime.context import current_request
 from unilect.store.ids import response_id
-from unilect.web.decode import BodyDecoder, decode_request
+from unilect.web.decode import BodyDecoder, decode_request, read_number
 from unilect.web.route import Route, call, json_answer
 from unilect.web.streaming import SERVER_SENT_EVENTS, full_response, relay, respond
 
@@ -96,9 +96,9 @@ class Responses:
         if request.query.get("stream") not in ("true", "1", "True"):
             return json_answer(request, (await self._responses.get(owner, id)).body)
         after = request.query.get("starting_after", "-1")
-        if not after.removeprefix("-").isdecimal() or len(after) > 9:
-            raise InvalidRequest.at("starting_after", ": expected the number of an event.")
-        return await self._stream(request, id, max(-1, int(after)))
+        is_first = after.startswith("-")  # as of clients that have none yet
+        number = read_number("starting_after", after.removeprefix("-"), "the number of an event")
+        return await self._stream(request, id, -1 if is_first else number)
 
     async def delete_response(self, request: web.Request) -> web.StreamResponse:
         """Remove a stored response."""

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from unilect.core.errors import InvalidRequest
 from unilect.dialects.openai.chunks import encode_json
 from unilect.store.records import Item
+from unilect.web.decode import read_number
 
 
 class Page(Struct, frozen=True):
@@ -35,12 +36,11 @@ def page(query: Mapping[str, str]) -> Page:
     Raises:
         InvalidRequest: A value is wrong.
     """
-    limit, order = query.get("limit", "20"), query.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 100:
-        raise InvalidRequest.at("limit", ": expected a number from 1 to 100.")
+    order = query.get("order", "desc")
+    limit = read_number("limit", query.get("limit", "20"), "a number from 1 to 100", 1, 100)
     if order not in ("asc", "desc"):
         raise InvalidRequest.at("order", ": expected `asc` or `desc`.")
-    return Page(query.get("after"), int(limit[:9]), order == "desc")
+    return Page(query.get("after"), limit, order == "desc")
 
 
 def page_of(items: Sequence[Item], wanted: Page) -> bytes:
