@@ -34,7 +34,7 @@ BUDGETS = {
     "api": 136,
     "api/parameters": 596,
     "auth": 339,
-    "cli": 3_850,
+    "cli": 3_836,
     "cli/connect": 985,
     "config": 2_407,
     "constraints": 1_408,

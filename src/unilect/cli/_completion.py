@@ -26,30 +26,19 @@ Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], _Items]
 class _Bash(BashComplete):
     """Bash, which takes `=` and `:` for the ends of words, and adds a blank to each word that is complete."""
 
-    source_template: ClassVar[str] = """\
-%(complete_func)s() {
-    local IFS=$'\\n' response completion type value
-
-    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD %(complete_var)s=bash_complete $1)
-
-    for completion in $response; do
-        IFS=',' read -r type value <<< "$completion"
-        if [[ $type == file || $type == dir ]]; then
-            COMPREPLY=()
-            compopt -o default
-        else
-            COMPREPLY+=("$value")
-            [[ $value == *[:/=] ]] && compopt -o nospace
-        fi
-    done
-    return 0
-}
-
-complete -o nosort -F %(complete_func)s %(prog_name)s
-"""
+    source_template: ClassVar[str] = (
+        BashComplete.source_template.replace(
+            "local response", "local response completion type value"
+        )
+        .replace("read type", "read -r type")
+        .replace(
+            "COMPREPLY+=($value)",
+            'COMPREPLY+=("$value")\n            [[ $value == *[:/=] ]] && compopt -o nospace',
+        )
+    )
 
     def source(self) -> str:
-        """Return the script."""
+        """Return the script; click's own looks for a bash of this machine first."""
         return self.source_template % self.source_vars()
 
     def get_completion_args(self) -> tuple[list[str], str]:

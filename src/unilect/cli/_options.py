@@ -31,7 +31,6 @@ Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 #: A file that whoever uses it opens, and complains of.
 FILE = click.Path(path_type=Path, readable=False)
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 _HALF = re.compile(r"[\ud800-\udfff]")  # of a character
 LEAST_LIKENESS = 0.75  # of a name that is offered for a misspelt one
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -46,7 +45,6 @@ class _WithExamples(click.Command):
     """
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **more: Any) -> None:
-        more["context_settings"] = _HELP | (more.get("context_settings") or {})
         super().__init__(*args, **more)
         self.examples = examples
 

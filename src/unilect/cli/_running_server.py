@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
-from yarl import URL
 
 from unilect.core.errors import BackendError, ConfigError, UnilectError
+from unilect.http.base_url import split
 from unilect.http.client import HttpServer, raise_for_answer
 from unilect.models.source_hints import base_url
 from unilect.runtime.redact import redact
@@ -136,11 +136,9 @@ def with_path(url: str) -> str:
         ConfigError: It is no URL.
     """
     try:
-        parsed = URL(url)
-    except ValueError:
-        parsed = URL()
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"--url {redact(url)}: expected a URL such as http://127.0.0.1:8000/v1.")
-    if parsed.path in ("", "/"):
-        return urlsplit(url)._replace(path="/v1").geturl()
-    return base_url(url)
+        parts, _ = split(url)
+    except ConfigError as error:
+        raise ConfigError(
+            f"--url {redact(url)}: expected a URL such as http://127.0.0.1:8000/v1."
+        ) from error
+    return parts._replace(path="/v1").geturl() if parts.path in ("", "/") else base_url(url)

@@ -44,6 +44,7 @@ _engine_flags = flags(
 @click.group(
     "unilect",
     cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
     examples=("unilect serve", "unilect serve model.gguf --context 8192", "unilect chat"),
 )
 @click.version_option(
