@@ -14,7 +14,7 @@ from unilect.core.errors import BackendUnavailable, UnilectError
 
 log = logging.getLogger("unilect")
 END_TIMEOUT_S = 5.0  # for cancelled background work to clean up
-SLICE_S = 0.002  # of the event loop at a time, for what may be long
+SLICE_S = 0.001  # of the event loop at a time, for what may be long; a token of a stream may wait for two or three of them
 _Result = TypeVar("_Result")
 
 
