@@ -62,12 +62,12 @@ def generate_shape(text: str = "", thinking: str = "", calls: Any = None) -> dic
 def now() -> str:
     """Return the time as rows have it."""
     seconds, rest = divmod(time.time_ns() // 1000, 1_000_000)
-    return f"{_second(seconds)}.{rest:06d}Z"
+    return f"{format_second(seconds)}.{rest:06d}Z"
 
 
 @lru_cache(2)
-def _second(unix: int) -> str:
-    """Return a second, of which there are many rows."""
+def format_second(unix: int) -> str:
+    """Return a second, of which there are many rows, without its time zone, which is UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(unix))
 
 

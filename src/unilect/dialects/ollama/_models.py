@@ -9,7 +9,7 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 
 import asyncio
 import hashlib
-from datetime import UTC, datetime, timedelta
+import time
 from typing import Any
 
 from aiohttp import web
@@ -19,7 +19,7 @@ from unilect.answers.service import Service
 from unilect.api.backend import Description
 from unilect.core.errors import ModelNotFound, UnsupportedOperation
 from unilect.core.requests import Request
-from unilect.dialects.ollama._answer import ROWS
+from unilect.dialects.ollama._answer import ROWS, format_second
 from unilect.dialects.ollama._errors import ollama_error
 from unilect.dialects.ollama._names import find_model, with_tag
 from unilect.dialects.openai.chunks import encode_json
@@ -203,7 +203,7 @@ def _card(model: Model) -> dict[str, Any]:
 
 def tags_object(model: Model) -> dict[str, Any]:
     """Return a model as /api/tags has it."""
-    more = {"modified_at": _time(model.created), "capabilities": _abilities(model)}
+    more = {"modified_at": _format_time(model.created), "capabilities": _abilities(model)}
     return _card(model) | more
 
 
@@ -213,7 +213,7 @@ def ps_object(model: Model) -> dict[str, Any]:
     expires = _NEVER
     if at is not None:
         left_s = max(0.0, at - asyncio.get_running_loop().time())
-        expires = _format_time(datetime.now(UTC) + timedelta(seconds=left_s))
+        expires = _format_time(time.time() + left_s)
     more = {"expires_at": expires, "size_vram": 0}
     return _card(model) | more | {"context_length": model.capabilities.context or 0}
 
@@ -239,7 +239,7 @@ def show_object(model: Model) -> dict[str, Any]:
         "details": _details(description),
         "model_info": {key: value for key, value in info.items() if value is not None},
         "capabilities": _abilities(model),
-        "modified_at": _time(model.created),
+        "modified_at": _format_time(model.created),
     }
 
 
@@ -247,9 +247,5 @@ def _text(value: Any) -> str:
     return encode_json(value).decode()
 
 
-def _time(unix: int) -> str:
-    return _format_time(datetime.fromtimestamp(unix, UTC))
-
-
-def _format_time(time: datetime) -> str:
-    return time.isoformat(timespec="seconds").replace("+00:00", "Z")
+def _format_time(unix: float) -> str:
+    return f"{format_second(int(unix))}Z"

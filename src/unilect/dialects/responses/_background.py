@@ -24,12 +24,11 @@ from unilect.core.errors import (
     BackendUnavailable,
     InternalError,
     InvalidRequest,
-    NotStored,
     StoreUnavailable,
     UnilectError,
 )
 from unilect.dialects.openai.chunks import encode_json
-from unilect.dialects.responses._history import UNFINISHED, History, require_store
+from unilect.dialects.responses._history import UNFINISHED, History, require_found, require_store
 from unilect.dialects.responses._items import list_form
 from unilect.dialects.responses._output import ResponseEncoder
 from unilect.dialects.responses._request import PromptRequest
@@ -145,9 +144,7 @@ class ResponseService:
             NotStored: There is none.
         """
         while True:
-            found = await self.store().get(owner, id)
-            if found is None:
-                raise NotStored(f"Response with id '{id[:100]}' not found.")
+            found = require_found(await self.store().get(owner, id), "Response", id)
             live = self._find(owner, id)
             if live is None or found.status not in UNFINISHED:
                 break
@@ -172,8 +169,7 @@ class ResponseService:
         if (live := self._find(owner, id)) is not None:
             with suppress(asyncio.CancelledError):
                 await live.stop()
-        if not await self.store().delete(owner, id):
-            raise NotStored(f"Response with id '{id[:100]}' not found.")
+        require_found(await self.store().delete(owner, id), "Response", id)
 
     async def cancel(self, owner: str, id: str) -> StoredResponse:
         """

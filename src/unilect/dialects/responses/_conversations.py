@@ -5,17 +5,16 @@ Source: https://platform.openai.com/docs/api-reference/conversations
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from unilect.core.errors import NotStored
 from unilect.core.requests import Request
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._background import ResponseService
-from unilect.dialects.responses._history import check_depth
+from unilect.dialects.responses._history import check_depth, require_found
 from unilect.dialects.responses._items import (
     check_readable,
     kind_of,
@@ -31,7 +30,6 @@ from unilect.store.records import Item
 from unilect.web.decode import BodyDecoder, decode_request
 from unilect.web.route import Route, call, json_answer
 
-FoundT = TypeVar("FoundT")
 _Items = Annotated[list[Any], Meta(max_length=20)]
 _Metadata = Annotated[dict[str, Short], Meta(max_length=16)]
 
@@ -81,13 +79,15 @@ class Conversations:
         asked = await decode_request(request, _decoder.decode)
         id = request.match_info["conversation_id"]
         metadata = encode_json(asked.metadata or {})
-        _check(id, await self._store().update_conversation(current_request().caller, id, metadata))
+        done = await self._store().update_conversation(current_request().caller, id, metadata)
+        require_found(done, "Conversation", id)
         return await self._answer(request, id)
 
     async def delete_conversation(self, request: web.Request) -> web.StreamResponse:
         """Remove a conversation with its items."""
         id = request.match_info["conversation_id"]
-        _check(id, await self._store().delete_conversation(current_request().caller, id))
+        done = await self._store().delete_conversation(current_request().caller, id)
+        require_found(done, "Conversation", id)
         body = {"id": id, "object": "conversation.deleted", "deleted": True}
         return json_answer(request, body)
 
@@ -96,7 +96,8 @@ class Conversations:
         asked = await decode_request(request, _items_decoder.decode)
         await check_depth(asked, "items")
         id, items = request.match_info["conversation_id"], _as_items(asked.items)
-        _check(id, await self._store().add_items(current_request().caller, id, items))
+        done = await self._store().add_items(current_request().caller, id, items)
+        require_found(done, "Conversation", id)
         return json_answer(request, encode_page(items, more=False))
 
     async def list_items(self, request: web.Request) -> web.StreamResponse:
@@ -105,23 +106,25 @@ class Conversations:
         found = await self._store().list_items(
             current_request().caller, id, wanted.after, wanted.limit, wanted.newest_first
         )
-        return json_answer(request, encode_page(*_check(id, found)))
+        return json_answer(request, encode_page(*require_found(found, "Conversation", id)))
 
     async def retrieve_item(self, request: web.Request) -> web.StreamResponse:
         """Tell one item of a conversation."""
         id, item = request.match_info["conversation_id"], request.match_info["item_id"]
         found = await self._store().item(current_request().caller, id, item)
-        return json_answer(request, _check(item, found, "Item").body)
+        return json_answer(request, require_found(found, "Item", item).body)
 
     async def delete_item(self, request: web.Request) -> web.StreamResponse:
         """Remove one item of a conversation."""
         id, item = request.match_info["conversation_id"], request.match_info["item_id"]
-        _check(item, await self._store().delete_item(current_request().caller, id, item), "Item")
+        require_found(
+            await self._store().delete_item(current_request().caller, id, item), "Item", item
+        )
         return await self._answer(request, id)
 
     async def _answer(self, request: web.Request, id: str) -> web.Response:
         found = await self._store().conversation(current_request().caller, id)
-        metadata, created_s = _check(id, found)
+        metadata, created_s = require_found(found, "Conversation", id)
         body = {
             "id": id,
             "object": "conversation",
@@ -161,16 +164,4 @@ def _as_items(given: Sequence[Any]) -> list[Item]:
         kind = kind_of(item, f"items[{number}]")
         id = own_id(item) or new_id(prefix_of(kind))
         found.append(Item(id, encode_json(list_form(item | {"type": kind, "id": id}))))
-    return found
-
-
-def _check(id: str, found: FoundT | None, what: str = "Conversation") -> FoundT:
-    """
-    Return what was found, or done.
-
-    Raises:
-        NotStored: It is nothing.
-    """
-    if not found:
-        raise NotStored(f"{what} with id '{id[:100]}' not found.")
     return found

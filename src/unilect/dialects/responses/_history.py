@@ -6,7 +6,7 @@ Source: https://platform.openai.com/docs/guides/conversation-state
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from unilect.dialects.responses._tools import wrong
 from unilect.store.ids import item_id
 from unilect.store.responses import ResponseStore
 
+FoundT = TypeVar("FoundT")
 #: The statuses of a response that has no end yet.
 UNFINISHED = ("queued", "in_progress")
 _MAX_BEFORE = 8192  # items that go before a request
@@ -118,8 +119,7 @@ class History:
         if wanted and self._answers is not None:
             bodies = await self._answers.items(owner, list(dict.fromkeys(wanted)))
         for id in wanted:
-            if id not in bodies:
-                raise NotStored(f"Item with id '{id[:100]}' not found.", param="input")
+            require_found(bodies.get(id), "Item", id, "input")
         if self._answers is not None:
             size, most = used + sum(len(bodies[id]) for id in wanted), self._answers.most_read_bytes
             if size > most:
@@ -150,6 +150,18 @@ async def _resolve(
         ids.add(id)
         resolved.append(item | {"type": kind, "id": id} if kind else item | {"id": id})
     return resolved
+
+
+def require_found(found: FoundT | None, what: str, id: str, param: str | None = None) -> FoundT:
+    """
+    Return what was found, or done.
+
+    Raises:
+        NotStored: It is nothing.
+    """
+    if not found:
+        raise NotStored(f"{what} with id '{id[:100]}' not found.", param=param)
+    return found
 
 
 def require_store(answers: ResponseStore | None) -> ResponseStore:
