@@ -49,7 +49,7 @@ _decoder = BodyDecoder(LangChainRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URL of this dialect."""
+    """Return the URL of this dialect."""
     service = site.service
 
     async def create_langchain_answer(request: web.Request) -> web.StreamResponse:
@@ -92,7 +92,7 @@ def chat_fields(asked: LangChainRequest, context: int | None) -> dict[str, Any]:
 
 
 def body(asked: LangChainRequest, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-    """The body of the answer."""
+    """Return the body of the answer."""
     text = answer.choices[0].text or ""
     return encode_json(
         {

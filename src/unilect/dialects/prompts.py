@@ -38,7 +38,7 @@ _One: TypeAlias = str | list[str | int]
 
 def one_by_one(written: Written, param: str = "prompt") -> list[_One]:
     """
-    The prompts that are written, each a text, or texts and token ids.
+    Return the prompts that are written, each a text, or texts and token ids.
 
     Raises:
         InvalidRequest: It is none of the forms, or holds pictures.
@@ -73,7 +73,7 @@ async def as_openai_prompt(
     service: Service, model: str | None, written: Written
 ) -> str | list[str] | list[int] | list[list[int]]:
     """
-    A prompt in OpenAI's words, which have no mixed ones.
+    Return a prompt in OpenAI's words, which have no mixed ones.
 
     Raises:
         UnilectError: There are too many texts in it, or the backend tells no tokens.
@@ -114,7 +114,7 @@ def check_pieces(prompts: Sequence[_One], param: str = "prompt") -> None:
 
 async def ids_of(prompt: _One, special: bool, backend: Backend, plain: bool = False) -> list[int]:
     """
-    The ids of a prompt.
+    Return the ids of a prompt.
 
     Args:
         special: A text at the beginning has what the model reads before a prompt.

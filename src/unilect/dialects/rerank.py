@@ -51,7 +51,7 @@ _texts_decoder = BodyDecoder(TextsRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service = site.service
 
     async def answer(request: web.Request, version: str = "1") -> web.Response:
@@ -86,7 +86,7 @@ def routes(site: Site) -> list[Route]:
 async def _answer_texts(
     request: web.Request, service: Service, asked: TextsRequest
 ) -> web.Response:
-    """The answer in TEI's form."""
+    """Answer in TEI's form."""
     with ParamLocations({"documents": "texts"}).in_errors():
         _, ranking, ignored = await service.rerank(as_documents(asked))
     names = (*ignored, *(cut_name(place, "texts") for place in ranking.cut))
@@ -95,7 +95,7 @@ async def _answer_texts(
 
 def decode(body: bytes, raw: RawFields | None = None) -> RerankRequest | TextsRequest:
     """
-    A body as a typed request; TEI's has `texts`, and no `documents`.
+    Return a body as a typed request; TEI's has `texts`, and no `documents`.
 
     Args:
         raw: Its raw fields, where they are known.
@@ -153,7 +153,7 @@ def as_documents(asked: TextsRequest) -> RerankRequest:
 
 
 def left_out(asked: RerankRequest) -> list[str]:
-    """The names of what stands in documents beside their texts, and is not read."""
+    """Return the names of what stands in documents beside their texts, and is not read."""
     if all(isinstance(document, str) for document in asked.documents):
         return []
     found = dict[str, None]()
@@ -173,7 +173,7 @@ def encode(
     ignored: tuple[str, ...] = (),
 ) -> bytes:
     """
-    The body of an answer.
+    Return the body of an answer.
 
     Args:
         version: Of Cohere's API.
@@ -197,7 +197,7 @@ def encode(
 
 
 def encode_texts(asked: TextsRequest, ranking: Ranking) -> bytes:
-    """The body of an answer as TEI has it."""
+    """Return the body of an answer as TEI has it."""
     results = list[dict[str, Any]]()
     for place in best_first(ranking.scores)[: asked.top_n]:
         result: dict[str, Any] = {"index": place, "score": ranking.scores[place]}
@@ -206,5 +206,5 @@ def encode_texts(asked: TextsRequest, ranking: Ranking) -> bytes:
 
 
 def best_first(scores: list[float]) -> list[int]:
-    """The places of scores, from the largest on; equal ones in their order."""
+    """Return the places of scores, from the largest on; equal ones in their order."""
     return sorted(range(len(scores)), key=lambda place: -scores[place])

@@ -6,5 +6,5 @@ from unilect.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     return [*native.routes(site), *_adapters.routes(site), *_slots.routes(site)]

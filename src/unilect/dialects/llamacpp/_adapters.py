@@ -26,7 +26,7 @@ _Scales = Annotated[list[LoraScale], Meta(max_length=MAX_ADAPTERS)]
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of the adapters; `?model=` names another model than the default one."""
+    """Return the URLs of the adapters; `?model=` names another model than the default one."""
     service = site.service
 
     async def native_lora_adapters(request: web.Request) -> web.StreamResponse:
@@ -53,7 +53,7 @@ def routes(site: Site) -> list[Route]:
 
 def decode_scales(body: bytes) -> list[LoraScale]:
     """
-    A body as scales.
+    Return a body as scales.
 
     Raises:
         InvalidRequest: It is no list of them.
@@ -70,7 +70,7 @@ def decode_scales(body: bytes) -> list[LoraScale]:
 
 
 def list_adapters(model: Model) -> list[dict[str, Any]]:
-    """The adapters of a model, with the scales that the caller's requests get."""
+    """Return the adapters of a model, with the scales that the caller's requests get."""
     own = model.own_defaults.get(current_request().caller, {}).get("lora")
     found = model.capabilities.adapters
     scales = [one.scale for one in found] if own is None else resolve_scales(model, own)
@@ -82,7 +82,7 @@ def list_adapters(model: Model) -> list[dict[str, Any]]:
 
 def resolve_scales(model: Model, given: list[LoraScale]) -> list[float]:
     """
-    The scales of all adapters, of which those that are left out are 0.
+    Return the scales of all adapters, of which those that are left out are 0.
 
     Raises:
         UnsupportedOperation: The model has no adapters whose scales can be set.

@@ -69,7 +69,7 @@ class NativeEncoder:
         self._slots: dict[int, int] = {}  # of the choices, as far as the backend says
 
     def encode(self, batch: list[Event]) -> bytes:
-        """The frames for a batch of events; the last ones come with the usage, which they tell."""
+        """Return the frames for a batch of events; the last ones come with the usage, which they tell."""
         self._fold.add(batch)
         frames: list[bytes] = []
         for event in batch:
@@ -90,7 +90,7 @@ class NativeEncoder:
         return b"".join(frames)
 
     def keep_alive(self) -> bytes:
-        """A comment."""
+        """Return a comment."""
         return COMMENT
 
     def end(self) -> bytes:
@@ -98,16 +98,16 @@ class NativeEncoder:
         return b""
 
     def error(self, error: UnilectError) -> bytes:
-        """The frame that ends a broken answer."""
+        """Return the frame that ends a broken answer."""
         return _frame({"error": error.detail()})
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-        """The body of a whole answer: an object, or a list of them for several choices."""
+        """Return the body of a whole answer: an object, or a list of them for several choices."""
         objects = [self._select(one) | unilect_field(ignored) for one in self._objects(answer)]
         return encode_json(objects[0] if len(objects) == 1 else objects)
 
     def _objects(self, answer: Answer) -> list[dict[str, Any]]:
-        """One object for each choice."""
+        """Return one object for each choice."""
         prompts = self._request.prompts
         each = max(1, len(answer.choices) // len(prompts))
         objects = []
@@ -153,7 +153,7 @@ class NativeEncoder:
         return _frame(piece | progress_object(event))
 
     def _select(self, told: dict[str, Any]) -> dict[str, Any]:
-        """The fields of an object that the client asked for, by the paths that it wrote."""
+        """Return the fields of an object that the client asked for, by the paths that it wrote."""
         if not self._fields:
             return told
         found = {path: _at(told, path.split("/")) for path in self._fields}
@@ -200,7 +200,7 @@ def _frame(fields: dict[str, Any]) -> bytes:
 
 
 def _piece(event: TextDelta | ReasoningDelta, slot: int) -> bytes:
-    """The frame for a piece of text, which was made in a slot."""
+    """Return the frame for a piece of text, which was made in a slot."""
     logprobs = event.logprobs if isinstance(event, TextDelta) else None
     native = event.extra.native if event.extra is not None else {}
     if logprobs is None and not native:

@@ -5,5 +5,5 @@ from unilect.core.requests import Request
 
 
 def list_ignored(asked: Request) -> list[str]:
-    """The fields that an endpoint has no place for."""
+    """Return the fields that an endpoint has no place for."""
     return sorted(asked.raw_fields.keys() - (parameters_of(type(asked)) - {"user"}))

@@ -21,7 +21,7 @@ _NAMES = {
 
 
 def props(model: Model) -> dict[str, Any]:
-    """The answer to /props for a model."""
+    """Return the answer to /props for a model."""
     can, backend = model.capabilities, model.pool.members[0].backend
     told = dict(backend.native_facts().props)
     settings: dict[str, Any] = told.get("default_generation_settings") or {}

@@ -35,7 +35,7 @@ _file = BodyDecoder(SlotRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of the slots; `?model=` names another model than the default one."""
+    """Return the URLs of the slots; `?model=` names another model than the default one."""
     service = site.service
 
     async def native_slots(request: web.Request) -> web.StreamResponse:
@@ -75,7 +75,7 @@ def routes(site: Site) -> list[Route]:
 
 def idle(model: Model) -> list[dict[str, Any]]:
     """
-    The slots of a model that does not run.
+    Return the slots of a model that does not run.
 
     Raises:
         UnsupportedOperation: It has none.

@@ -92,7 +92,7 @@ _embedding = BodyDecoder(NativeEmbeddingRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service = site.service
     return [*_answers(service), *tokens.routes(service), *_embeddings(service), *_states(service)]
 

@@ -43,7 +43,7 @@ _detokenize = BodyDecoder(DetokenizeRequest)
 
 
 def routes(service: Service) -> list[Route]:
-    """The URLs of these calls."""
+    """Return the URLs of these calls."""
     return _of_tokens(service) + _of_chats(service)
 
 
@@ -90,7 +90,7 @@ def _of_chats(service: Service) -> list[Route]:
 
 async def _chat(request: web.Request) -> ChatRequest:
     """
-    The conversation of a body.
+    Return the conversation of a body.
 
     Raises:
         InvalidRequest: It holds none.

@@ -6,6 +6,6 @@ from unilect.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     parts = (chat, completions, embeddings, models)
     return [route for part in parts for route in part.routes(site)]

@@ -32,7 +32,7 @@ MAY_BE_ALIASES = _OLDER.union(_LIMITS, ["response_format"])
 
 def normalize_aliases(request: GenerationT) -> GenerationT:
     """
-    A request without older names: the first length becomes `max_tokens` where that is not given (-1 asks for no limit, and -2),
+    Return a request without older names: the first length becomes `max_tokens` where that is not given (-1 asks for no limit, and -2),
     and `do_sample: false` is greedy.
     """
     if -1 in _limits(request):
@@ -67,7 +67,7 @@ def _is_openais(form: JsonSchemaFormat) -> bool:
 
 def _with_name(form: JsonSchemaFormat) -> JsonSchemaFormat:
     """
-    A schema as OpenAI has it, of one without a name, or beside `type`, as llama.cpp's clients write it.
+    Return a schema as OpenAI has it, of one without a name, or beside `type`, as llama.cpp's clients write it.
 
     Raises:
         InvalidRequest: There is none, or two.
@@ -87,12 +87,12 @@ def _with_name(form: JsonSchemaFormat) -> JsonSchemaFormat:
 
 
 def speaks_alpaca(request: ChatRequest) -> bool:
-    """True for a client of Chinese-LLaMA-Alpaca's server: it alone writes `message` where others write `content`."""
+    """Return True for a client of Chinese-LLaMA-Alpaca's server: it alone writes `message` where others write `content`."""
     return any(m.message is not None and m.content is None for m in request.messages)
 
 
 def with_contents(request: ChatRequest) -> ChatRequest:
-    """The request with every message's text in `content`, where the text of both keys is."""
+    """Return the request with every message's text in `content`, where the text of both keys is."""
     messages = [
         msgspec.structs.replace(
             message,
@@ -105,18 +105,18 @@ def with_contents(request: ChatRequest) -> ChatRequest:
 
 
 def is_one_text(fields: RawFields) -> bool:
-    """True for the fields of a body whose `messages` is one text."""
+    """Return True for the fields of a body whose `messages` is one text."""
     return bytes(memoryview(fields.get("messages", Raw(b"")))[:1]) == b'"'
 
 
 def as_messages(fields: RawFields) -> RawFields:
-    """The fields of a chat in which the user says the text, which stays as it was written: it may be long."""
+    """Return the fields of a chat in which the user says the text, which stays as it was written: it may be long."""
     said = b'[{"role":"user","content":' + bytes(fields["messages"]) + b"}]"
     return fields | {"messages": Raw(said)}
 
 
 def as_prompt(fields: RawFields) -> RawFields:
-    """The fields of a plain completion of the text."""
+    """Return the fields of a plain completion of the text."""
     return {name: raw for name, raw in fields.items() if name != "messages"} | {
         "prompt": fields["messages"]
     }

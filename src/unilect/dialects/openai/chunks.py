@@ -53,18 +53,18 @@ class ChunkEncoder:
         self._build()
 
     def keep_alive(self) -> bytes:
-        """A comment: a frame of data would be a chunk to every client."""
+        """Return a comment: a frame of data would be a chunk to every client."""
         return COMMENT
 
     def end(self) -> bytes:
-        """The usage chunk, where it was asked for and is known, and `[DONE]`, unless this listener leaves it out."""
+        """Return the usage chunk, where it was asked for and is known, and `[DONE]`, unless this listener leaves it out."""
         if self.usage is None or not self._usage_wanted:
             return self._done
         fields = self._late | {"usage": usage_object(self.usage)}
         return self.head + b"]," + encode_json(fields)[1:] + b"\n\n" + self._done
 
     def error(self, error: UnilectError) -> bytes:
-        """The frame that ends a broken answer; clients of OpenAI and of FastChat both see the error."""
+        """Return the frame that ends a broken answer; clients of OpenAI and of FastChat both see the error."""
         body = {"error": error.detail(), "text": error.message, "error_code": error.number}
         return b"data: " + encode_json(body) + b"\n\n"
 
@@ -82,7 +82,7 @@ class ChunkEncoder:
         return {name: value for name, value in fields.items() if name not in _LASTING}
 
     def frame(self, choices: bytes, extra: dict[str, Any] | None = None) -> bytes:
-        """A chunk with these encoded choices, and further fields at its top."""
+        """Return a chunk with these encoded choices, and further fields at its top."""
         if not extra:
             return self.head + choices + self.tail
         return self.head + choices + b"]," + encode_json(extra)[1:-1] + self.tail[1:]
@@ -90,7 +90,7 @@ class ChunkEncoder:
     def body(
         self, choices: list[dict[str, Any]], answer: Answer, ignored: tuple[str, ...]
     ) -> bytes:
-        """The body of a whole answer."""
+        """Return the body of a whole answer."""
         body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
         return encode_json(self._meta | body | answer.extra | unilect_field(ignored))
 
@@ -139,7 +139,7 @@ def chat_logprobs(tokens: list[TokenLogprob]) -> dict[str, Any]:
 
 def legacy_logprobs(tokens: list[TokenLogprob], offset: int) -> dict[str, Any]:
     """
-    The completions' form of log probabilities.
+    Return the completions' form of log probabilities.
 
     Args:
         offset: Characters of the answer before these tokens.
@@ -166,7 +166,7 @@ def _characters(token: TokenLogprob) -> int:
 
 
 def _name(token: TokenLogprob) -> str:
-    """A token's text; of a part of a character its bytes, as OpenAI has it, though an engine may tell no text of one."""
+    """Return a token's text; of a part of a character its bytes, as OpenAI has it, though an engine may tell no text of one."""
     if token.bytes is None:
         return token.token
     try:

@@ -41,7 +41,7 @@ _decoder = BodyDecoder(CompletionRequest)
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service, profile = site.service, site.profile
 
     async def create_completion(request: web.Request) -> web.StreamResponse:
@@ -57,7 +57,7 @@ def routes(site: Site) -> list[Route]:
 
 def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     """
-    A body as a typed request.
+    Return a body as a typed request.
 
     Args:
         raw: Its raw fields, where they are known.
@@ -80,7 +80,7 @@ def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
 
 
 def stop_words(stop: str | list[str] | None) -> list[str]:
-    """The stop words of an older protocol, where empty ones are none."""
+    """Return the stop words of an older protocol, where empty ones are none."""
     words = [stop] if isinstance(stop, str) else stop or []
     return [word for word in words if word]
 
@@ -103,11 +103,11 @@ class CompletionEncoder(ChunkEncoder):
         self._offsets: dict[int, int] = {}
 
     def encode(self, batch: list[Event]) -> bytes:
-        """The frames for a batch of events."""
+        """Return the frames for a batch of events."""
         return b"".join([self._frame(event) for event in batch])
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
-        """The body of a whole answer."""
+        """Return the body of a whole answer."""
         choices = []
         for choice in answer.choices:
             text = (choice.reasoning or "") + (choice.text or "")
@@ -116,7 +116,7 @@ class CompletionEncoder(ChunkEncoder):
         return self.body(choices, answer, ignored)
 
     def _frame(self, event: Event) -> bytes:
-        """The frame for one event; empty where it has nothing to say."""
+        """Return the frame for one event; empty where it has nothing to say."""
         extra = getattr(event, "extra", None) or Extra()
         more = self.add(extra.chunk) if extra.chunk else None
         match event:

@@ -29,7 +29,7 @@ MAX_INPUTS = 2048  # OpenAI's own limit
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service = site.service
 
     async def create_embedding(request: web.Request) -> web.StreamResponse:
@@ -42,14 +42,14 @@ def routes(site: Site) -> list[Route]:
 async def answer(
     request: web.Request, service: Service, asked: EmbeddingRequest
 ) -> web.StreamResponse:
-    """The answer to a request that has been read."""
+    """Answer a request that has been read."""
     model, embeddings, ignored = await service.embed(await of_one_kind(service, asked))
     return json_answer(request, encode(asked, embeddings, model.name, ignored), ignored)
 
 
 def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
     """
-    A body as a typed request.
+    Return a body as a typed request.
 
     Args:
         raw: Its raw fields, where they are known.
@@ -81,7 +81,7 @@ def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
 
 async def of_one_kind(service: Service, asked: EmbeddingRequest) -> EmbeddingRequest:
     """
-    A request whose one input is texts and token ids in turn, with the ids of the texts, as llama.cpp's server takes it.
+    Return a request whose one input is texts and token ids in turn, with the ids of the texts, as llama.cpp's server takes it.
 
     Raises:
         UnilectError: The backend tells no tokens.
@@ -116,7 +116,7 @@ def encode(
     request: EmbeddingRequest, embeddings: Embeddings, model: str, ignored: tuple[str, ...] = ()
 ) -> bytes:
     """
-    The body of an answer.
+    Return the body of an answer.
 
     Raises:
         InvalidRequest: `dimensions` is larger than the model's vectors.
@@ -137,19 +137,19 @@ def _form(request: EmbeddingRequest, vector: list[float]) -> list[float] | str:
 
 
 def base64_of(vector: list[float]) -> str:
-    """A vector as little-endian float32 in base64."""
+    """Return a vector as little-endian float32 in base64."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def unit(vector: list[float]) -> list[float]:
-    """A vector made unit length."""
+    """Return a vector made unit length."""
     length = math.sqrt(sum(x * x for x in vector)) or 1.0
     return [x / length for x in vector]
 
 
 def shorten(vector: list[float], dimensions: int) -> list[float]:
     """
-    The first `dimensions` numbers of a vector, made unit length again.
+    Return the first `dimensions` numbers of a vector, made unit length again.
 
     Raises:
         InvalidRequest: The vector has fewer.

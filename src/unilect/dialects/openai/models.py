@@ -34,7 +34,7 @@ _PERMISSION = {
 
 
 def routes(site: Site) -> list[Route]:
-    """The URLs of this dialect."""
+    """Return the URLs of this dialect."""
     service = site.service
 
     async def list_models(request: web.Request) -> web.StreamResponse:
@@ -58,7 +58,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def card(model: Model) -> dict[str, Any]:
-    """A model as OpenAI and FastChat list it."""
+    """Return a model as OpenAI and FastChat list it."""
     return {
         "id": model.name,
         "object": "model",
@@ -81,7 +81,7 @@ def card(model: Model) -> dict[str, Any]:
 
 
 def native_card(model: Model) -> dict[str, Any]:
-    """A model as llama.cpp's server lists it beside, for clients that see there whether it reads images."""
+    """Return a model as llama.cpp's server lists it beside, for clients that see there whether it reads images."""
     can = model.capabilities
     known = {
         "completion": can.chat or can.completions,
@@ -98,7 +98,7 @@ def native_card(model: Model) -> dict[str, Any]:
 
 
 def meta(model: Model) -> dict[str, Any]:
-    """The sizes of a model, as llama.cpp's server lists them, as far as they are known."""
+    """Return the sizes of a model, as llama.cpp's server lists them, as far as they are known."""
     backend = model.pool.members[0].backend
     told, found = backend.native_facts().meta, backend.describe()
     known = {
