@@ -61,7 +61,7 @@ BUDGETS = {
     "fleet/driver": 1_004,
     "http": 1_084,
     "hub": 334,
-    "limits": 1_152,
+    "limits": 1_160,
     "models": 1_188,
     "runtime": 671,
     "scheduling": 1_039,

@@ -194,7 +194,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     def claims(self, limits: Sequence[Limit]) -> list[Claim]:
         """Make its claim on each limit."""
         found: list[Claim] = []
-        day = day_of(self.now)
+        day = int(self.now // _DAY_S)
         for limit in limits:
             need = 1 if limit.counts_requests else self.needs(limit)
             name, ends_at = counter(limit, day)

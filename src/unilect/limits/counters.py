@@ -126,6 +126,10 @@ class Budget:
         """Return the counter as it is, for a claim."""
         return State(self.used, self.held)
 
+    def has_room(self, claim: Claim, now_us: int) -> bool:
+        """Return True if a claim fits."""
+        return self.used + self.held + claim.room <= claim.most
+
     def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
         """Hold so much more, or less, and count so much more as used."""
         self.held += held
@@ -168,6 +172,10 @@ class Minute:
         most, level = claim.most, self.level(claim.most, now_us)
         over = level - (most - claim.room) * MINUTE_US
         return State(-(-level // MINUTE_US), 0, -(-over // most) if over > 0 else 0)
+
+    def has_room(self, claim: Claim, now_us: int) -> bool:
+        """Return True if a claim fits."""
+        return self.level(claim.most, now_us) <= (claim.most - claim.room) * MINUTE_US
 
     def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
         """Have more in it, or less, whether held or used; it never takes longer than two minutes to leak."""
@@ -214,19 +222,16 @@ class MemoryCounters:
             self._forget()
         now_us = self.now_us()
         found: list[Budget | Minute] = []
-        states: list[State] = []
         ok = True
         for claim in claims:
             one = self._all.get(claim.name) or self._make(claim)
-            state = one.state(claim, now_us)
-            ok = ok and fits(claim, state)
+            ok = ok and one.has_room(claim, now_us)
             found.append(one)
-            states.append(state)
-        if ok:
-            states.clear()
-            for one, claim in zip(found, claims, strict=True):
+        states: list[State] = []
+        for one, claim in zip(found, claims, strict=True):
+            if ok:
                 one.add(claim, claim.need, 0, now_us)
-                states.append(one.state(claim, now_us))
+            states.append(one.state(claim, now_us))
         return ReserveResult(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:

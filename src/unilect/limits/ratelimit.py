@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from unilect.limits.claims import Limit
-from unilect.limits.counters import MINUTE_US, Claim, State
+from unilect.limits.counters import Claim, State
 
+_MINUTE_S = 60
 _WHAT = ("limit", "remaining", "reset")
 #: Of each kind the headers' names as OpenAI has them, and as Anthropic has them.
 _HEADERS = {
@@ -63,15 +64,21 @@ def headers(
         now: Seconds since 1970.
     """
     made: dict[str, str] = {}
-    left = [max(0, claim.most - one.used - one.held) for claim, one in zip(claims, states, strict=True)]  # fmt: skip
     for one in shown:
-        at = min(one.places, key=left.__getitem__)
-        resets_s = full_again_s(claims[at], states[at], now)
-        names, when = one.names, duration(resets_s)
+        at, left = -1, 0
+        for place in one.places:
+            claim, state = claims[place], states[place]
+            free = claim.most - state.used - state.held
+            if at < 0 or free < left:
+                at, left = place, free
+        claim = claims[at]
+        resets_s = full_again_s(claim, states[at], now)
         if dialect == "messages":
             names = one.anthropic_names
             when = f"{datetime.fromtimestamp(math.ceil(now + resets_s), UTC):%Y-%m-%dT%H:%M:%SZ}"
-        made |= zip(names, (str(claims[at].most), str(left[at]), when), strict=True)
+        else:
+            names, when = one.names, duration(resets_s)
+        made |= zip(names, (str(claim.most), str(max(0, left)), when), strict=True)
     return made
 
 
@@ -89,5 +96,5 @@ def duration(seconds: float) -> str:
 def full_again_s(claim: Claim, state: State, now: float) -> float:
     """Compute the seconds until nothing of a limit is used, if nothing more is."""
     if claim.leaks:
-        return state.used * MINUTE_US / claim.most / 1e6
+        return state.used * _MINUTE_S / claim.most
     return 0.0 if claim.ends_at is None else max(0.0, claim.ends_at - now)
