@@ -10,7 +10,7 @@ mark: models write those of others, too.
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from unilect.families._python import NONE, python_calls
 from unilect.families._tagged import (
@@ -28,7 +28,7 @@ from unilect.families._tagged import (
 from unilect.families._typing import Calls, Tools, dump_json, json_value
 from unilect.families._values import BEHIND
 
-_Form: TypeAlias = Callable[[str, Tools], tuple[Calls, str] | None]
+_Read: TypeAlias = Callable[[str, Tools], tuple[Calls, str] | None]
 _NAMED = re.compile(
     r"([A-Za-z0-9_.-]{1,128})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?:```json\s*)?(?=\{)"
 )
@@ -119,20 +119,22 @@ def calls_of(
         rest = (inside if inside[:1] in "{[<" else f"[{inside}]") + rest[code.end() :]
     forms = _MARKED if begin else _FORMS
     if is_cut or is_exact:
-        forms = tuple(one for one in forms if one not in _SLIPS)
+        forms = tuple(one for one in forms if not one.is_slip)
     while rest and len(found) < _MOST_CALLS:
         form, read = next(
             (
                 (form, made)
                 for form in forms
-                if (rest[0] != "<" or form in _OF_TAGS) and (made := _read(form, rest, tools))
+                if (rest[0] != "<" or form.is_tag) and (made := _read(form, rest, tools))
             ),
             (None, None),
         )
-        if read is None or (is_cut and form in _UNTIL_THE_END and not _is_closed(rest, read[1])):
+        if form is None or read is None:
             break
-        if form in _SLIPS:  # a value without end was looked for up to the end of the text
-            forms = tuple(one for one in forms if one not in _EXACT)
+        if is_cut and form.is_open and not _is_closed(rest, read[1]):
+            break
+        if form.is_slip:  # a value without end was looked for up to the end of the text
+            forms = tuple(one for one in forms if not one.is_exact)
         calls, rest = read
         found += calls
         rest = rest[skip_between(rest) :] if begin else rest.lstrip(_SIGNS)
@@ -153,10 +155,10 @@ def is_whole(text: str, tools: Tools, begin: str) -> bool:
     return bool(calls) and not rest.strip()
 
 
-def _read(form: _Form, text: str, tools: Tools) -> tuple[Calls, str] | None:
+def _read(form: "_Form", text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Read a text in one form; nothing is found in one that is too deep to be written: reading takes less of the stack."""
     try:
-        return form(text, tools)
+        return form.read(text, tools)
     except RecursionError:
         return None
 
@@ -232,41 +234,44 @@ def _read_lines(text: str, tools: Tools) -> tuple[Calls, str] | None:
     return _read_python(text, tools, _LINES)
 
 
-_FORMS: tuple[_Form, ...] = (
-    _read_json,
-    _read_named_json,
-    _read_fence,
-    read_function,
-    read_invoke,
-    read_function_slip,
-    read_invoke_slip,
-    _read_python,
-)
-#: Behind a mark only: a bare name may be a word.
+class _Form(NamedTuple):
+    """
+    A form of calls.
+
+    Attributes:
+        read: Reads the calls that a text begins with.
+        is_marked: It is looked for behind a mark only: a bare name may be a word.
+        is_tag: It may begin with a tag.
+        is_exact: Each value must end.
+        is_slip: The same as an exact form, with ends that are missing: a value that holds such a mark may be cut there.
+        is_open: Arguments stand there without quotes, and a model that forgets the end of a call is read all the same.
+    """
+
+    read: _Read
+    is_marked: bool = False
+    is_tag: bool = False
+    is_exact: bool = False
+    is_slip: bool = False
+    is_open: bool = False
+
+
 _MARKED = (
-    *_FORMS,
-    _read_lines,
-    read_kimi,
-    read_gemma,
-    read_listing,
-    read_listing_slip,
-    read_minimax,
+    _Form(_read_json),
+    _Form(_read_named_json, is_tag=True),
+    _Form(_read_fence),
+    _Form(read_function, is_tag=True, is_exact=True),
+    _Form(read_invoke, is_tag=True, is_exact=True),
+    _Form(read_function_slip, is_tag=True, is_slip=True),
+    _Form(read_invoke_slip, is_tag=True, is_slip=True),
+    _Form(_read_python),
+    _Form(_read_lines, is_marked=True),
+    _Form(read_kimi, is_marked=True, is_tag=True, is_open=True),
+    _Form(read_gemma, is_marked=True),
+    _Form(read_listing, is_marked=True, is_exact=True, is_open=True),
+    _Form(read_listing_slip, is_marked=True, is_slip=True),
+    _Form(read_minimax, is_marked=True),
 )
-#: Those that may begin with a tag.
-_OF_TAGS = (
-    _read_named_json,
-    read_function,
-    read_invoke,
-    read_function_slip,
-    read_invoke_slip,
-    read_kimi,
-)
-#: Forms of which each value must end.
-_EXACT = (read_function, read_invoke, read_listing)
-#: The same with ends that are missing: a value that holds such a mark may be cut there.
-_SLIPS = (read_function_slip, read_invoke_slip, read_listing_slip)
-#: Arguments stand there without quotes, and a model that forgets the end of a call is read all the same.
-_UNTIL_THE_END = (read_kimi, read_listing)
+_FORMS = tuple(form for form in _MARKED if not form.is_marked)
 
 
 def _is_closed(text: str, rest: str) -> bool:
