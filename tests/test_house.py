@@ -56,7 +56,7 @@ BUDGETS = {
     "engines/transformers/batch": 1_258,
     "engines/transformers/model": 994,
     "engines/transformers/words": 655,
-    "families": 2_415,
+    "families": 2_411,
     "fleet": 978,
     "fleet/driver": 1_004,
     "http": 1_084,

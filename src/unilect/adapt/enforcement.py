@@ -149,17 +149,17 @@ class ConstraintEnforcer(Stage):
             UnsupportedParameter: A schema has a keyword that nothing can enforce.
         """
         retried = lenient = False
-        for bond in wanted:
-            if bond.schema is None:
-                await self._checker.llguidance(bond.grammar or "", bond.param)
+        for constraint in wanted:
+            if constraint.schema is None:
+                await self._checker.llguidance(constraint.grammar or "", constraint.param)
                 continue
-            uses = await self._checker.schema(bond.schema, bond.param)
+            uses = await self._checker.schema(constraint.schema, constraint.param)
             missing = find_unenforced(uses, self.capabilities.schema_keywords or ())
             never = [use for use in missing if not keywords.can_be_validated(use)]
             if never and self._unsupported == "refuse":
-                raise keyword_error(bond.param, never[0])
+                raise keyword_error(constraint.param, never[0])
             for use in never:
-                self._report(f"{bond.param}.{use.keyword}")
+                self._report(f"{constraint.param}.{use.keyword}")
             retried = retried or len(missing) > len(never)
             lenient = lenient or bool(never)
         return retried, lenient
@@ -181,14 +181,14 @@ class ConstraintEnforcer(Stage):
     ) -> str | None:
         """Return the first violation of a constraint in a finished answer, as a text; None if there is none."""
         for choice in choices:
-            for bond in wanted:
-                for text in _texts(choice, bond):
-                    if bond.schema is not None:
-                        why = await self._checker.validate(bond.schema, text)
+            for constraint in wanted:
+                for text in _texts(choice, constraint):
+                    if constraint.schema is not None:
+                        why = await self._checker.validate(constraint.schema, text)
                     else:
-                        why = await self._checker.matches(bond.grammar or "", text)
-                    if why is not None and not _may_be_cut(request, bond, text):
-                        return f"`{bond.param}`: {why}"
+                        why = await self._checker.matches(constraint.grammar or "", text)
+                    if why is not None and not _may_be_cut(request, constraint, text):
+                        return f"`{constraint.param}`: {why}"
         return None
 
 
@@ -235,17 +235,17 @@ async def generate_valid(
     raise violation_error(why, ATTEMPTS)
 
 
-def _texts(choice: Choice, bond: OutputConstraint) -> list[str]:
+def _texts(choice: Choice, constraint: OutputConstraint) -> list[str]:
     """Return the texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
-    if bond.tool is not None:
-        calls = [call.arguments for call in choice.tool_calls if call.name == bond.tool]
+    if constraint.tool is not None:
+        calls = [call.arguments for call in choice.tool_calls if call.name == constraint.tool]
         return calls if choice.finish_reason in ENDED else []
     return [choice.text or ""] if choice.finish_reason == "stop" else []
 
 
-def _may_be_cut(request: TextRequest, bond: OutputConstraint, text: str) -> bool:
+def _may_be_cut(request: TextRequest, constraint: OutputConstraint, text: str) -> bool:
     """Return True if a stop word may have cut an answer. An answer for a schema that is complete JSON was not cut."""
-    if not request.stop_words or bond.schema is None:
+    if not request.stop_words or constraint.schema is None:
         return bool(request.stop_words)
     try:
         msgspec.json.decode(text)
