@@ -366,6 +366,23 @@ def test_logprobs_of_completions() -> None:
     )
 
 
+@pytest.mark.parametrize("beside", [
+    {"timings": {"cache_n": 1}}, {"timings": {}}, {"__verbose": {"stopping_word": "x"}}, {"__verbose": {"truncated": True, "stopping_word": ""}},
+    {"timings": {"cache_n": 1}, "__verbose": {"truncated": False, "stopping_word": "x"}}, {"__verbose": {}}, {"__verbose": {"truncated": True}}, {"timings": "x", "__verbose": {"a": 1}},
+])  # fmt: skip
+@pytest.mark.parametrize(
+    "chunk", [END, delta(content="a", finish="stop"), {"choices": []}, delta(content="a")]
+)
+def test_fields_of_llama_server(chunk: dict[str, Any], beside: dict[str, Any]) -> None:
+    """What llama-server says beside OpenAI's fields is the same read quickly and, beside a field that nobody knows, slowly."""
+    first = delta(content="b")
+    expected = decode(first, chunk | beside | {"unknown": None}, END)
+    assert expected == decode(first, chunk | beside, END)
+    assert ("timings" in beside) == any(
+        "timings" in e.extra.chunk for e in expected if getattr(e, "extra", None)
+    )
+
+
 def test_unknown_fields() -> None:
     """Fields that nobody here knows are kept, each at its level."""
     chunk: dict[str, Any] = {

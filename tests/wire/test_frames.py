@@ -1,6 +1,7 @@
 """Tests of unilect.wire.frames: what is packed is read again, and what is no frame is told."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -231,3 +232,30 @@ async def test_serving_calls(tmp_path: Path) -> None:
         assert not cancelled.is_set()
         assert not (await told("wait")).last
         await cancelled.wait()
+
+
+async def test_a_process_that_does_not_answer(tmp_path: Path) -> None:
+    """Who does not listen, is silent or is gone before the last reply is told apart; what came before is read."""
+
+    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(frames.of_events([TextDelta("a")]))
+        if "silent" == frames.call_of(body).operation:
+            await asyncio.sleep(60)
+
+    async def failure(path: Path, operation: str) -> tuple[int, UnilectError]:
+        count, call = 0, frames.Call(operation, frames.raw(None))
+        meaning = lambda error: BackendError(type(error).__name__)  # noqa: E731
+        with pytest.raises(BackendError) as told:
+            async for _ in frames.exchange(str(path), call, meaning, 60.0, 0.01):
+                count += 1
+        return count, told.value
+
+    path = tmp_path / "s"
+    server = await asyncio.start_unix_server(
+        partial(frames.serve, answer=answer, meaning=lambda error: BackendError("x")), path
+    )
+    async with server:
+        found = [await failure(*one) for one in ((path, "silent"), (path, "cut"), (tmp_path / "none", ""))]  # fmt: skip
+
+    expected = [(1, "TimeoutError"), (1, "IncompleteReadError"), (0, "ConnectionRefusedError")]
+    assert expected == [(count, error.message) for count, error in found]

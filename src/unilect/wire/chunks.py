@@ -186,7 +186,9 @@ class ChunkDecoder:
 
     def _plain_text(self, chunk: Chunk) -> str | None:
         """Return the text of a chunk that has only text for choice 0, as nearly all have; else None."""
-        if len(chunk.choices) != 1 or chunk.usage is not None or chunk.timings is not None:
+        if len(chunk.choices) != 1 or chunk.usage is not None:
+            return None
+        if chunk.timings is not None or chunk.verbose is not None:
             return None
         choice = chunk.choices[0]
         delta = choice.delta

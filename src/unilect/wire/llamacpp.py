@@ -65,13 +65,13 @@ class Busy(BackendUnavailable):
         )
 
 
-class Tokens(Struct):
+class _Tokens(Struct):
     """The answer of /tokenize."""
 
     tokens: list[int]
 
 
-class Content(Struct):
+class _Content(Struct):
     """The answer of /detokenize."""
 
     content: str
@@ -145,12 +145,12 @@ async def tokenize(
     fields: dict[str, Any] = {"content": text}
     fields |= {"add_special": True} if special else {}
     fields |= {"parse_special": False} if plain else {}
-    return (await post(server, "/tokenize", fields, Tokens)).tokens
+    return (await post(server, "/tokenize", fields, _Tokens)).tokens
 
 
 async def detokenize(server: HttpServer, tokens: list[int]) -> str:
     """Return the text of token ids, special ones too."""
-    return (await post(server, "/detokenize", {"tokens": tokens}, Content)).content
+    return (await post(server, "/detokenize", {"tokens": tokens}, _Content)).content
 
 
 async def pieces_of(server: HttpServer, tokens: list[int]) -> list[bytes]:

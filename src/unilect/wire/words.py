@@ -103,10 +103,10 @@ class ProgressField(Struct, gc=False):
         return Progress(self.processed, self.total, self.cache, self.time_ms)
 
 
-class Verbose(Struct, forbid_unknown_fields=True, gc=False, omit_defaults=True):
-    """What llama-server tells of an answer where no more of it is asked for."""
+class Verbose(Struct, forbid_unknown_fields=True, gc=False):
+    """What llama-server tells of an answer, if no more of it is asked for."""
 
-    stopping_word: str = ""
+    stopping_word: str
     truncated: bool | UnsetType = UNSET
 
 

@@ -33,8 +33,8 @@ class ChildServer:
         process: ChildProcess,
         key: str,
         timeout_s: float,
-        raise_for: RaiseFor | None = None,
-        on_new_life: Callable[[], None] = lambda: None,
+        raise_for: RaiseFor,
+        on_new_life: Callable[[], None],
         probe: Callable[[HttpServer], Awaitable[object]] | None = None,
         hang_timeout_s: float = 60.0,
     ) -> None:
