@@ -1,97 +1,91 @@
 #!/usr/bin/env python3
 """
-How long reading a list of many models holds up everything else: the longest wait of a small request meanwhile.
+How long reading a list of many models holds the event loop: the most processor time between two turns of another task.
 
-A server of many upstream models answers one request for each of them, so that all have metrics. Then each list is read, again and
-again, while another connection asks `/healthz` without a pause; the longest of its waits is what a token of a stream would wait.
+A server of many upstream models, in this process, has counted a request for each. Each list is read, again and again, by a process
+of its own, while a task here takes every turn of the loop that it gets. Processor time does not depend on what else the machine does.
 
-usage: bench/lists.py [--models 1000] [--rounds 5]     the unilect beside the Python that runs it
+usage: bench/lists.py [--models 1000] [--rounds 9]
 """
 
 import argparse
-import http.client
-import json
+import asyncio
+import gc
+import logging
 import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 from statistics import median
 
-import processes
-import report
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "reliability"))
 
-HERE = Path(__file__).parent
+import uvloop  # noqa: E402 - found on the path above
+from inprocess import Site, site  # noqa: E402
+from report import table, versions, write  # noqa: E402
+
+from unilect.config.model import ModelConfig  # noqa: E402
+from unilect.config.server import Config  # noqa: E402
+
 LISTS = ("/healthz", "/metrics", "/v1/models", "/api/tags")
-PATH = "/v1/chat/completions"
+READ = "import sys, urllib.request as r; print(len(r.urlopen(sys.argv[1]).read()))"
 
 
-def get(connection: http.client.HTTPConnection, path: str) -> tuple[float, int]:
-    """Read a path; its milliseconds and the size of its answer."""
-    begin = time.perf_counter()
-    connection.request("GET", path)
-    body = connection.getresponse().read()
-    return (time.perf_counter() - begin) * 1000, len(body)
+async def read(url: str) -> tuple[float, float]:
+    """Read a list in another process; its KB, and the most processor ms between two turns."""
+    gaps: list[float] = []
+
+    async def turn() -> None:
+        last = time.thread_time()
+        while True:
+            await asyncio.sleep(0.0001)  # a sleep of 0 would have the others wait for it
+            now = time.thread_time()
+            gaps.append((now - last) * 1000)
+            last = now
+
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", READ, url, stdout=pipe)
+    task = asyncio.create_task(turn())
+    size, _ = await process.communicate()
+    task.cancel()
+    return int(size) / 1000, max(gaps)
 
 
-def read(port: int, path: str) -> tuple[float, float, int]:
-    """Read a list while small requests go on; the milliseconds of both, of the latter the longest, and the list's size."""
-    waits: list[float] = []
-    over = threading.Event()
-
-    def probe() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        while not over.is_set():
-            waits.append(get(connection, "/healthz")[0])
-
-    thread = threading.Thread(target=probe)
-    thread.start()
-    time.sleep(0.05)
-    took, size = get(http.client.HTTPConnection("127.0.0.1", port), path)
-    over.set()
-    thread.join()
-    return took, max(waits), size
-
-
-def measure(models: int, rounds: int) -> list[list[object]]:
+async def measure(models: int, rounds: int) -> list[list[object]]:
     """The rows of the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        mock, port = processes.free_port(), processes.free_port()
-        config = Path(folder) / "config.toml"
-        tables = (
-            f'[models.m{n}]\nsource = "http://127.0.0.1:{mock}/v1"\nmodel = "m"\n'
-            for n in range(models)
-        )
-        config.write_text("".join(tables))
-        serve: list[str | Path] = [processes.unilect(), "serve", "--config", config]
-        serve += ["--port", str(port)]
-        own = {"XDG_DATA_HOME": folder, "XDG_RUNTIME_DIR": folder}
-        upstream: list[str | Path] = [sys.executable, HERE / "mock_openai.py", str(mock)]
-        with (
-            processes.running(upstream, port=mock, core=1),
-            processes.running(serve, port=port, core=0, environment=own),
-        ):
-            for n in range(models):
-                body = {"model": f"m{n}", "messages": [{"role": "user", "content": "Hi"}]}
-                processes.post(port, PATH, json.dumps(body).encode())
-            found = [[read(port, path) for path in LISTS] for _ in range(rounds)]
+    tables = {
+        f"m{n}": ModelConfig(source="http://127.0.0.1:9/v1", model="m") for n in range(models)
+    }
+    async with site(Config(port=0, models=tables)) as server:
+        await count(server, models)
+        gc.collect()
+        gc.freeze()  # as `unilect serve` does
+        found = {path: [await read(server.url + path) for _ in range(rounds)] for path in LISTS}
     rows: list[list[object]] = []
-    for path, times in zip(LISTS, zip(*found, strict=True), strict=True):
-        took, waits, sizes = zip(*times, strict=True)
-        rows.append([path, sizes[0] / 1000, median(took), median(waits), max(waits)])
+    for path, times in found.items():
+        sizes, gaps = zip(*times, strict=True)
+        rows.append([path, sizes[0], median(gaps), max(gaps)])
     return rows
+
+
+async def count(server: Site, models: int) -> None:
+    """Have every model count a request, which fails: nobody listens there."""
+    for n in range(models):
+        async with server.post(model=f"m{n}") as answer:
+            await answer.read()
 
 
 def main() -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description="How long reading a list holds up the rest.")
+    parser = argparse.ArgumentParser(description="How long reading a list holds the event loop.")
     parser.add_argument("--models", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
-    rows = measure(given.models, given.rounds)
-    columns = ["GET", "KB", "ms", "longest wait meanwhile, ms, median", "most"]
-    print(report.table(columns, rows))
-    report.write("lists", report.versions("unilect", "aiohttp"), settings=vars(given), rows=rows)
+    logging.disable()
+    rows = uvloop.run(measure(given.models, given.rounds))
+    print(table(["GET", "KB", "most ms between two turns, median", "most"], rows))
+    write("lists", versions("unilect", "aiohttp"), settings=vars(given), rows=rows)
 
 
 if __name__ == "__main__":
