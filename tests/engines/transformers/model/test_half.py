@@ -48,7 +48,8 @@ def test_a_wide_model_says_what_the_narrow_one_says(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bundled model's logits for a padded batch are the same within the type's precision, whether widened or not."""
-    monkeypatch.setattr(_hf_load, "is_slow", lambda dtype: False)
+    for condition in ("is_slow", "is_worth_packing"):
+        monkeypatch.setattr(_hf_load, condition, lambda dtype: False)
     model = LoadedModel(SETTINGS | {"dtype": dtype})._model
     ids = torch.tensor([[0, 0, 5, 6, 7], [9, 8, 7, 6, 5], [11, 12, 13, 14, 15]])
     mask = torch.tensor([[0, 0, 1, 1, 1], [1] * 5, [1] * 5])

@@ -19,6 +19,7 @@ from unilect.engines.process.memory import free_bytes
 from unilect.engines.transformers.batch.loop import BatchLoop
 from unilect.engines.transformers.model.folder import read_folder
 from unilect.engines.transformers.model.load import LoadedModel
+from unilect.engines.transformers.model.packed import is_worth_packing
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]  # a model may have to be fetched
 LEAST_COSINE = 0.9999
@@ -166,6 +167,10 @@ def test_embeddings_stay_wide() -> None:
         LoadedModel(large)
     with pytest.raises(ValueError, match="It needs 2000"):
         LoadedModel(large | {"tied": False})
+    narrow = {"dtype": "bfloat16", "stored_bytes": 2}
+    sizes = "1200" if is_worth_packing(torch.bfloat16) else "1000"
+    with pytest.raises(ValueError, match=f"It needs {sizes}"):
+        LoadedModel(large | narrow)
     free = free_bytes() or 0
     eighth = {"size_bytes": free // 4, "embedding_values": free // 16, "quantize": "8bit"}
     with pytest.raises(ValueError, match="out of memory for the KV cache"):

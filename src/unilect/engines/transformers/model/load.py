@@ -34,7 +34,7 @@ from unilect.engines.transformers.model.half import is_slow, widen
 from unilect.engines.transformers.model.int8 import quantize as to_8_bits
 from unilect.engines.transformers.model.invariance import NotBatchInvariant, check_batch_invariance
 from unilect.engines.transformers.model.lora import Adapters
-from unilect.engines.transformers.model.packed import pack
+from unilect.engines.transformers.model.packed import is_worth_packing, pack
 from unilect.engines.transformers.model.rope import stretch
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -232,7 +232,7 @@ class LoadedModel:
         """Give a model the linear layers that a processor is quickest with."""
         if self._settings["quantize"] == "8bit":
             to_8_bits(model)
-        elif self._dtype == torch.float32:
+        elif is_worth_packing(self._dtype):
             pack(model)
         elif is_slow(self._dtype):
             widen(model)
@@ -298,12 +298,13 @@ class LoadedModel:
         Only linear layers get narrower, and with bitsandbytes not the output. On a processor an output that shares the embeddings'
         weights gets its own, in the order or the bits that are quickest there.
         """
-        settings, width = self._settings, _dtype(self._settings["dtype"], device).itemsize
+        settings, dtype = self._settings, _dtype(self._settings["dtype"], device)
+        width = dtype.itemsize
         narrow = _BYTES.get(settings["quantize"] or "", width)
         count = settings["size_bytes"] / settings["stored_bytes"]
         wide = min(count, settings["embedding_values"])
         if device.type == "cpu":
-            own = self._generates and settings["tied"] and width == torch.float32.itemsize
+            own = self._generates and settings["tied"] and is_worth_packing(dtype)
             count += wide if own else 0
         elif not settings["tied"]:
             wide = min(count, wide * 2)
