@@ -28,7 +28,7 @@ MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 17,
-    "accounting": 1_029,
+    "accounting": 1_030,
     "adapt": 965,
     "answers": 1_445,
     "api": 136,
@@ -67,7 +67,7 @@ BUDGETS = {
     "scheduling": 1_039,
     "server": 2_396,
     "store": 1_371,
-    "store/sql": 827,
+    "store/sql": 828,
     "templates": 945,
     "testing": 353,
     "tools": 343,

@@ -145,16 +145,17 @@ class RequestAccounting(Tally):
         Raises:
             UnilectError: What must be kept cannot be; only where the answer was whole.
         """
+        status = status_of(error)
         try:
             while self._records:
-                await self._records.pop().close(self.usage, status_of(error))
+                await self._records.pop().close(self.usage, status)
         except BaseException as failure:
             cause = error or failure
             await self.__aexit__(type(cause), cause, None)
             if error is not None and isinstance(failure, UnilectError):
                 return  # what has failed before counts
             raise
-        self.finish(status_of(error))
+        self.finish(status)
 
     def finish(self, status: int) -> float:
         """

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from operator import itemgetter
 
-from msgspec import structs
-
 from unilect.store.records import CORRECTED, PARTS, KeyUsage, LedgerRow, UsageSum
 from unilect.store.sql.connection import Connection
 
@@ -17,11 +15,10 @@ INSERT INTO ledger ({_COLUMNS}) VALUES ({", ".join("?" * len(_NAMES))})
 ON CONFLICT (id) DO UPDATE SET status = excluded.status WHERE excluded.status = {CORRECTED}
 """
 _OF_SUM = itemgetter(2, 3, 4, 5)  # what tells the sum of a row's values from others
-_TEXTS = ("key", "owner", "model", "backend", "dialect", "endpoint", "finish")
 _MOST_DELETED = 1000  # rows that one transaction deletes
 _DAY_S = 86_400
 #: Counts of a backend are its own words; beyond these a sum would not fit into the column.
-_MOST = {"prompt": 10**12, "cached": 10**12, "completion": 10**12, "cost": 10**15}
+_MOST_TOKENS, _MOST_COST = 10**12, 10**15
 _LONGEST = 400
 _PROBE = LedgerRow(id="probe", at=0.0)
 _DELETE_OLD = f"DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE at < ? ORDER BY at LIMIT {_MOST_DELETED})"
@@ -97,12 +94,15 @@ def _bounds(since: float, key: str | None) -> tuple[object, ...]:
 
 def _values(row: LedgerRow) -> tuple[object, ...]:
     """Make the values of a row, in the order of `_COLUMNS`, as every database takes them."""
-    fields = structs.asdict(row) | {"day": int(row.at // _DAY_S)}
-    for name in _TEXTS:
-        fields[name] = _plain(fields[name])
-    for name, most in _MOST.items():
-        fields[name] = min(max(fields[name], 0), most)
-    return tuple([fields[name] for name in _NAMES])
+    texts = row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint
+    tokens = row.prompt, row.cached, row.completion
+    return (
+        *(row.id, row.at, int(row.at // _DAY_S)),
+        *map(_plain, texts),
+        *[min(max(count, 0), _MOST_TOKENS) for count in tokens],
+        *(row.first_token_ms, row.duration_ms, row.status, _plain(row.finish)),
+        min(max(row.cost, 0), _MOST_COST),
+    )
 
 
 @lru_cache(1024)
