@@ -86,3 +86,21 @@ async def test_clients_that_are_gone_at_once() -> None:
             while connections.accepted < 2 * acceptor_module.ACCEPTED_AT_ONCE or len(connections):
                 await asyncio.sleep(0)
         assert b"HTTP/1.1 404 Not Found" == await status("127.0.0.1", port)
+
+
+async def test_the_kernel_asks_whether_a_client_is_there() -> None:
+    """A connection has the keep-alive of the socket that it was accepted from, and one is dropped before the event loop has it."""
+    async with accepting() as (acceptor, connections):
+        port = await acceptor.listen("127.0.0.1", 0)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not len(connections):
+            await asyncio.sleep(0)
+        (one,) = connections._all
+        kept = one.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        one.drop()
+        dropped = not len(connections)
+        while one.sock.fileno() >= 0:
+            await asyncio.sleep(0.01)
+        writer.close()
+
+        assert (1, True) == (kept, dropped)

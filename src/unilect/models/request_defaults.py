@@ -1,5 +1,6 @@
 """
-A model's settings applied to a request, before its backend gets it: a wrapped prompt, stop sequences, defaults of plain completions.
+A model's settings applied to a request, before its backend gets it: no billing header, a wrapped prompt, stop sequences, defaults of
+plain completions.
 
 It is the same for every kind of backend. `Settings.apply` follows, with the defaults of every request.
 """
@@ -11,6 +12,7 @@ from unilect.api.parameters.rules import fill_defaults
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.core.requests import CompletionRequest, Message, Prompt, TextRequest
+from unilect.scheduling.prefixes import without_billing
 from unilect.templates.chat import ChatTemplate, find
 
 Prepare: TypeAlias = Callable[[TextRequest], TextRequest]
@@ -32,6 +34,8 @@ def request_defaults(config: ModelConfig) -> Prepare:
 
     def prepare(request: TextRequest) -> TextRequest:
         words = list(config.stop)
+        if config.drop_billing_header:
+            request = without_billing(request)
         if isinstance(request, CompletionRequest):
             request = fill_defaults(request, config.completion_defaults)
         if template is not None and isinstance(request, CompletionRequest):

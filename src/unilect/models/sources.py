@@ -274,7 +274,7 @@ def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> Callab
         check_adapters(config.lora)
     with found, error_scope(name):
         return _request_defaults(config)
-    return lambda request: request
+    return _unchanged
 
 
 def spec_of(
@@ -367,15 +367,17 @@ def error_scope(name: str) -> Iterator[None]:
 
 
 def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
-    first = without_billing if config.drop_billing_header else lambda request: request
     if not (config.stop or config.completion_template or config.completion_defaults):
-        return first
+        return without_billing if config.drop_billing_header else _unchanged
     from unilect.models.request_defaults import (
         request_defaults,
     )  # with Jinja, which takes 30 ms to import
 
-    more = request_defaults(config)
-    return lambda request: more(first(request))
+    return request_defaults(config)
+
+
+def _unchanged(request: Any) -> Any:
+    return request
 
 
 def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:
