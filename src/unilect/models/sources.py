@@ -274,7 +274,7 @@ def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> Callab
         check_adapters(config.lora)
     with found, error_scope(name):
         return _request_defaults(config)
-    return _unchanged
+    return _pass_on
 
 
 def spec_of(
@@ -368,7 +368,7 @@ def error_scope(name: str) -> Iterator[None]:
 
 def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
     if not (config.stop or config.completion_template or config.completion_defaults):
-        return without_billing if config.drop_billing_header else _unchanged
+        return without_billing if config.drop_billing_header else _pass_on
     from unilect.models.request_defaults import (
         request_defaults,
     )  # with Jinja, which takes 30 ms to import
@@ -376,7 +376,7 @@ def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
     return request_defaults(config)
 
 
-def _unchanged(request: Any) -> Any:
+def _pass_on(request: Any) -> Any:
     return request
 
 

@@ -128,7 +128,7 @@ class Echo(Backend):
         options, self.answers = self._options, self.answers + 1
         breaks = self.answers <= options.failing_answers
         told = _texts(request)
-        whole = _scripted(options.answers, request, told) if options.answers else None
+        whole = _find_script(options.answers, request, told) if options.answers else None
         if whole is None:
             whole = told[-1] if options.text is None else options.text
         prompt = sum(map(len, told))
@@ -224,7 +224,7 @@ def _texts(request: TextRequest) -> list[str]:
     return texts
 
 
-def _scripted(answers: Sequence[Scripted], request: TextRequest, told: list[str]) -> str | None:
+def _find_script(answers: Sequence[Scripted], request: TextRequest, told: list[str]) -> str | None:
     """The text of the first answer that fits; None where none does."""
     new = told
     if isinstance(request, ChatRequest):
