@@ -28,9 +28,9 @@ MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 17,
-    "accounting": 1_030,
+    "accounting": 1_032,
     "adapt": 965,
-    "answers": 1_445,
+    "answers": 1_451,
     "api": 136,
     "api/parameters": 596,
     "auth": 339,

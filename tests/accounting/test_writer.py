@@ -1,10 +1,17 @@
 """Tests of unilect.accounting.writer; how rows are written tests/accounting/test_ledger.py tells: a clock says how long each turn of the event loop took."""
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from unilect.accounting.writer import GATHER_S, wait_while_busy
+from support.common.ledger_rows import row
+from support.common.waiting import until
+from unilect.accounting import writer
+from unilect.accounting.writer import GATHER_S, Writer, wait_while_busy
+from unilect.core.errors import LedgerUnavailable
+from unilect.runtime.tasks import Tasks
+from unilect.store.records import LedgerRow
 
 
 class Turns:
@@ -52,3 +59,61 @@ async def test_a_loop_that_is_always_busy() -> None:
     assert clock.count == round(GATHER_S * 1000)
     assert done == [0, 1, 2]
     await working
+
+
+class Disk:
+    """
+    A disk that may stop.
+
+    Attributes:
+        works: Set while it writes what it gets.
+    """
+
+    def __init__(self) -> None:
+        self.works = asyncio.Event()
+
+    async def write(self, rows: Sequence[LedgerRow]) -> None:
+        """Write rows, once it works."""
+        await self.works.wait()
+
+    async def probe(self) -> None:
+        """It may be written to."""
+
+
+@pytest.fixture
+async def disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Disk, Writer]]:
+    """A disk that has stopped, and a writer for it that soon loses patience."""
+    monkeypatch.setattr(writer, "LIMIT_S", 0.02)
+    stopped, tasks = Disk(), Tasks()
+    yield stopped, Writer(stopped.write, stopped.probe, tasks)
+    await tasks.aclose()
+
+
+async def test_a_client_that_does_not_wait(disk: tuple[Disk, Writer]) -> None:
+    """A ledger that does not answer is known as such also where each client leaves before its time is up."""
+    _, rows = disk
+    end = rows.end_of(rows.put(row(), lambda: None))
+    assert end is not None
+
+    end.cancel()
+    await until(lambda: not rows.writable)
+
+    with pytest.raises(LedgerUnavailable):
+        rows.check()
+
+
+async def test_a_flaw_of_what_follows_a_row(disk: tuple[Disk, Writer]) -> None:
+    """Whoever waits for a row is told in time, also after the task that writes has failed."""
+    stops, rows = disk
+    stops.works.set()
+    failed = rows.end_of(rows.put(row(), lambda: [].pop()))
+    assert failed is not None
+    await failed
+    await until(lambda: rows._worker is None or rows._worker.done())
+
+    stops.works.clear()
+    end = rows.end_of(rows.put(row(), lambda: None))
+    assert end is not None
+
+    with pytest.raises(LedgerUnavailable):
+        await asyncio.wait_for(end, 10)

@@ -586,3 +586,25 @@ class Clients(RuleBasedStateMachine):
 
 
 TestClients = Clients.TestCase
+
+
+async def test_a_piece_that_passes_a_bound() -> None:
+    """A piece with which an answer grows too large to be kept reaches the reader that waits for it."""
+    server, go_on = Server(answer_bytes=100), asyncio.Event()
+
+    async def make(answer: Answer) -> None:
+        answer.begin(200, {})
+        answer.write(b"a" * 10)
+        await go_on.wait()
+        answer.write(b"b" * 100)
+        await answer.drain()
+        answer.end(b"c")
+
+    answer = server.ask("one", make=make)
+    assert (b"a" * 10, False) == await answer.take()
+    waiting = asyncio.ensure_future(answer.take())
+    await asyncio.sleep(0)
+    go_on.set()
+
+    assert (b"b" * 100, False) == await asyncio.wait_for(waiting, 10)
+    assert (b"c", True) == await asyncio.wait_for(answer.take(), 10)

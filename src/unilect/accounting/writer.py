@@ -175,7 +175,8 @@ class Writer:
         self._timer = None
         loop = asyncio.get_running_loop()
         for item in (*self._writing, *self._waiting):
-            if item.end is None or item.end.done():
+            # a client that has left is no reason to trust a ledger that does not answer
+            if item.end is None or (item.end.done() and not item.end.cancelled()):
                 continue
             if item.until > loop.time():
                 self._timer = loop.call_at(item.until, self._end_late)
@@ -214,6 +215,7 @@ class Writer:
             self._idle.set()
             if self._timer is not None:
                 self._timer.cancel()
+                self._timer = None
             for item in (*self._writing, *self._waiting):
                 error = LedgerUnavailable(
                     "The server is stopping. Try again soon.", retry_after_s=5

@@ -161,7 +161,11 @@ class Answer:
         Raises:
             BaseException: What it failed with, once all before that was taken.
         """
-        await self.wait(self._taken)
+        while (
+            self._taken == len(self.pieces) and not self.is_over
+        ):  # what is taken may be forgotten
+            self._news.clear()
+            await self._news.wait()
         if self._error is not None and self._taken == len(self.pieces):
             raise self._error
         data = b"".join(self.pieces[self._taken :])
@@ -172,7 +176,7 @@ class Answer:
         return data, self._is_whole
 
     async def wait(self, seen: int) -> None:
-        """Wait until there are more pieces than so many, or nothing is written any more."""
+        """Wait until there are more pieces than so many, of an answer that forgets none, or nothing is written any more."""
         while len(self.pieces) == seen and not self.is_over:
             self._news.clear()
             await self._news.wait()

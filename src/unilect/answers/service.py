@@ -178,6 +178,8 @@ class Run:
             if isinstance(error, ContextLengthExceeded) and error.param is None:
                 error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
             raise
+        finally:  # whoever is pushed to holds this: no work for the garbage collector
+            self.push = self._context.push = None
 
     def note(self, batch: list[Event]) -> list[Event]:
         """

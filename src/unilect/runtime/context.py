@@ -128,7 +128,7 @@ class Context(Struct, eq=False, kw_only=True):
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
         headers: Headers of every answer to the request, such as what is left of the caller's limits.
         push: Delivers a batch of the answer to its client while the task that answers waits for it; false where the task must take it. None
-            where each batch must pass the task.
+            where each batch must pass the task. It is called outside of the request: `current_request` may be another one there.
         trace: The request's trace; None where there is none.
         trace_headers: The lines of W3C's trace context, for the head of a request to an upstream; empty where nothing is traced.
     """
