@@ -71,7 +71,7 @@ class Answer:
     Attributes:
         key, context: As given.
         pieces: What was written, as far as it is kept.
-        task: The task that makes it.
+        task: The task that makes it; None before it begins.
         size: The bytes that are kept of it and for it.
         state: Who gets it.
         status, headers: Its head, known when there is something to take.
@@ -82,7 +82,7 @@ class Answer:
         timer: Ends the window in which it is held.
     """
 
-    task: "asyncio.Task[None]"
+    task: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle
 
     def __init__(
@@ -309,7 +309,7 @@ class Answers:
             return
         answer.state = State.HELD
         self._held.append(answer)
-        if not answer.task.done():
+        if not answer.is_over:
             answer.listed = answer.context.held = True
         loop = asyncio.get_running_loop()
         answer.timer = loop.call_later(self.window_s, self._drop, answer)
@@ -374,7 +374,8 @@ class Answers:
         """End an answer that nobody reads, also where nobody has come back in time."""
         self.counts["ended"] += 1
         self.finish(answer)
-        answer.task.cancel()
+        if answer.task is not None:
+            answer.task.cancel()
 
     def _grow(self, answer: Answer, count: int) -> None:
         """Keep more of an answer, unless that is too much."""

@@ -75,17 +75,18 @@ class _Place:
             settings = self.settings.store
             async with aclosing(Store(settings, process_environment(), is_permanent=True)) as store:
                 assert store.keys is not None
-                return await ask(store.keys)
+                try:
+                    return await ask(store.keys)
+                except ConfigError as error:
+                    told = f"{escape(str(error))} The store is {self.store}.{self.hint}"
+                    if error.path:
+                        told = f"{_WORDS[str(error.path[0])]}: {error}"
+                    raise ConfigError(told) from error
 
         try:
             return asyncio.run(run())
         except StoreUnavailable as error:
             raise ConfigError(f"{error.for_operator}{self.hint}") from error
-        except ConfigError as error:
-            told = f"{escape(str(error))} The store is {self.store}.{self.hint}"
-            if error.path:
-                told = f"{_WORDS[str(error.path[0])]}: {error}"
-            raise ConfigError(told) from error
 
 
 def create(

@@ -55,8 +55,10 @@ class ChunkedBody:
         self._pending = b""
 
     def single_chunk(self, data: bytes) -> bytes:
-        """Return the payload of data that is exactly one chunk, and changes nothing here; nothing for any other."""
-        return b"" if self._left >= 0 or self._pending else _one_chunk(data)
+        """Return the payload of data that is exactly one small chunk, and changes nothing here; nothing for any other."""
+        if self._left >= 0 or self._pending or len(data) > _MANY_CHUNKS_BYTES:
+            return b""
+        return _one_chunk(data)
 
     def feed(self, data: bytes) -> bytes:
         """

@@ -106,7 +106,7 @@ def call_reader(request: ChatRequest, style: CallStyle) -> Callable[[list[Event]
 def _bare(event: Event) -> Event:
     if isinstance(event, Finish):
         return Finish(event.reason, event.index)
-    return replace(event, extra=None) if isinstance(event, TextDelta) else event
+    return replace(event, extra=None, logprobs=None) if isinstance(event, TextDelta) else event
 
 
 class ForcedScanner(Scanner):

@@ -78,8 +78,9 @@ class BackgroundResponse(Answer):
     async def stop(self) -> None:
         """Cancel it, and wait until its end is stored."""
         self.cancelled = True
-        self.task.cancel()
-        await asyncio.wait([self.task])
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
 
 
 class ResponseService:
@@ -146,7 +147,7 @@ class ResponseService:
         while True:
             found = require_found(await self.store().get(owner, id), "Response", id)
             live = self._find(owner, id)
-            if live is None or found.status not in UNFINISHED:
+            if live is None or live.task is None or found.status not in UNFINISHED:
                 break
             if live.encoder.status in UNFINISHED:
                 found.status, found.body = live.encoder.status, live.encoder.body()

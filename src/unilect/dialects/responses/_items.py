@@ -23,9 +23,11 @@ from unilect.core.requests import (
     MAX_MESSAGES,
     MAX_PARTS,
     SYSTEM_ROLES,
+    FunctionCall,
     ImagePart,
     ImageUrl,
     Message,
+    MessageToolCall,
     Part,
     TextPart,
 )
@@ -250,12 +252,13 @@ class Conversation(ChatBuilder):
         name, namespace = _text(item, "name", place), item.get("namespace")
         if not isinstance(namespace, str | None):
             wrong(f"{place}.namespace", "a text")
-        if kind == "custom_tool_call":
+        known = qualify_name(namespace, name)
+        if kind == "custom_tool_call":  # one value, whatever its text looks like
             arguments = msgspec.json.encode({INPUT: _text(item, "input", place)}).decode()
+            made = MessageToolCall(call, FunctionCall(known, arguments))
         else:
             arguments = _text(item, "arguments", place) or "{}"
-        known = qualify_name(namespace, name)
-        made = self.read_call(call, known, arguments, place, "arguments")
+            made = self.read_call(call, known, arguments, place, "arguments")
         if call in self._called:
             raise InvalidRequest.at(
                 f"{place}.call_id", f": there are two calls of the id {call[:100]!r}."
