@@ -520,3 +520,13 @@ def test_a_closed_stdout(keys_of_a_file: Keys) -> None:
             assert code == done.returncode, done
             assert told in done.stderr
             assert before + (code == 0) == secrets()
+
+
+def test_a_store_that_cannot_be(tmp_path: Path) -> None:
+    """A store whose folder is not there is named as its option, with what to do."""
+    file = tmp_path / "unilect.toml"
+    file.write_text(f'[store]\nurl = "sqlite:///{tmp_path}/none/x.db"\n')
+
+    told = commands.run("keys", "list", "--config", file, code=1).stderr
+
+    assert f"store.url: the folder {tmp_path}/none does not exist. Make it, or name" in told

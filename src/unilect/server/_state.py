@@ -11,6 +11,7 @@ import resource
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -141,11 +142,17 @@ class State:
             yield _sums(f"engine_{name}", rows)
 
 
+@cache
+def _boot_time() -> float:
+    """Return the time when this machine was started; read once, since a clock that is set does not restart the process."""
+    now_s, up_s = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round(now_s - up_s)
+
+
 def _of_process() -> Iterator[Family]:
     """Make the metrics that servers tell of their process, as far as there is a /proc."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        times = dict(line.split(maxsplit=1) for line in Path("/proc/stat").read_text().splitlines())
         files = len(os.listdir("/proc/self/fd"))
     except OSError:
         return
@@ -153,7 +160,7 @@ def _of_process() -> Iterator[Family]:
     numbers = {
         "virtual_memory_bytes": int(fields[20]),
         "resident_memory_bytes": int(fields[21]) * resource.getpagesize(),
-        "start_time_seconds": int(times["btime"]) + int(fields[19]) / ticks,
+        "start_time_seconds": _boot_time() + int(fields[19]) / ticks,
         "cpu_seconds": (int(fields[11]) + int(fields[12])) / ticks,
         "open_fds": files,
         "max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],

@@ -214,3 +214,12 @@ async def test_what_a_model_cannot_read() -> None:
     assert all("`input[3].content` holds an image" in one["message"] for _, one in errors)
     assert "response.failed" in told
     assert "`input[3].content` holds an image" in told
+
+
+async def test_a_long_patch() -> None:
+    """The text of a custom call is one value, however many brackets and commas are in it."""
+    patch = {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch"}
+
+    found = await prompt(said("user", "x"), patch | {"input": "+ f(a, b)\n, {[," * 40_000})
+
+    assert ["user", "assistant"] == [one["role"] for one in found]

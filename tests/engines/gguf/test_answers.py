@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from support.backends.engine import answer, chat, completion, engine, events_of, needs_transformers
+from support.backends.scripted import delta
 from support.models import f32_gguf
 from unilect.config.model import ModelConfig
 from unilect.core.errors import BackendError, InvalidRequest
@@ -21,9 +23,10 @@ from unilect.core.events import (
     fold,
 )
 from unilect.core.requests import ChatRequest
-from unilect.engines.gguf._answers import _ReplayFilter
+from unilect.engines.gguf._answers import _public, _ReplayFilter
 from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf.engine import GgufEngine
+from unilect.wire.chunks import ChunkDecoder
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 #: llama.cpp takes it for gpt-oss', whose every answer begins with a channel; the bundled model knows none.
@@ -132,3 +135,20 @@ async def test_probabilities_of_a_prompt_as_the_other_engine_reckons_them(tmp_pa
                     assert [top.logprob for top in one.top_logprobs] == pytest.approx([top.logprob for top in same.top_logprobs], abs=1e-3)  # fmt: skip
     finally:
         await model.aclose()
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+@pytest.mark.parametrize("last", [{"content": " <"}, {"reasoning_content": "so"}, {}], ids=str)
+def test_what_the_server_says_beside(last: dict[str, Any], truncated: bool) -> None:
+    """Of what llama.cpp says beside an answer clients get that the context was full, in whichever frame it stands."""
+    verbose = {"__verbose": {"truncated": truncated, "stopping_word": ""}}
+    chunks = [delta(role="assistant", content=None), delta(content="a"), delta(**last) | verbose]
+    events: list[Event] = []
+    for chunk in (*chunks, delta(finish="stop")):
+        ChunkDecoder().decode([msgspec.json.encode(chunk)], events)
+
+    shown = [*_public(events)]
+
+    extras = [one.extra.chunk for one in shown if getattr(one, "extra", None) is not None]
+    assert extras == [{"truncated": True}] * truncated
+    assert [TextDelta("a")] == [one for one in shown if one == TextDelta("a")]

@@ -242,14 +242,18 @@ class _Child:
     async def _generate(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         ended = self._loop.create_future()
 
-        def take(frame: bytes, last: bool) -> None:
+        def take(frame: bytes, last: bool, taken: threading.Event) -> None:
             if not ended.done():
                 writer.write(frame)
                 if last:
                     ended.set_result(None)
+            taken.set()
 
         def send(frame: bytes, last: bool) -> None:
-            self._loop.call_soon_threadsafe(take, frame, last)
+            """Send a frame, and wait until it is written: the library makes a token without letting any other thread run."""
+            taken = threading.Event()
+            self._loop.call_soon_threadsafe(take, frame, last, taken)
+            taken.wait()
 
         answer = _Answer(self._model, body, send)
         self._line.put(answer)

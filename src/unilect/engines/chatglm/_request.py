@@ -48,7 +48,7 @@ _ROLES = {
 
 def generate_body(request: TextRequest, family: Family, vocabulary: int) -> dict[str, Any]:
     """
-    Return the body for the child's /generate.
+    Return the body of the child's `generate`.
 
     Raises:
         InvalidRequest: The model cannot be asked this.

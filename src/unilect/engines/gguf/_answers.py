@@ -330,13 +330,14 @@ def _public(batch: list[Event]) -> Iterator[Event]:
     context was full.
     """
     for event in batch:
-        if type(event) is Opaque and _BUILD in event.extra.chunk:
-            continue
-        if type(event) is Finish and event.extra is not None and VERBOSE in event.extra.chunk:
-            chunk = {**event.extra.chunk}
+        extra = getattr(event, "extra", None)
+        if extra is not None and VERBOSE in extra.chunk:  # in the first of the last frames
+            chunk = {**extra.chunk}
             chunk |= {"truncated": True} if chunk.pop(VERBOSE).get("truncated") else {}
-            left = msgspec.structs.replace(event.extra, chunk=chunk)
-            event = msgspec.structs.replace(event, extra=left if left != Extra() else None)
+            extra = msgspec.structs.replace(extra, chunk=chunk)
+            event = msgspec.structs.replace(event, extra=extra if extra != Extra() else None)
+        if type(event) is Opaque and (event.extra is None or _BUILD in event.extra.chunk):
+            continue
         yield event
 
 

@@ -27,11 +27,16 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self._weights = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _ROWS)
-        self._bias = None if layer.bias is None else layer.bias.detach()
+        self.bias = None if layer.bias is None else layer.bias.detach()
+
+    @property
+    def weight(self) -> Tensor:
+        """A copy in torch's own order, for models that look at it. Shape: (n_out, n_in)."""
+        return self._weights.to_dense()
 
     def forward(self, x: Tensor) -> Tensor:
         """The product. x: (..., n_in)."""
-        return torch.ops.mkldnn._linear_pointwise(x, self._weights, self._bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x, self._weights, self.bias, "none", [], "")
 
 
 def is_worth_packing(dtype: torch.dtype) -> bool:
