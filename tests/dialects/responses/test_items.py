@@ -220,6 +220,10 @@ async def test_a_long_patch() -> None:
     """The text of a custom call is one value, however many brackets and commas are in it."""
     patch = {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch"}
 
-    found = await prompt(said("user", "x"), patch | {"input": "+ f(a, b)\n, {[," * 40_000})
+    found = await prompt(
+        said("user", "x"),
+        patch | {"input": "+ f(a, b)\n, {[," * 40_000},
+        {"type": "custom_tool_call_output", "call_id": "a", "output": "done"},
+    )
 
-    assert ["user", "assistant"] == [one["role"] for one in found]
+    assert ["user", "assistant", "tool"] == [one["role"] for one in found]
