@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from support.common.commands import Commands
 from unilect.cli import _fleet
-from unilect.cli.fleet import app as commands
+from unilect.cli.main import app
 from unilect.config.fleet import FleetConfig, resources_here
 from unilect.core.errors import ConfigError
 from unilect.fleet import running
@@ -132,8 +132,8 @@ def test_a_port_that_is_none(port: int, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "-1"])
 def test_a_time_that_is_none(command: str, seconds: str) -> None:
     """What is no length of time is told, before anything is asked."""
-    arguments = [command, "x", "--address", "127.0.0.1:1", "--timeout", seconds]
-    done = CliRunner().invoke(commands, arguments)
+    arguments = ["fleet", command, "x", "--address", "127.0.0.1:1", "--timeout", seconds]
+    done = CliRunner().invoke(app, arguments)
 
     assert (2, True) == (done.exit_code, "Invalid value for '--timeout'" in done.output)
     assert "is not in the range 0<=x<=1000000." in done.output

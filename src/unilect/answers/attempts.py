@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from unilect.answers.decide import Next, Standing, can_be_elsewhere, decide
 from unilect.answers.resume import Continuation
-from unilect.api.backend import Capabilities
+from unilect.api.backend import Backend, Capabilities
 from unilect.core.errors import (
     BackendUnavailable,
     EngineDied,
@@ -25,6 +25,7 @@ from unilect.core.requests import Request
 from unilect.models.model import Model
 from unilect.runtime.context import Attempt, current_request
 from unilect.scheduling.breaker import is_failure
+from unilect.scheduling.fair_queue import QueuedBackend
 from unilect.scheduling.pool import RoutedRequest
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.scheduling.retry_budget import Retries
@@ -36,26 +37,24 @@ _NOBODY: Set[PooledBackend] = frozenset()
 _NO_DEATHS: Mapping[PooledBackend, tuple[int, int]] = MappingProxyType({})
 
 
-class Lease(Generic[FittedT]):
+class Lease(NamedTuple, Generic[FittedT]):
     """
     A started backend in use, as a context manager: it records how the request ended, and releases the backend. An error after which
     another backend is tried ends with the block.
 
     Attributes:
+        attempts: Which it is one of.
         model: The model of the backend.
         member: The backend, as its pool has it.
         backend: The backend, ready, behind its queues, if it has any; `member.backend` is for calls without work for the model.
         fitted: The request as it is for this backend.
     """
 
-    __slots__ = ("_attempts", "backend", "fitted", "member", "model")
-
-    def __init__(
-        self, attempts: "Attempts[FittedT]", model: Model, member: PooledBackend, fitted: FittedT
-    ) -> None:
-        self._attempts = attempts
-        self.model, self.member, self.fitted = model, member, fitted
-        self.backend = member.enter()
+    attempts: "Attempts[FittedT]"
+    model: Model
+    member: PooledBackend
+    backend: Backend | QueuedBackend
+    fitted: FittedT
 
     def __enter__(self) -> "Lease[FittedT]":
         return self
@@ -64,7 +63,7 @@ class Lease(Generic[FittedT]):
         """True if another backend is to be tried after the error."""
         self.member.release()
         if error is None or isinstance(error, UnilectError):
-            return self._attempts.end(self.model, self.member, error)
+            return self.attempts.end(self.model, self.member, error)
         return False  # a client that leaves says nothing of the backend
 
 
@@ -209,7 +208,7 @@ class Attempts(Generic[FittedT]):
         if model is not self._requested:
             self._requested.fallbacks[model.name] += 1
         self._leases += 1
-        return Lease(self, model, member, fitted)
+        return Lease(self, model, member, member.enter(), fitted)
 
     def end(self, model: Model, member: PooledBackend, error: UnilectError | None) -> bool:
         """Record how a lease ended; returns True if another backend is to be tried."""

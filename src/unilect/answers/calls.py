@@ -124,27 +124,27 @@ class Calls:
         wants = can.vision and not can.image_urls and other_images(chat)
         return await self.images.inline(chat) if wants else chat
 
-    def model(self, name: str | None) -> Model:
+    def model(self, name: str | None, *, strict: bool = False) -> Model:
         """
         The model that answers to a name, or to none.
+
+        Args:
+            strict: A name that no model has is an error, whatever this listener takes.
 
         Raises:
             ModelNotFound: There is none, and this listener does not take the default one then.
             PermissionDenied: The caller may not use it.
         """
         try:
-            return self.find_model(name)
+            found = self.registry.get(name)
         except ModelNotFound:
-            if self._unknown_model == "default":
-                return self.find_model(None)
-            raise
-
-    def find_model(self, name: str | None) -> Model:
-        """The model of a name, or the default one for none. Raises as `model`, whatever this listener takes."""
-        found, context = self.registry.get(name), current_request()
+            if strict or self._unknown_model != "default":
+                raise
+            name, found = None, self.registry.get(None)
+        context = current_request()
         if context.models is not None and found.name not in context.models:
             asked = "the default model" if name is None else f"`{name[:100]}`"
-            allowed = join_names(sorted(context.models or ()))
+            allowed = join_names(sorted(context.models))
             told = f"model: this API key may not use {asked}; it may use {allowed}."
             raise PermissionDenied(told, param="model")
         return found

@@ -110,7 +110,8 @@ class Run:
         self._request, self._registry, self._images = request, registry, images
         self._fitted = Fitted(request)
         self._not_enforced: list[str] = []
-        self._settings: tuple[Model, Settings] | None = None
+        # as they were when the request came to a model: a reload changes nothing of an answer that goes on
+        self._settings: dict[Model, Settings] = {}
         self._continuation = Continuation(self.streams)
         self._thoughts = ThoughtTokens()
         self._attempts = Attempts(
@@ -227,7 +228,7 @@ class Run:
         if prompted is not None:
             backend = tools.PromptedTools(backend, prompted, checker, self._note_attempts)
         if enforced:
-            unsupported = self._settings_of(lease.model).unsupported
+            unsupported = self._settings[lease.model].unsupported
             backend = ConstraintEnforcer(backend, checker, unsupported, self._not_enforced.append)
         if several:
             return emulation.generate(backend, request, lease.member.backend, at_once, self._registry.room)  # fmt: skip
@@ -235,7 +236,7 @@ class Run:
 
     def _fit(self, model: Model, can: Capabilities) -> Fitted:
         """Make the request fit for a backend; of an answer that its client has a part of, what is asked for is the rest. Errors as `adapt`."""
-        settings = self._settings_of(model)
+        settings = self._settings.get(model) or self._settings.setdefault(model, model.settings)
         fitted = adapt(self._request, model, settings, can, self.optional, self._context.allowed)
         if self.streams and (rest := self._continuation.build_request(fitted.request, can)) is not fitted.request:  # fmt: skip
             return fitted._replace(request=rest)
@@ -248,12 +249,6 @@ class Run:
         """
         if tools.plan(self._fit(model, can).request, can) is not None:
             raise refusal("tools")
-
-    def _settings_of(self, model: Model) -> Settings:
-        """A model's settings as they were when the request came to it: a reload changes nothing of an answer that goes on."""
-        if self._settings is None or self._settings[0] is not model:
-            self._settings = model, model.settings
-        return self._settings[1]
 
     def _note_attempts(self, attempts: int) -> None:
         """Take note of how many attempts an answer has taken."""

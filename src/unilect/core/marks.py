@@ -38,5 +38,8 @@ def _beginnings(words: tuple[str, ...]) -> tuple[frozenset[str], int]:
 
 @lru_cache(64)
 def _any_of(words: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile a pattern that finds the first of some words."""
-    return re.compile("|".join(map(re.escape, sorted(words))))
+    """Compile a pattern that finds the first of some words: by their first character, which most have in common."""
+    endings: dict[str, list[str]] = {}
+    for word in sorted(words):
+        endings.setdefault(word[:1], []).append(re.escape(word[1:]))
+    return re.compile("|".join(f"{re.escape(one)}(?:{'|'.join(endings[one])})" for one in endings))

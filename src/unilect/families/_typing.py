@@ -27,7 +27,7 @@ def parse_value(raw: str, schema: Any) -> Any:
     if types == {"string"} or (types == _OR_NONE and raw.strip() != "null"):
         return raw
     text = raw.strip()
-    value, rest = json_value(text) if text[:1] in _BEGIN_JSON else (NONE, "")
+    value, rest = json_value(text)
     if value is not NONE and not rest.strip():
         return value
     value = NONE if None in types or "string" in types else python_value(raw)
@@ -50,6 +50,8 @@ def kinds(schema: Any) -> set[Any]:
 
 def json_value(text: str) -> tuple[Any, str]:
     """Return the JSON value that a text begins with and the rest; `NONE` where it begins with none."""
+    if text[:1] not in _BEGIN_JSON:  # an exception costs several times as much
+        return NONE, text
     try:
         value, end = _decoder.raw_decode(text)
     except (ValueError, RecursionError):
@@ -66,12 +68,14 @@ def _number(written: str) -> float:
     return value if isfinite(value) else _refuse(written)
 
 
+# made once: a model may write many calls
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _decoder = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=_number)
 
 
 def dump_json(value: Any) -> str:
     """Write a value as JSON text that UTF-8 can hold."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = _encode(value)
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair can be written in JSON, and not in UTF-8

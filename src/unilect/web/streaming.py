@@ -257,7 +257,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._timer: asyncio.TimerHandle | None = None
         self._hold: asyncio.TimerHandle | None = None
         if keep_alive is not None and request.method != METH_HEAD:
-            self._set_timer()
+            self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
 
     @property
     def is_ready(self) -> bool:
@@ -331,9 +331,6 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
     def _headers(self) -> dict[str, str]:
         return headers_of(self._request, self._content_type, run=self._run) | _UNBUFFERED
 
-    def _set_timer(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
-
     def _tick(self) -> None:
         """Break a silence of KEEP_ALIVE_S, unless the client still has to read what was sent before."""
         self._quiet += 1
@@ -341,7 +338,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if self._quiet >= 2 and transport is not None and not transport.get_write_buffer_size():
             self._quiet = 0
             self._comment = asyncio.create_task(self._keep_alive())
-        self._set_timer()
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
 
     async def _keep_alive(self) -> None:
         """Send what changes nothing for the reader; the end of the answer waits for it."""

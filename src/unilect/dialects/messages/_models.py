@@ -41,7 +41,7 @@ def routes(site: Site) -> list[Route]:
         """Describe one model."""
         name = request.match_info["model"]
         name = name if name in service.registry else name.rstrip("/")
-        model = service.find_model(name)
+        model = service.model(name, strict=True)
         with_request_id(request)
         return json_answer(request, card(model, name))
 

@@ -327,7 +327,8 @@ class ChatEncoder(ChunkEncoder):
             return
         delta |= extra.delta if extra is not None else {}
         if isinstance(event, Finish):
-            more = self.late_fields() | (more or {})
+            # without a usage chunk the last one of a choice carries what came without a choice
+            more = ({} if self._usage_wanted else self._late) | (more or {})
         frames.append(self.frame(self._delta_choice(event, delta, extra), more))
 
     def _progress(self, event: Progress) -> bytes:

@@ -98,10 +98,6 @@ class ChunkEncoder:
         """Keep fields that came without a choice for the usage chunk: `choices[0]` of any other must not fail."""
         self._late |= extra
 
-    def late_fields(self) -> dict[str, Any]:
-        """Return the fields of `keep` where no usage chunk follows: the last chunk of a choice carries them."""
-        return {} if self._usage_wanted else self._late
-
     def _build(self) -> None:
         self.head = b"data: " + encode_json(self._meta)[:-1] + b',"choices":['
 

@@ -48,7 +48,7 @@ def routes(site: Site) -> list[Route]:
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Describe one model, and its capabilities."""
         name = request.match_info["model"]
-        model = service.find_model(name if name in service.registry else name.rstrip("/"))
+        model = service.model(name if name in service.registry else name.rstrip("/"), strict=True)
         return json_answer(request, card(model) | {"unilect": abilities(model)})
 
     return [
