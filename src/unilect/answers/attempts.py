@@ -16,6 +16,7 @@ from unilect.answers.decide import Next, Standing, can_be_elsewhere, decide
 from unilect.answers.resume import Continuation
 from unilect.api.backend import Backend, Capabilities
 from unilect.core.errors import (
+    BackendTimeout,
     BackendUnavailable,
     EngineDied,
     ModelNotFound,
@@ -160,8 +161,9 @@ class Attempts(Generic[FittedT]):
         last: UnilectError | None = None
         while not self._answered:
             model = self._model
-            if self._context.deadline is not None:
-                self._context.check_deadline()
+            deadline = self._context.deadline
+            if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+                raise BackendTimeout("No backend took the request before its deadline.")
             if model.stopping is not None:
                 await asyncio.shield(model.stopping)
             self.tried |= self._unable(model)

@@ -142,9 +142,9 @@ class Calls:
                 raise
             name, found = None, self.registry.get(None)
         context = current_request()
-        if context.models is not None and found.name not in context.models:
+        if not context.may_use(found.name):
             asked = "the default model" if name is None else f"`{name[:100]}`"
-            allowed = join_names(sorted(context.models))
+            allowed = join_names(sorted(context.models or ()))
             told = f"model: this API key may not use {asked}; it may use {allowed}."
             raise PermissionDenied(told, param="model")
         return found

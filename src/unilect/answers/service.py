@@ -57,10 +57,7 @@ class ThoughtTokens:
     nobody knows how many of them are thoughts.
     """
 
-    __slots__ = ("_pieces", "_thoughts")
-
-    def __init__(self) -> None:
-        self._pieces = self._thoughts = 0
+    _pieces = _thoughts = 0
 
     def count(self, batch: list[Event]) -> list[Event]:
         """The next batch of the answer; the usage that ends one with thoughts tells how many of its tokens they are, or None."""

@@ -1,6 +1,6 @@
 """The kinds of images that requests may have, seen at the first bytes of a file."""
 
-#: How the bytes of an image begin, and from which byte on.
+#: The bytes that an image begins with, and their place.
 _KINDS = (
     (b"\x89PNG\r\n\x1a\n", 0, "png"),
     (b"\xff\xd8\xff", 0, "jpeg"),

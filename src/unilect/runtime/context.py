@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from unilect.core.errors import BackendTimeout, UnilectError
+from unilect.core.errors import UnilectError
 from unilect.core.events import Event, Usage
 
 #: As `Context.push`.
@@ -201,14 +201,6 @@ class Context(Struct, eq=False, kw_only=True):
         if self.ended is None and self.task is not None and not self.task.done():
             self.ended = error
             self.task.cancel()
-
-    def check_deadline(self) -> None:
-        """
-        Raises:
-            BackendTimeout: The deadline has passed.
-        """
-        if self.deadline is not None and asyncio.get_running_loop().time() >= self.deadline:
-            raise BackendTimeout("No backend took the request before its deadline.")
 
 
 def explain_cancellation(error: BaseException) -> BaseException:

@@ -53,11 +53,11 @@ async def stream(
     """
     Send a streaming request and yield its events.
 
-    Args:
-        push: Delivers plain texts that come one by one past the reader of this, which waits meanwhile; as `Context.push`.
-
     The end of the bytes is not the end of an answer: `decoder.end` decides. Some servers keep the connection open after
     the answer: once every choice has a finish reason, unilect waits only a short time for the end, and one that breaks takes nothing from it.
+
+    Args:
+        push: Delivers plain texts that come one by one past the reader of this, which waits meanwhile; as `Context.push`.
 
     Raises:
         UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.

@@ -104,7 +104,7 @@ class ProgressField(Struct, gc=False):
 
 
 class Verbose(Struct, forbid_unknown_fields=True, gc=False):
-    """What llama-server tells of an answer, if no more of it is asked for."""
+    """The part of llama-server's own view of an answer that is asked for."""
 
     stopping_word: str
     truncated: bool | UnsetType = UNSET

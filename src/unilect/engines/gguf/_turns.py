@@ -2,7 +2,7 @@
 Prompts of the child's model: conversations as its chat template takes and renders them, how many tokens a prompt has, and where thoughts stand.
 
 The child renders them, since its own Jinja differs from others, and since a template out of a stranger's file runs there only.
-What it makes of some conversations tells what its template takes, and where the model thinks before it answers.
+The prompts that it makes of some conversations tell what its template takes, and where the model thinks before it answers.
 """
 
 from collections.abc import Sequence
