@@ -63,7 +63,7 @@ BUDGETS = {
     "hub": 334,
     "limits": 1_160,
     "models": 1_191,
-    "runtime": 671,
+    "runtime": 668,
     "scheduling": 1_039,
     "server": 2_400,
     "store": 1_371,
