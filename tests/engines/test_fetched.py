@@ -24,7 +24,7 @@ def models(*names: str) -> Any:
 
 
 async def test_models_are_fetched_when_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is fetched for a model before it is started; several are fetched side by side, each once, and answer."""
+    """Nothing is fetched for a model before it is started; several are fetched side by side, each once, and answer; their memory is known from then on."""
     fetched: list[str] = []
     both = threading.Barrier(2)
 
@@ -36,15 +36,18 @@ async def test_models_are_fetched_when_they_start(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(hub, "local_file", fetch)
     registry = models("a", "b")
-    before = list(fetched)
+    backend = registry.get("b").pool.members[0].backend
+    before, needs = list(fetched), [backend.memory_need()]
     try:
         await registry.start(["a", "b", "a"])
+        needs.append(backend.memory_need())
         said = await answer(registry.get("b").pool.members[0].backend.generate(chat(max_tokens=2)))
     finally:
         await registry.aclose()
 
     assert ([], ["org/repo/a.gguf", "org/repo/b.gguf"]) == (before, sorted(fetched))
     assert said.choices[0].text
+    assert (None, True) == (needs[0], needs[1].ready > MODEL.stat().st_size)
 
 
 async def test_a_model_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,21 @@ class Description(Struct, frozen=True, omit_defaults=True):
     width: int | None = None
 
 
+class MemoryNeed(Struct, frozen=True):
+    """
+    The memory that a backend's process takes of the machine and its GPUs, in bytes.
+
+    Attributes:
+        ready: Once its model is loaded, with the files that it maps.
+        grows: More that may come while it answers, at most.
+        measured: An earlier load with the same files and settings took this; else it is reckoned.
+    """
+
+    ready: int
+    grows: int = 0
+    measured: bool = False
+
+
 class NativeFacts(Struct, frozen=True):
     """
     The facts of a model that llama.cpp's own server publishes, as far as there are any.
@@ -242,6 +257,10 @@ class Backend:
     def describe(self) -> Description:
         """Describe the model; an engine can before its start, from its files, and an upstream after it."""
         return Description()
+
+    def memory_need(self) -> MemoryNeed | None:
+        """Return the memory that it takes, quickly and also before its start; None where that is not known, or it runs elsewhere."""
+        return None
 
     def native_facts(self) -> NativeFacts:
         """Return llama.cpp's facts of the model; none before its first start, or where its server is not llama.cpp's."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from unilect.api.backend import Backend, Batches, Capabilities, Support
+from unilect.api.backend import Backend, Batches, Capabilities, MemoryNeed, Support
 from unilect.api.parameters.rules import ACCEPTED, CONSTRAINTS, ENDPOINTS, parameters_of
 from unilect.core.errors import UnilectError, UnsupportedOperation
 from unilect.core.events import Answer, Event, Finish, Progress, Usage, fold
@@ -110,6 +110,15 @@ async def says_what_it_can(backend: Backend) -> None:
             f"There is no parameter `{name}`.",
         )
     _hold(can.chat or can.completions or can.embeddings or can.rerank, "It answers nothing at all.")
+
+
+async def says_what_it_needs(backend: Backend) -> None:
+    """`memory_need` is told while it runs and while it does not: positive bytes, and nothing where they are not known."""
+    for _ in range(2):
+        if (need := backend.memory_need()) is not None:
+            _hold(isinstance(need, MemoryNeed) and need.ready > 0 <= need.grows, f"It is {need!r}.")
+        await backend.aclose()
+    await backend.start()
 
 
 async def ends_each_answer_once(backend: Backend) -> None:
@@ -238,6 +247,7 @@ async def stops_while_it_answers(backend: Backend) -> None:
 RULES: tuple[Rule, ...] = (
     starts_once_and_again,
     says_what_it_can,
+    says_what_it_needs,
     ends_each_answer_once,
     tells_what_is_used,
     answers_side_by_side,

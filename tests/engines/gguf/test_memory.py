@@ -305,3 +305,19 @@ async def test_a_conversation_that_goes_back(tmp_path: Path) -> None:
 
     assert first.usage.prompt_tokens > 200
     assert again.usage.cached_tokens >= first.usage.prompt_tokens - 64 - 4
+
+
+async def test_memory_need() -> None:
+    """The memory of an engine is known before its start, from its file alone, and is what its process then takes."""
+    engine = made("gguf")
+    before = engine.memory_need()
+    try:
+        await engine.start()
+        resident = engine.children[0].resident_memory_bytes
+        after = engine.memory_need()
+    finally:
+        await engine.aclose()
+
+    assert before is not None
+    assert before.ready == after.ready
+    assert abs(before.ready - resident) < 20 * MIB

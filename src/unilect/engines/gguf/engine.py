@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from unilect.api.backend import Backend, BackendSpec, Batches, Description, NativeFacts, SlotAction
+from unilect.api.backend import (
+    Backend,
+    BackendSpec,
+    Batches,
+    Description,
+    MemoryNeed,
+    NativeFacts,
+    SlotAction,
+)
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
 from unilect.core.errors import BackendError, InvalidRequest, UnsupportedOperation
@@ -49,7 +57,7 @@ from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._lora import empty
-from unilect.engines.gguf._memory import Needs, describe_most, device_summary
+from unilect.engines.gguf._memory import Needs, budget, describe_most, device_summary, needs
 from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
@@ -58,7 +66,7 @@ from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
-from unilect.engines.process.memory import resident_bytes
+from unilect.engines.process.memory import free_bytes, resident_bytes
 from unilect.engines.settings import context_of, read_checked
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
@@ -129,6 +137,7 @@ class GgufEngine(Backend):
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
+        self._need: Needs | None = None
         self._told, self._is_known, self._template_fault, self._build = False, False, "", ""
         self.device = ""
         self._known = self.capabilities = static_capabilities(
@@ -256,6 +265,14 @@ class GgufEngine(Backend):
     def describe(self) -> Description:
         """Describe the model from its file; see `Backend`."""
         return self._head.description
+
+    def memory_need(self) -> MemoryNeed:
+        """Return the memory of the child that this model mainly needs; see `Backend`."""
+        if self._need is None:
+            takes = needs(self._head, self._path, self._config, self._context, not self._writes)
+            cache = self._config.cache_ram_mib if self._writes else 0
+            self._need = budget(takes, cache, free_bytes(), self._engines)
+        return MemoryNeed(self._need.loaded, self._need.grows)
 
     def native_facts(self) -> NativeFacts:
         """Return the facts of the child's server; before it is loaded, the chat template alone. See `Backend`."""
@@ -390,7 +407,7 @@ class GgufEngine(Backend):
         self._told = True
         if said["warning"]:
             log.warning("%s", said["warning"])
-        need = msgspec.convert(said["needs"], Needs)
+        need = self._need = msgspec.convert(said["needs"], Needs)
         self.device = device_summary(
             self._head, said["devices"], self._config.gpu_layers, self._threads
         )

@@ -18,7 +18,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from unilect.api.backend import Backend, BackendSpec, Batches, Capabilities, Description
+from unilect.api.backend import (
+    Backend,
+    BackendSpec,
+    Batches,
+    Capabilities,
+    Description,
+    MemoryNeed,
+)
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.constraints.checker import Checker
@@ -44,6 +51,7 @@ from unilect.engines.process.frame_server import FrameServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE
 from unilect.engines.transformers.model.folder import check_folder, own_template, read_folder
+from unilect.engines.transformers.model.memory import reckon_need
 from unilect.engines.transformers.settings import child_settings, merges
 from unilect.engines.transformers.words.parameters import with_template
 from unilect.engines.transformers.words.request import bound_by
@@ -83,6 +91,7 @@ class HfServer(FrameServer):
 
     Attributes:
         settings: As given.
+        need: The memory that the child takes; None on a GPU, whose memory is known there only.
         embeddings: How many more requests may embed at the same time.
     """
 
@@ -94,6 +103,8 @@ class HfServer(FrameServer):
         on_progress: Callable[[float], None] | None,
     ) -> None:
         self.settings = settings
+        on_processor = settings["device"] in ("auto", "cpu")
+        self.need = reckon_need(settings) if on_processor else None
         self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
         process = ChildProcess(
             name,
@@ -102,7 +113,7 @@ class HfServer(FrameServer):
             start_timeout_s=config.start_timeout_s,
             on_progress=partial(self._report, on_progress) if on_progress is not None else None,
             environment=_ENVIRONMENT,
-            takes_bytes=settings["size_bytes"] if settings["device"] in ("auto", "cpu") else 0,
+            takes_bytes=settings["size_bytes"] if on_processor else 0,
         )
         super().__init__(process, config.timeout_s, config.hang_timeout_s)
         self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
@@ -357,6 +368,10 @@ class HfEngine(Backend):
             folder.size_bytes,
             width if isinstance(width, int) else None,
         )
+
+    def memory_need(self) -> MemoryNeed | None:
+        """Return the memory of its child, which others may share; see `Backend`."""
+        return self._server.need
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""

@@ -34,15 +34,14 @@ from unilect.engines.transformers.model.half import is_slow, widen
 from unilect.engines.transformers.model.int8 import quantize as to_8_bits
 from unilect.engines.transformers.model.invariance import NotBatchInvariant, check_batch_invariance
 from unilect.engines.transformers.model.lora import Adapters
+from unilect.engines.transformers.model.memory import grows_bytes, weight_bytes
 from unilect.engines.transformers.model.packed import is_worth_packing, pack
 from unilect.engines.transformers.model.rope import stretch
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none
 _COUNT_COLUMNS = ("mpt",)  # masked ones too, by so little that the check misses it in few bits
-_BYTES = {"8bit": 1.0, "4bit": 0.5}
 _CACHE_PART = 8  # of what is free, for all engines of a server together
-_STEP_BYTES = 2 * 2**30  # what a step computes on a processor
 _GPU_GROWS_BYTES = (
     8 * 2**30
 )  # what a GPU's driver and library may take of the machine's memory while they run
@@ -280,35 +279,21 @@ class LoadedModel:
 
     def grows_bytes(self, remembered: int) -> int:
         """
-        Estimate the bytes that a process takes beside its weights: keys and values, twice since they move when they grow, and intermediates.
+        Estimate the bytes that a process takes beside its weights.
 
         Args:
             remembered: Tokens of cached prompts.
         """
         if self.device.type != "cpu":
             return _GPU_GROWS_BYTES
-        settings = self._settings
-        tokens = settings["context"] * settings["parallel"] + remembered
-        return int(2 * tokens * settings["cache_values"] * self._dtype.itemsize) + _STEP_BYTES
+        return grows_bytes(self._settings, self._dtype.itemsize, remembered)
 
     def _weight_bytes(self, device: torch.device) -> float:
-        """
-        Of the weights when they have been loaded.
-
-        Only linear layers get narrower, and with bitsandbytes not the output. On a processor an output that shares the embeddings'
-        weights gets its own, in the order or the bits that are quickest there.
-        """
-        settings, dtype = self._settings, _dtype(self._settings["dtype"], device)
-        width = dtype.itemsize
-        narrow = _BYTES.get(settings["quantize"] or "", width)
-        count = settings["size_bytes"] / settings["stored_bytes"]
-        wide = min(count, settings["embedding_values"])
-        if device.type == "cpu":
-            own = self._generates and settings["tied"] and is_worth_packing(dtype)
-            count += wide if own else 0
-        elif not settings["tied"]:
-            wide = min(count, wide * 2)
-        return float(wide * width + (count - wide) * narrow)
+        """Return the bytes of the weights when they have been loaded."""
+        dtype = _dtype(self._settings["dtype"], device)
+        on_processor = device.type == "cpu"
+        packs = on_processor and is_worth_packing(dtype)
+        return weight_bytes(self._settings, dtype.itemsize, on_processor=on_processor, packs=packs)
 
     def _check_memory(self) -> str:
         """

@@ -1,0 +1,63 @@
+"""
+The memory of a transformers model, from the settings of its child, without torch.
+"""
+
+from typing import Any
+
+from unilect.api.backend import MemoryNeed
+from unilect.engines.process.memory import MIB, processor_words
+
+#: Bytes of a number in each `dtype` on a processor.
+WIDTHS = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+_NARROW = {"8bit": 1.0, "4bit": 0.5}
+_PROCESS = 390 * MIB  # Python, torch and transformers
+_STEP = 2 * 2**30  # what a step computes, at most
+
+
+def reckon_need(settings: dict[str, Any]) -> MemoryNeed:
+    """
+    Reckon the memory that a child takes with these settings.
+
+    Args:
+        settings: As `child_settings` makes them.
+    """
+    dtype = settings["dtype"]
+    width = WIDTHS[dtype]
+    packs = width == 4 or (dtype == "bfloat16" and "avx512_bf16" in processor_words())
+    weights = weight_bytes(settings, width, on_processor=True, packs=packs)
+    remembered = 2 * settings["context"]  # tokens of cached prompts
+    return MemoryNeed(_PROCESS + int(weights), grows_bytes(settings, width, remembered))
+
+
+def weight_bytes(settings: dict[str, Any], width: int, *, on_processor: bool, packs: bool) -> float:
+    """
+    Return the bytes of the weights when they have been loaded.
+
+    Only linear layers get narrower, and with bitsandbytes not the output. On a processor an output that shares the embeddings'
+    weights gets its own, in the order or the bits that are quickest there.
+
+    Args:
+        width: Bytes of a number.
+        packs: Linear layers get the order that is quickest.
+    """
+    narrow = _NARROW.get(settings["quantize"] or "", width)
+    count = settings["size_bytes"] / settings["stored_bytes"]
+    wide = min(count, settings["embedding_values"])
+    if on_processor:
+        own = settings["generates"] and settings["tied"] and packs
+        count += wide if own else 0
+    elif not settings["tied"]:
+        wide = min(count, wide * 2)
+    return float(wide * width + (count - wide) * narrow)
+
+
+def grows_bytes(settings: dict[str, Any], width: int, remembered: int) -> int:
+    """
+    Estimate the bytes that come while it answers on a processor: keys and values, twice since they move when they grow, and intermediates.
+
+    Args:
+        width: Bytes of a number.
+        remembered: Tokens of cached prompts.
+    """
+    tokens = settings["context"] * settings["parallel"] + remembered
+    return int(2 * tokens * settings["cache_values"] * width) + _STEP
