@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,14 +155,20 @@ def example() -> str:
         "[models.demo]",
         "",
     ]
-    lines += example_options(ModelConfig)
-    lines += ["# Another model, the fallback of the first.", "[models.spare]"]
+    lines += example_options(
+        ModelConfig, [name for name in types_of(ModelConfig) if name != "base"]
+    )
+    lines += ["# Another model, the fallback of the first.", "[models.spare]", ""]
+    lines += ["# Another name for the first.", "[models.brief]", ""]
+    lines += example_options(ModelConfig, ["base"])
     return "\n".join(lines) + "\n"
 
 
-def example_options(table: type[Table]) -> Iterator[str]:
-    """The options of a table, commented out."""
+def example_options(table: type[Table], only: Collection[str] = ()) -> Iterator[str]:
+    """The options of a table, or some of them, commented out."""
     for name, kind in types_of(table).items():
+        if only and name not in only:
+            continue
         if table is Config and name in tables_in(Config) and name != "listeners":
             continue
         text = re.sub(r"\*(\w+)\*", r"\1", table.declared[name].description).replace("`", "")

@@ -170,10 +170,10 @@ def test_every_row_has_a_state() -> None:
 
 
 def test_example_file_loads() -> None:
-    """unilect.example.toml is the default configuration, with the bundled model under two names."""
+    """unilect.example.toml is the default configuration, with the bundled model under three names."""
     loaded = config_load.load(ROOT / "unilect.example.toml", environment={})
 
-    assert loaded == Config(models={"demo": ModelConfig(), "spare": ModelConfig()})
+    assert loaded == Config(models=dict.fromkeys(("demo", "spare", "brief"), ModelConfig()))
 
 
 def test_example_file_has_every_option(tmp_path: Path) -> None:

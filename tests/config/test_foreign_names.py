@@ -38,7 +38,7 @@ def test_the_table_is_of_names_that_there_are() -> None:
         ("rpm = 5", "put it under `limits`: `limits = { requests_per_minute = 5 }`."),
         ("thinking = false", "`defaults = { enable_thinking = false }`"),
         ("temp = 0.5", "`defaults = { temperature = 0.5 }`"),
-        ('system = "x"', "no such option; no model has a system prompt of its own"),
+        ('system_prompt = "x"', "did you mean `system`?"),
         ('draft = "x"', "no such option; there is no speculative decoding here"),
         ('draft_model = "x"', "no such option; there is no speculative decoding here"),
         ('bind = "::"', "did you mean `host`? It is an option of the server; put it at the top"),

@@ -53,3 +53,19 @@ def test_a_wrong_template_is_told_at_start() -> None:
     """The error names the option."""
     with pytest.raises(ConfigError, match=r"completion_template: alpacca.* alpaca"):
         request_defaults(ModelConfig(completion_template="alpacca"))
+
+
+def test_a_system_message_stands_where_a_chat_has_none() -> None:
+    """A model's system message comes first in a chat that has none, wherever its own would stand; completions have no messages."""
+    prepare = request_defaults(ModelConfig(system="Be brief."))
+    own = ChatRequest(messages=[*HI, Message("developer", "Be long.")])
+    written = prepare(
+        BodyDecoder(ChatRequest).decode(b'{"messages": [{"role": "user", "content": "Hi"}]}')
+    )
+    billed = [Message("system", "x-anthropic-billing-header: cc_version=1;"), *HI]
+
+    assert [Message("system", "Be brief."), *HI] == prepare(ChatRequest(messages=HI)).messages
+    assert [Message("system", "Be brief."), *HI] == prepare(ChatRequest(messages=billed)).messages
+    assert own == prepare(own)
+    assert b"Be brief." in bytes(written.raw_fields["messages"])
+    assert "x" == prepare(CompletionRequest(prompt="x")).prompt

@@ -244,7 +244,7 @@ def test_models_of_transformers_without_the_extra(monkeypatch: pytest.MonkeyPatc
 def test_models_of_one_folder_share_the_processor_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models with adapters on one base are one engine, and get the threads of one."""
     monkeypatch.setattr("unilect.engines.transformers.engine.find_spec", lambda name: True)
-    monkeypatch.setattr("unilect.models.sources._cores", lambda: 5)
+    monkeypatch.setattr("unilect.models.sources.cores", lambda: 5)
     source = str(FOLDER / "hf")
     lora = [str(FOLDER / "lora-pirate")]
 

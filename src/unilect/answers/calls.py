@@ -151,9 +151,13 @@ class Calls:
 
     @property
     def models(self) -> list[Model]:
-        """The models that the caller may use."""
+        """The models that the caller may use, without those that are not to be listed."""
         context = current_request()
-        return [one for one in self.registry.models.values() if context.may_use(one.name)]
+        return [
+            one
+            for one in self.registry.models.values()
+            if context.may_use(one.name) and not one.unlisted
+        ]
 
     async def call(
         self,

@@ -148,6 +148,8 @@ def _print_server(told: dict[str, Any]) -> None:
     """Print what a server tells of itself."""
     tell_table(_MODELS, [_model_row(one) for one in told["models"]])
     for model in told["models"]:
+        for preset in model.get("presets", ()):
+            tell(f"{preset}: a preset of {model['name']}")
         for line in _troubles(model):
             tell(line)
     tell()

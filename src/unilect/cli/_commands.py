@@ -21,6 +21,7 @@ from unilect.config.names import check_names
 from unilect.config.server import Config
 from unilect.core.errors import ConfigError
 from unilect.models import sources
+from unilect.models.doubts import doubts
 from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.context import current_request
@@ -192,7 +193,7 @@ def check_config(config: Path | None) -> None:
         warnings.append(
             f"{file} has no model: the bundled one is served, which is for trying out. Add a table such as `[models.NAME]`, with a `source`."
         )
-    warnings += sources.doubts(models)
+    warnings += doubts(models, sources.kinds)
     tell("\n".join([*lines, *(f"warning: {warning}" for warning in warnings), "OK"]))
 
 
@@ -209,6 +210,9 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
     models = sources.models_of(config_load.load(config))
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
+        if model.base is not None:
+            tell(f"{name:{width}}  a preset of {model.base}")
+            continue
         beside = [f"also {', '.join(model.aliases)}"] if model.aliases else []
         beside += beside_weights(model)
         more = f"  ({'; '.join(beside)})" if beside else ""

@@ -57,7 +57,11 @@ def look(config: Config, found: ErrorCollector) -> Iterator[str]:
         yield f"{config.admin.listen}: the admin API, {f'{count} keys' if count > 1 else 'a key' if count else 'no key'}"
     models, shared = sources.models_of(config), dict[Any, Any]()
     for name, table in models.items():
-        yield from _model(name, table, models, shared, found)
+        if table.base is not None:
+            _check_preset(name, config.models[name], table, found)
+            yield f"{name}: a preset of {table.base}"
+        else:
+            yield from _model(name, table, models, shared, found)
     for group, part in ((plugins.BACKENDS, "__call__"), (plugins.DIALECTS, "routes")):
         used, left_out = plugins.use_all(group, attrgetter(part))
         yield from (f"found: {told}" for told in used)
@@ -90,6 +94,25 @@ def _model(
                     _check_memory(here, backend)
         which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redact(source)}"
         yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
+
+
+def _check_preset(name: str, own: ModelConfig, table: ModelConfig, found: ErrorCollector) -> None:
+    """
+    Check the settings of a preset.
+
+    Args:
+        own: Its table.
+        table: The same with what it has of its base.
+    """
+    sources.check_preset(name, own, found)
+    for source in table.sources:
+        backend = None
+        with ErrorCollector():  # told of the base
+            here = _here(sources.spec_of(name, source, table))
+            backend = None if here is None else sources.backend(here)
+        if backend is not None:
+            with found:
+                check_supported(name, own, backend.capabilities)
 
 
 def _check_memory(spec: BackendSpec, backend: Backend) -> None:

@@ -13,6 +13,7 @@ _OPTIONS = {
     "aliases": "alias served_model_name model_alias",
     "allowed_origins": "cors cors_origins cors_allow_origins allow_origins origins",
     "api_keys": "api_key keys auth_token",
+    "base": "preset preset_of parent",
     "batch": "n_batch batch_size b ub n_ubatch ubatch_size max_num_batched_tokens",
     "cache_ram_mib": "cache_ram cram prompt_cache",
     "cache_type_k": "ctk type_k kv_cache_dtype kv_cache_type",
@@ -41,12 +42,14 @@ _OPTIONS = {
     "source": "path file url base_url model_path model_file gguf",
     "start_timeout_s": "start_timeout load_timeout startup_timeout health_check_timeout",
     "stop": "stop_words stop_sequences reverse_prompt",
+    "system": "system_prompt system_message sys",
     "threads": "t n_threads num_thread num_threads cpu_threads threads_batch tb",
     "timeout_s": "timeout request_timeout read_timeout",
     "tls_cert": "ssl_certfile ssl_cert_file ssl_cert cert certfile",
     "tls_key": "ssl_keyfile ssl_key_file ssl_key keyfile",
     "tokens_per_day": "tpd",
     "tokens_per_minute": "tpm",
+    "unlisted": "hidden",
     "watch": "auto_reload hot_reload watch_config",
 }
 _MEANT: dict[str, list[str]] = {}
@@ -64,14 +67,12 @@ _PARAMETERS = {
 }
 _MEANT_PARAMETER = {name: ours for ours, names in _PARAMETERS.items() for name in names.split()}
 
-_SYSTEM = "no model has a system prompt of its own: clients send it with each request (`unilect chat --system TEXT`)"
 _DRAFT = "there is no speculative decoding here; leave the draft model out, the answers are the same without it"
 _GPU_MEMORY = "a model takes what it needs: `context`, `parallel` and `gpu_layers` decide how much memory that is"
 _TOOLS = "tool calls work with every model, and need no parser of their own: leave it out"
 _MMAP = "model files are mapped into memory: leave it out"
 #: A name elsewhere -> why there is no such option here, and what to do, as the rest of a sentence.
 _ABSENT = {
-    **dict.fromkeys(("system", "system_prompt", "system_message", "sys", "preset"), _SYSTEM),
     **dict.fromkeys((
         "draft", "draft_model", "model_draft", "md", "draft_max", "draft_min", "draft_n", "draft_p_min", "ngld", "gpu_layers_draft",
         "n_gpu_layers_draft", "ctx_size_draft", "cd", "device_draft", "devd", "spec_type", "spec_replace", "speculative",

@@ -95,14 +95,22 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "`chatglm:model.bin`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model.",
         path=paths.source,
     )
+    base: str | None = option(
+        None,
+        "Make this a preset: a further name for the model of this name, whose engine answers, with settings of its own (`system`, "
+        "`defaults`, `stop`, `limits`, ...; see docs/operation.md). Nothing is loaded a second time. Takes the place of `source`.",
+        of_presets=True,
+        example="demo",
+    )
     fallback: str | None = option(
         None,
         "Model that answers if all backends of this one fail. The header `X-Unilect-Fallback` then names it.",
         live=True,
+        of_presets=True,
         example="spare",
     )
     aliases: list[str] = option(
-        [], "Additional names of the model.", live=True, example=["gpt-4o-mini"]
+        [], "Additional names of the model.", live=True, of_presets=True, example=["gpt-4o-mini"]
     )
     load: Literal["start", "demand"] = option(
         "start", "Load the model at server start, or on demand (first request).", live=True
@@ -118,11 +126,13 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "How unsupported parameters are handled: *refuse* the request with 400, or ignore the parameter and *report* it in the "
         "header `X-Unilect-Ignored`. Unsupported constraints (schemas, grammars) are always refused.",
         live=True,
+        of_presets=True,
     )
     limits: Limits | None = option(
         None,
         "Limits of all requests to this model together, with the limits of `[limits]`.",
         live=True,
+        of_presets=True,
         example={"parallel": 8},
     )
     drop_billing_header: bool = option(
@@ -130,17 +140,20 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "Drop Claude Code's billing header (`x-anthropic-billing-header: ...`) from system messages, in every API. It changes with "
         "each request, and no prompt cache would find what follows it. Nothing else of a prompt is dropped or moved for a cache.",
         live=True,
+        of_presets=True,
     )
     defaults: dict[str, Any] = option(
         {},
         "Default values of request parameters, such as `temperature`.",
         live=True,
+        of_presets=True,
         example={"temperature": 0.7},
     )
     completion_defaults: dict[str, Any] = option(
         {},
         "Like `defaults`, for plain completions only. Overrides `defaults`.",
         live=True,
+        of_presets=True,
         example={"max_tokens": 16},
     )
     price: Price | None = option(
@@ -148,7 +161,22 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
         "`completion`; what is left out is free. The ledger records the cost of each request. Default: free.",
         live=True,
+        of_presets=True,
         example={"prompt": 1.0, "cached": 0.1, "completion": 4.0},
+    )
+    system: Annotated[str, Meta(min_length=1)] | None = option(
+        None,
+        "System message of chats that have none: it is put first where no message has the role `system` or `developer`. A client's "
+        "own stands instead of it.",
+        live=True,
+        of_presets=True,
+        example="You are a careful reviewer of code.",
+    )
+    unlisted: bool = option(
+        False,
+        "Serve the model without listing it: it is in no list of models for clients (`/v1/models`, `/api/tags`).",
+        live=True,
+        of_presets=True,
     )
     # engines
     context: Annotated[int, Meta(ge=16, le=10_000_000)] | None = option(
@@ -305,11 +333,16 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "Template for plain completions, as in `chat_template`; the prompt becomes a single user message. Default: prompts are "
         "passed unchanged.",
         live=True,
+        of_presets=True,
         path=paths.template,
         example="alpaca-completion",
     )
     stop: list[Annotated[str, Meta(min_length=1, max_length=256)]] = option(
-        [], "Stop sequences, in addition to those of the request.", live=True, example=["</s>"]
+        [],
+        "Stop sequences, in addition to those of the request.",
+        live=True,
+        of_presets=True,
+        example=["</s>"],
     )
     cache_ram_mib: Annotated[int, Meta(ge=0, le=2**24)] | None = option(
         None,

@@ -1,15 +1,16 @@
-"""The names of models, aliases and fallbacks: what they must not contradict."""
+"""The names of models, aliases, fallbacks and bases: what they must not contradict."""
 
 from collections.abc import Mapping
 
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
+from unilect.config.presets import check_presets
 from unilect.config.values import nearest
 
 
 def check_names(models: Mapping[str, ModelConfig]) -> None:
     """
-    Check that no name is two models', and that every fallback is a model.
+    Check that no name is two models', and that every fallback, and every base of a preset, is a model.
 
     Raises:
         ConfigError: It is not so.
@@ -27,6 +28,8 @@ def check_names(models: Mapping[str, ModelConfig]) -> None:
     for name, model in models.items():
         with found:
             _check_fallback(models, name, model)
+    with found:
+        check_presets(models)
     found.raise_all()
 
 

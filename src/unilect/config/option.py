@@ -39,6 +39,7 @@ class Option(Struct, frozen=True, kw_only=True):
         description: Its documentation, in Markdown.
         kinds: The kinds of sources of the models that have it; empty for all.
         of_replicas: Every model that runs as replicas has it, too.
+        of_presets: A preset has its own; of all else its base's holds.
         live: A reload changes it in a running server, or for a running model; what is not live needs a restart of these.
         needs: The option of the same table without which it has no effect.
         path: Replaces the path in its text, or in each of its texts, if there is one.
@@ -52,6 +53,7 @@ class Option(Struct, frozen=True, kw_only=True):
     description: str
     kinds: tuple[str, ...] = ()
     of_replicas: bool = False
+    of_presets: bool = False
     live: bool = False
     needs: str = ""
     path: Callable[[str, Move], str] | None = None

@@ -74,6 +74,8 @@ def line(model: Model, config: ModelConfig | None) -> str:
     Args:
         config: Its table; None for one that a server or a worker has brought.
     """
+    if model.base is not model:
+        return f"a preset of {model.base.name}"
     members = model.pool.members
     places = [where for member in members if (where := _place(member, len(members) > 1))]
     told = [" ".join([kind(model), ", ".join(places)]).rstrip(), *traits(model, config)]

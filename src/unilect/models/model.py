@@ -83,6 +83,7 @@ class Model:
         created: Unix seconds.
         price: What its tokens cost; None where they are free.
         limits: Of all requests to it together.
+        unlisted: It is in no list for clients.
 
     Attributes:
         pool: Its backends.
@@ -96,6 +97,9 @@ class Model:
         on_gone: Called when it has been retired, and stopped.
         idle_others: Names the models that are loaded and answer nobody.
     """
+
+    closed = draining = False
+    stopping: asyncio.Task[None] | None = None
 
     def __init__(
         self,
@@ -112,6 +116,7 @@ class Model:
         created: int = 0,
         price: Price | None = None,
         limits: Limits | None = None,
+        unlisted: bool = False,
     ) -> None:
         self.name = name
         pool = members if isinstance(members, Iterable) else [PooledBackend(members)]
@@ -123,17 +128,21 @@ class Model:
         self.fallback = fallback
         self.runs_locally = runs_locally
         self.created = created
-        self.price, self.limits = price, limits
+        self.price, self.limits, self.unlisted = price, limits, unlisted
         self._idle_stop_s = self._stays_s = idle_stop_s
         self._in_use = 0
-        self._retired = self.closed = self.draining = False
+        self._retired = False
         self.successor: Model | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
-        self.stopping: asyncio.Task[None] | None = None
         self.own_defaults: dict[str, dict[str, Any]] = {}
         self.retries, self.fallbacks = 0, Counter[str]()
         self.on_gone: Callable[[], None] = lambda: None
         self.idle_others: Callable[[], list[str]] = list
+
+    @property
+    def base(self) -> "Model":
+        """The model whose backends answer: itself, unless it is a preset."""
+        return self
 
     @property
     def _cold(self) -> bool:
@@ -216,15 +225,19 @@ class Model:
 
     def update_settings(self, other: "Model") -> None:
         """Take the settings of a model with the same backends, which need not be started again for them."""
-        self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
-        self.unsupported, self.fallback = other.unsupported, other.fallback
-        self.price, self.limits = other.price, other.limits
+        self._copy_settings(other)
         self.pool.falls_back(other.fallback is not None)
         if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
             self._idle_stop_s = other._idle_stop_s
             if not self.draining:
                 self._stays_s = other._idle_stop_s
                 self.set_keep_alive(other._idle_stop_s)
+
+    def _copy_settings(self, other: "Model") -> None:
+        """Take what another model has under its name, and nothing about the life of its backends."""
+        self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
+        self.unsupported, self.fallback = other.unsupported, other.fallback
+        self.price, self.limits, self.unlisted = other.price, other.limits, other.unlisted
 
     @property
     def queue(self) -> Queue:

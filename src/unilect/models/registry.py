@@ -49,6 +49,11 @@ class Registry:
         return name in self._by_name
 
     @property
+    def bases(self) -> list[Model]:
+        """The models with backends of their own: all but presets."""
+        return [one for one in self.models.values() if one.base is one]
+
+    @property
     def leaving(self) -> list[Model]:
         """Models that were taken out, and whose last requests still run, or that are being stopped."""
         return [one for one in self._leaving if not one.gone]
@@ -61,8 +66,10 @@ class Registry:
             self._leave(before, model)
         self.models[model.name] = self._by_name[model.name] = model
         model.idle_others = lambda: [
-            one.name for one in self.models.values() if one.runs_here and not one.in_use
+            one.name for one in self.bases if one.runs_here and not one.in_use
         ]
+        if model.fallback is not None and not model.pool.has_fallback:  # a preset's own
+            model.pool.falls_back(True)
         for alias in model.aliases:
             self._by_name.setdefault(alias, model)
 
@@ -116,7 +123,7 @@ class Registry:
         Raises:
             BackendUnavailable: None of them can answer; the servers among them are looked at.
         """
-        models = self.models.values()
+        models = self.bases
         if not models or any(model.can_answer for model in models):
             return
         for model in models:
@@ -127,7 +134,7 @@ class Registry:
 
     def queues(self) -> dict[str, Queue]:
         """The requests that wait for each model."""
-        return {name: model.queue for name, model in self.models.items()}
+        return {model.name: model.queue for model in self.bases}
 
     async def look_again(self) -> bool:
         """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""
@@ -147,7 +154,8 @@ class Registry:
             return next(iter(self.models.values()))
         model = self._by_name.get(name or "")
         if model is None:
-            names = ", ".join(islice(filter(current_request().may_use, self.models), 20)) or "none"
+            listed = (one.name for one in self.models.values() if not one.unlisted)
+            names = ", ".join(islice(filter(current_request().may_use, listed), 20)) or "none"
             raise ModelNotFound(
                 f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
                 param="model",

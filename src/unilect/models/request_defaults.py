@@ -1,5 +1,5 @@
 """
-A model's settings applied to a request, before its backend gets it: no billing header, a wrapped prompt, stop sequences, defaults of
+A model's settings applied to a request, before its backend gets it: no billing header, a system message, a wrapped prompt, stop sequences, defaults of
 plain completions.
 
 It is the same for every kind of backend. `Settings.apply` follows, with the defaults of every request.
@@ -11,7 +11,7 @@ from typing import TypeAlias
 from unilect.api.parameters.rules import fill_defaults
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
-from unilect.core.requests import CompletionRequest, Message, Prompt, TextRequest
+from unilect.core.requests import ChatRequest, CompletionRequest, Message, Prompt, TextRequest
 from unilect.scheduling.prefixes import without_billing
 from unilect.templates.chat import ChatTemplate, find
 
@@ -20,7 +20,8 @@ Prepare: TypeAlias = Callable[[TextRequest], TextRequest]
 
 def request_defaults(config: ModelConfig) -> Prepare:
     """
-    Make the function that applies a model's settings to its requests: defaults and template of plain completions, and stop words.
+    Make the function that applies a model's settings to its requests: its system message, defaults and template of plain completions,
+    and stop words.
 
     Raises:
         ConfigError: `completion_template` is not a valid template.
@@ -36,6 +37,8 @@ def request_defaults(config: ModelConfig) -> Prepare:
         words = list(config.stop)
         if config.drop_billing_header:
             request = without_billing(request)
+        if config.system is not None and isinstance(request, ChatRequest):
+            request = with_system(request, config.system)
         if isinstance(request, CompletionRequest):
             request = fill_defaults(request, config.completion_defaults)
         if template is not None and isinstance(request, CompletionRequest):
@@ -44,6 +47,13 @@ def request_defaults(config: ModelConfig) -> Prepare:
         return with_stop(request, words)
 
     return prepare
+
+
+def with_system(request: ChatRequest, text: str) -> ChatRequest:
+    """A chat that begins with a system message, unless it has one."""
+    if any(message.role in ("system", "developer") for message in request.messages):
+        return request
+    return request.changed(messages=[Message("system", text), *request.messages])
 
 
 def wrap_prompts(request: CompletionRequest, template: ChatTemplate) -> CompletionRequest:

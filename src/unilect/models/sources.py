@@ -26,6 +26,7 @@ from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig, check_options
 from unilect.config.paths import check_adapters
+from unilect.config.presets import resolve_presets
 from unilect.config.server import Config, process_environment
 from unilect.config.store import may_have_keys
 from unilect.config.values import convert_table
@@ -34,7 +35,9 @@ from unilect.core.errors import ConfigError, ConfigErrors, unreadable
 from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.models import source_hints as hints
 from unilect.models.checked_defaults import check_defaults, check_supported
+from unilect.models.doubts import cores, doubts
 from unilect.models.model import Model
+from unilect.models.preset import Preset
 from unilect.models.registry import Registry
 from unilect.runtime import plugins
 from unilect.runtime.redact import Secrets, redact, secrets_of
@@ -80,22 +83,29 @@ def build_models(config: Config, checker: Checker, progress: Progress | None = N
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models, found, made = models_of(config), ErrorCollector(), list[Model]()
+    models, found, made = models_of(config), ErrorCollector(), dict[str, Model]()
     engines = _count_engines(models)
-    threads = max(1, (_cores() - 1) // engines)
+    threads = max(1, (cores() - 1) // engines)
     shared: dict[Any, Any] = {FleetConfig: config.fleet}
     several = bool(config.api_keys) or may_have_keys(config.store, process_environment())
     for name, one in models.items():
+        if one.base is not None:
+            continue
         with found:
             check_server(name, one, models)
         with found:
             of_table = model(name, one, threads, progress, shared, checker, engines, several)
             if one.model != ALL:
-                made.append(of_table)
+                made[name] = of_table
+    for name, one in models.items():
+        if one.base is not None:
+            check_preset(name, config.models[name], found)
+            if one.base in made and not found.errors:
+                made[name] = _preset(name, config.models[name], one, made[one.base], found)
     found.raise_all()
-    for doubt in doubts(models):
+    for doubt in doubts(models, kinds):
         log.warning("%s", doubt)
-    return made
+    return [made[name] for name in models if name in made]
 
 
 def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
@@ -120,7 +130,7 @@ def _count_engines(models: Mapping[str, ModelConfig]) -> int:
     """Count the engines of a server, at least one; transformers models with the same folder share an engine."""
     engines: set[tuple[str, ...]] = set()
     for name, one in models.items():
-        for source in one.sources:
+        for source in one.sources if one.base is None else ():
             with ErrorCollector():  # told where the model is made
                 scheme, location = split(source)
                 if _is_engine(scheme):
@@ -129,8 +139,13 @@ def _count_engines(models: Mapping[str, ModelConfig]) -> int:
 
 
 def models_of(config: Config) -> dict[str, ModelConfig]:
-    """Return the models of a configuration; the bundled one if it has none and no FastChat worker may register."""
-    return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
+    """
+    Return the models of a configuration, presets with what they have of their bases; the bundled one if it has none and no FastChat
+    worker may register.
+    """
+    if not config.models:
+        return {} if config.fastchat_controller else {DEMO: ModelConfig()}
+    return resolve_presets(config.models)
 
 
 async def list_models(name: str, config: ModelConfig) -> list[str]:
@@ -224,22 +239,49 @@ def model(
             _tell(name, source)
     found.raise_all()
     schemes = {split(source)[0] for source in config.sources}
-    # so small a model is at its best when it takes the likeliest token
-    defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
     return Model(
         name,
         members,
-        aliases=config.aliases,
-        defaults=defaults,
-        prepare=prepare,
-        unsupported=config.unsupported,
-        fallback=config.fallback,
         idle_stop_s=config.idle_stop_s,
         runs_locally=not any(scheme.endswith(("http", "https")) for scheme in schemes),
-        created=int(time.time()),
-        price=config.price,
-        limits=config.limits,
+        **_settings(config, prepare, schemes == {DEMO}),
     )
+
+
+def _preset(
+    name: str, own: ModelConfig, config: ModelConfig, base: Model, found: ErrorCollector
+) -> Model:
+    """
+    Make a preset.
+
+    Args:
+        own: Its table.
+        config: The same with what it has of its base.
+        found: Collects the mistakes.
+    """
+    members = base.pool.members
+    for member in members:
+        with found:
+            check_supported(name, own, member.backend.capabilities)
+    is_demo = {split(one.source)[0] for one in members} == {DEMO}
+    return Preset(name, base, **_settings(config, _request_defaults(config), is_demo))
+
+
+def _settings(config: ModelConfig, prepare: Callable[[Any], Any], is_demo: bool) -> dict[str, Any]:
+    """Return the settings of a name, as `Model` and `Preset` take them."""
+    # so small a model is at its best when it takes the likeliest token
+    defaults = {"temperature": 0.0} | config.defaults if is_demo else config.defaults
+    return {
+        "aliases": config.aliases,
+        "defaults": defaults,
+        "prepare": prepare,
+        "unsupported": config.unsupported,
+        "fallback": config.fallback,
+        "created": int(time.time()),
+        "price": config.price,
+        "limits": config.limits,
+        "unlisted": config.unlisted,
+    }
 
 
 def _secrets(source: str, config: ModelConfig) -> Secrets:
@@ -265,13 +307,18 @@ def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> Callab
             check_options(name, config, kinds_of)
     with found:
         check_replicas(name, config)
+    with found, error_scope(name):
+        check_adapters(config.lora)
+    return check_preset(name, config, found)
+
+
+def check_preset(name: str, config: ModelConfig, found: ErrorCollector) -> Callable[[Any], Any]:
+    """Check the part of a model's table that a preset has, too; arguments and result as of `check_model`."""
     with found:
         check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     with found:
         plain, option = config.completion_defaults, "completion_defaults"
         check_defaults(name, plain, CompletionRequest, option=option)
-    with found, error_scope(name):
-        check_adapters(config.lora)
     with found, error_scope(name):
         return _request_defaults(config)
     return _pass_on
@@ -367,7 +414,8 @@ def error_scope(name: str) -> Iterator[None]:
 
 
 def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
-    if not (config.stop or config.completion_template or config.completion_defaults):
+    needs = (config.stop, config.completion_template, config.completion_defaults, config.system)
+    if not any(needs):
         return without_billing if config.drop_billing_header else _pass_on
     from unilect.models.request_defaults import (
         request_defaults,
@@ -400,27 +448,6 @@ def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable
 
 def _silent(what: str, part: float, size_bytes: int = 0, /) -> None:
     """A progress callback that discards everything."""
-
-
-def doubts(models: Mapping[str, ModelConfig]) -> Iterator[str]:
-    """Yield what is allowed among the tables of models, and hardly meant."""
-    names: dict[tuple[str, ...], str] = {}
-    for name, table in models.items():
-        kinds_of = set[str]()
-        with ErrorCollector():  # told where its backend is made
-            kinds_of = {*kinds(table).values()}
-        if table.threads is not None and table.threads > _cores() and kinds_of & {*ENGINES}:
-            yield (
-                f"models.{name}: threads: {table.threads} threads on {_cores()} cores make an engine very slow. Leave `threads` out, "
-                f"or set at most {_cores()}."
-            )
-        other = names.setdefault((*table.sources, *table.lora), name)
-        is_large = "gguf" in kinds_of and not {*table.sources} & {"", DEMO, f"{DEMO}:"}
-        if other != name and is_large and table.replicas is None:
-            yield (
-                f"models.{name}: its file is that of models.{other}, too, and is loaded twice. Where no option differs, give one model "
-                f'both names: `aliases = ["{name}"]`.'
-            )
 
 
 def _tell(name: str, source: str) -> None:
@@ -462,8 +489,3 @@ def _is_upstream(scheme: str) -> bool:
 
 def _is_engine(scheme: str) -> bool:
     return kind_of(scheme) in ENGINES
-
-
-def _cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -1,6 +1,7 @@
 """The models of a server, for its operator: what each does, why, on what, and how fast; and the routes that load, stop and drain them."""
 
 import asyncio
+from collections import defaultdict
 from typing import Any
 
 from aiohttp import web
@@ -20,8 +21,13 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
 
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served, and those that a reload has taken out and whose last requests still run."""
-        models = (*registry.models.values(), *registry.leaving)
-        described = await list_in_slices(_describe(model, metrics) for model in models)
+        presets = defaultdict[str, list[str]](list)
+        for model in registry.models.values():
+            presets[model.base.name] += [model.name] if model.base is not model else []
+        models = (*registry.bases, *registry.leaving)
+        described = await list_in_slices(
+            _describe(model, metrics) | {"presets": presets[model.name]} for model in models
+        )
         return json_of({"models": described})
 
     async def load_model(request: web.Request) -> web.StreamResponse:
@@ -65,14 +71,14 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
 
 async def _find_model(request: web.Request, registry: Registry) -> Model:
     """
-    Return the model of a path.
+    Return the model of a path; of a preset its base, which has the backends.
 
     Raises:
         ModelNotFound: There is none.
         InvalidRequest: The request has a body.
     """
     check_no_body(await request.read())
-    return registry.get(request.match_info["model"])
+    return registry.get(request.match_info["model"]).base
 
 
 def _describe(model: Model, metrics: Metrics) -> dict[str, Any]:

@@ -122,10 +122,10 @@ class State:
 
     def _of_models(self) -> Iterator[Family]:
         """Yield the metrics of the models and their backends."""
-        models = list(self._registry.models.values())
+        names, models = self._registry.models.values(), self._registry.bases
         yield _by("model_loaded", {one.name: one.runs_here for one in models if one.runs_locally})
-        yield _by("retries", {one.name: one.retries for one in models})
-        pairs = [((m.name, name), count) for m in models for name, count in m.fallbacks.items()]
+        yield _by("retries", {one.name: one.retries for one in names})
+        pairs = [((m.name, name), count) for m in names for name, count in m.fallbacks.items()]
         yield _family("fallbacks", pairs)
         members = [
             ((model.name, shorten(one.source)), one)

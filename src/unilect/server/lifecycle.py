@@ -131,7 +131,7 @@ def _import_listener() -> ModuleType:
 async def _start_models(config: Config, registry: Registry, stop: "_Signals") -> None:
     names = [
         name
-        for name in registry.models
+        for name in (model.name for model in registry.bases)
         if name not in config.models or config.models[name].load == "start"
     ]
     starting = asyncio.ensure_future(registry.start(names))

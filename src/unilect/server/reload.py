@@ -26,6 +26,7 @@ from unilect.http.tls import client_context
 from unilect.models import sources
 from unilect.models.discovery import Discovery
 from unilect.models.model import Model
+from unilect.models.preset import Preset
 from unilect.models.registry import Registry
 from unilect.runtime.tasks import Tasks
 from unilect.server._changes import Changes, check_fixed, compare, same_backends
@@ -85,8 +86,8 @@ class _Plan(NamedTuple):
 
     @property
     def new(self) -> list[Model]:
-        """The models with new backends."""
-        return [model for model in self.models if model.name not in self.kept]
+        """The models with new backends; those of a preset are its base's."""
+        return [one for one in self.models if one.name not in self.kept and one.base is one]
 
 
 class Reloader:
@@ -243,8 +244,13 @@ class Reloader:
         ErrorCollector(self._source.origin.locate(found.errors)).raise_all()
         was, now = sources.models_of(self._config), sources.models_of(config)
         kept = {model.name: model for model in models if self._is_kept(model.name, was, now)}
+        for model in models:
+            if isinstance(model, Preset) and model.base.name in kept:
+                model.bind(self._registry.models[model.base.name])
         demanded = [
-            name for name in kept if was[name].load == "demand" and now[name].load == "start"
+            name
+            for name, model in kept.items()
+            if model.base is model and was[name].load == "demand" and now[name].load == "start"
         ]
         served = map(self._registry.models.__getitem__, demanded)
         woken = [model for model in served if not (model.runs_here or model.draining)]
@@ -256,6 +262,7 @@ class Reloader:
             name in was
             and name in self._registry.models
             and was[name].model != sources.ALL
+            and was[name].base == now[name].base
             and same_backends(was[name], now[name])
         )
 

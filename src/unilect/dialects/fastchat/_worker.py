@@ -127,6 +127,7 @@ class WorkerState:
             name
             for model in models
             if multimodal is None or model.capabilities.vision == multimodal
+            if not model.unlisted
             for name in (model.name, *model.aliases)
         ]
 
