@@ -16,15 +16,15 @@ from unilect.runtime.context import Context
 class Written:
     """A book that writes down what it is told, and fails where it is asked to."""
 
+    is_on = True
+
     def __init__(self, name: str, lines: list[str], fails: str = "") -> None:
         self.name, self.lines, self.fails = name, lines, fails
 
-    def applies(self, context: Context) -> bool:
-        """It keeps something of requests that have a caller."""
-        return bool(context.caller)
-
-    async def open(self, context: Context, request: Request) -> "Written":
-        """Open an entry."""
+    async def open(self, context: Context, request: Request) -> "Written | None":
+        """Open an entry, of a request that has a caller."""
+        if not context.caller:
+            return None
         self._say("open")
         return self
 

@@ -409,7 +409,18 @@ class Known:
     """Keys of a store: whether there are any."""
 
     def __init__(self) -> None:
-        self.has_keys = False
+        self._has_keys = False
+        self.on_look = lambda: None
+
+    @property
+    def has_keys(self) -> bool:
+        """There are some."""
+        return self._has_keys
+
+    @has_keys.setter
+    def has_keys(self, has_keys: bool) -> None:
+        self._has_keys = has_keys
+        self.on_look()
 
 
 async def test_by_default(tmp_path: Path, url: str) -> None:

@@ -27,13 +27,11 @@ END = frames(delta(finish="stop"), USAGE, DONE)
 class Counted:
     """A recorder of requests, which ends an answer at a number of tokens."""
 
+    is_on = True
+
     def __init__(self, most: int) -> None:
         self.most = most
         self.seen: list[int] = []
-
-    def applies(self, context: Context) -> bool:
-        """All requests."""
-        return True
 
     async def open(self, context: Context, request: Request) -> "Counted":
         """Begin a record."""

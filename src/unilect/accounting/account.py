@@ -42,10 +42,14 @@ class RequestRecord(Protocol):
 
 
 class RequestRecorder(Protocol):
-    """A recorder of requests that may also refuse them: the limits, the ledger."""
+    """
+    A recorder of requests that may also refuse them: the limits, the ledger.
 
-    def applies(self, context: Context) -> bool:
-        """Return True if the book may keep something of a request; else it is not opened. It must cost next to nothing."""
+    Attributes:
+        is_on: It may keep something of any request; else it is asked only about one whose key has limits of its own.
+    """
+
+    is_on: bool
 
     async def open(self, context: Context, request: Request) -> RequestRecord | None:
         """
@@ -127,7 +131,7 @@ class RequestAccounting(Tally):
         """
         try:
             for book in self._books:
-                if book.applies(self._context):
+                if book.is_on or self._context.limits:
                     record = await book.open(self._context, self._request)
                     if record is not None:
                         self._records.append(record)

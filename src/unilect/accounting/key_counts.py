@@ -20,14 +20,12 @@ OTHER = "other"
 class KeyCounts:
     """The counters of all keys, as a `RequestRecorder`: it counts each request once, at its end."""
 
+    is_on = True
+
     def __init__(self, most: int = MOST_KEYS) -> None:
         self._most = most
         self._keys: dict[str, _Key] = {}
         self._refused = Counter[tuple[str, ...]]()
-
-    def applies(self, context: Context) -> bool:
-        """Return True: every request is counted."""
-        return True
 
     async def open(self, context: Context, request: Request) -> "_Key | None":
         """Return the counters of a request's key; none of a call that makes no answer."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -53,9 +53,28 @@ class State(Enum):
     CLOSED = "the server has stopped"
 
 
-def has_budget(context: Context) -> bool:
-    """Return True if the key of a request has a budget."""
-    return not BUDGETS.isdisjoint(context.limits)
+class Budgets(Protocol):
+    """
+    The budgets that requests count against.
+
+    Attributes:
+        is_on: Requests of any key may have one; else those of a key that has limits of its own.
+    """
+
+    is_on: bool
+
+    def has_budget(self, context: Context) -> bool:
+        """Return True if something of a request counts against a budget."""
+
+
+class BudgetsOfKeys:
+    """The budgets of a server without limits but those of its keys, as `Budgets`."""
+
+    is_on = False
+
+    def has_budget(self, context: Context) -> bool:
+        """Return True if the key of a request has a budget."""
+        return not BUDGETS.isdisjoint(context.limits)
 
 
 class LedgerRecorder:
@@ -71,7 +90,8 @@ class LedgerRecorder:
 
     Attributes:
         ledger: As given.
-        has_budget: Tells of a request whether something of it counts against a budget.
+        budgets: The budgets of requests, which have to be recorded then; `update` follows a change.
+        is_on: Requests may have to be recorded; see `RequestRecorder`.
         state: What it does.
     """
 
@@ -84,7 +104,7 @@ class LedgerRecorder:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ledger = ledger
-        self.has_budget = has_budget
+        self.budgets: Budgets = BudgetsOfKeys()
         self.state = State.UNUSED
         self.clock = clock
         self._journals, self._rule, self._known = journals, rule, known
@@ -98,6 +118,9 @@ class LedgerRecorder:
         self._is_required = rule == "required"
         self._instance = secrets.token_hex(4)
         self._numbers = itertools.count(1)
+        self.update()
+        if known is not None:
+            known.on_look = self.update
 
     @property
     def ready(self) -> bool:
@@ -118,27 +141,29 @@ class LedgerRecorder:
             if found or self._rule_for(None) != "off":
                 await self._open(found)
 
-    def applies(self, context: Context) -> bool:
-        """Return True if a request is recorded."""
-        return self._rule_for(context) != "off"
+    def update(self) -> None:
+        """Decide anew whether requests may have to be recorded: the budgets have changed, or what is known of the store's keys."""
+        self.is_on = self.budgets.is_on or self._rule_for(None) != "off"
 
     async def open(self, context: Context, request: Request) -> "LedgerEntry | None":
         """
         Record a request; see `RequestRecorder`.
 
         Returns:
-            None of a call that makes no answer, and once the server has stopped.
+            None where it is not to be recorded, of a call that makes no answer, and once the server has stopped.
 
         Raises:
             LedgerUnavailable: It has to be recorded, and cannot be.
         """
-        if type(request) is Call:
+        rule = self._rule_for(context)
+        if rule == "off" or type(request) is Call:
             return None
         if self.state is State.UNUSED:
             await self._open()
+            rule = self._rule_for(context)
         if self.state is State.CLOSED:
             return None
-        required = self._rule_for(context) == "required"
+        required = rule == "required"
         if required:
             self._is_required = True
             self.writer.check()
@@ -189,7 +214,7 @@ class LedgerRecorder:
     def _rule_for(self, context: Context | None) -> Rule:
         if self._rule is not None:
             return self._rule
-        if context is not None and self.has_budget(context):
+        if context is not None and self.budgets.has_budget(context):
             return "required"
         try:
             if self._known is None or not self._known.has_keys:

@@ -88,6 +88,8 @@ class Tracing:
         provider: Makes the spans, and sends them.
     """
 
+    is_on = True
+
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -118,10 +120,6 @@ class Tracing:
         lines = (f"{k}: {v}\r\n" for k, v in told.items() if _HEADER.fullmatch(v))
         context.trace_headers = "".join(lines).encode()
         context.trace = Trace(span)
-
-    def applies(self, context: Context) -> bool:
-        """Return True if a request is traced."""
-        return context.trace is not None
 
     async def open(self, context: Context, request: Request) -> "Trace | None":
         """Note that a model is asked for an answer; nothing is traced of what runs behind its request."""

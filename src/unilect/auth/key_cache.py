@@ -16,6 +16,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -51,7 +52,9 @@ class KeyCache:
 
     Attributes:
         stored, configured: As passed; the latter changes with the configuration.
+        is_open: The store was read, and this server asks for no keys because of it.
         on_change: Called with the ids of keys that have changed since this server has known them.
+        on_look: Called after each look at the store, also one that has failed.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class KeyCache:
         self.stored, self._clock = stored, clock
         self._requests: Requests = {} if requests is None else requests
         self.on_change: Callable[[Iterable[str]], None] = lambda keys: None
+        self.on_look: Callable[[], None] = lambda: None
         self.configured = configured
         self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
         self._stale: set[str] = set()  # ids of keys that have changed since
@@ -75,7 +79,7 @@ class KeyCache:
         self._looking = asyncio.Lock()
         self._look_ups = asyncio.Semaphore(_LOOK_UPS)
         self._number = 0
-        self._required, self._has_keys = False, False
+        self.is_open, self._has_keys = False, False
         self._told = 0  # the number of the change with which servers were told to ask for keys, as it was seen last
         self._mark: object = None  # of the database, as it was looked at last
         self._looked_at: float | None = None
@@ -88,9 +92,9 @@ class KeyCache:
         Raises:
             StoreUnavailable: Nobody knows: the store was never read, or not for too long by a server that asks for keys.
         """
-        if self._required or self._looked_at is None:
-            self._check_fresh()
-        return self._required
+        if not self.is_open:
+            self.check_fresh()
+        return not self.is_open
 
     @property
     def has_keys(self) -> bool:
@@ -100,7 +104,7 @@ class KeyCache:
         Raises:
             StoreUnavailable: Nobody knows.
         """
-        self._check_fresh()
+        self.check_fresh()
         return self._has_keys
 
     async def open(self) -> None:
@@ -141,8 +145,8 @@ class KeyCache:
             self._require(why)
 
     def _require(self, why: str) -> None:
-        if not self._required:
-            self._required = True
+        if self.is_open:
+            self.is_open = False
             if not self.configured:
                 log.warning("every request needs an API key from now on: %s", why)
 
@@ -157,7 +161,7 @@ class KeyCache:
             AuthenticationError: There is none that can be used; why, is told to who has its secret.
             StoreUnavailable: It cannot be looked up now.
         """
-        self._check_fresh()
+        self.check_fresh()
         if hashed is None:
             hashed = digest(secret)
         found = self._known.get(hashed)
@@ -170,7 +174,11 @@ class KeyCache:
         self._keys[found.key.id] = found.key
         return found.key
 
-    def _check_fresh(self) -> None:
+    def check_fresh(self) -> None:
+        """
+        Raises:
+            StoreUnavailable: The store was never read, or not for too long.
+        """
         if self._looked_at is None or time.monotonic() - self._looked_at > STALE_S:
             raise _unreadable()
 
@@ -249,19 +257,26 @@ class KeyCache:
             anew: Also where the database looks as it did.
         """
         async with self._looking:
-            mark = self.stored.mark()
-            if mark == ABSENT or (mark is not None and mark == self._mark and not anew):
-                self._looked_at = time.monotonic()
-                return
-            try:
-                changes = await self.stored.changes_since(self._number)
-            except StoreUnavailable:
-                return  # the log tells it already
-            is_first, self._looked_at = self._looked_at is None, time.monotonic()
+            with suppress(StoreUnavailable):  # the log tells it already
+                await self._read(anew)
+            self.on_look()
+
+    async def _read(self, anew: bool) -> None:
+        """
+        Look, as `_look`.
+
+        Raises:
+            StoreUnavailable: The keys cannot be read.
+        """
+        changes, mark = None, self.stored.mark()
+        if mark != ABSENT and (mark is None or mark != self._mark or anew):
+            changes = await self.stored.changes_since(self._number)
             self._mark = mark
-            if changes is not None:
-                self._forget(changes, is_first)
-                self._decide(changes, is_first)
+        is_first, self._looked_at = self._looked_at is None, time.monotonic()
+        self.is_open = self.is_open or is_first
+        if changes is not None:
+            self._forget(changes, is_first)
+            self._decide(changes, is_first)
 
     def _forget(self, changes: KeyChanges, is_first: bool) -> None:
         """Forget the keys that have changed, and tell who has to know; what runs with them is looked at again."""
@@ -281,10 +296,10 @@ class KeyCache:
         is_told = changes.required > self._told and not is_first
         had_keys, self._has_keys, self._told = self._has_keys, changes.has_keys, changes.required
         if is_first:
-            self._required = changes.has_keys
+            self.is_open = not changes.has_keys
         elif is_told:
             self._require("`unilect keys create --require` has said so")
-        if changes.has_keys and not (had_keys or self._required or self.configured):
+        if changes.has_keys and self.is_open and not (had_keys or self.configured):
             log.warning(
                 "the store has API keys now, and this server goes on without asking for them, since it was started without any; "
                 "restart it, reload its file, or run `unilect keys create NAME --require`"

@@ -93,8 +93,10 @@ class Keys:
             StoreUnavailable: The keys of the store cannot be read.
         """
         known = self._known
-        if not self._callers and (known is None or not known.required):
-            return ANONYMOUS
+        if not self._callers:
+            if known is None or known.is_open:
+                return ANONYMOUS
+            known.check_fresh()
         secret = self._secret(headers, as_password)
         if secret is None:
             raise MissingKey(

@@ -79,6 +79,7 @@ class Limiter:
         requests: The requests that are being answered.
 
     Attributes:
+        is_on: The configuration has limits; else only keys may have some.
         recover: Brings into the ledger what dead servers have left, as far as that can be done here.
     """
 
@@ -118,7 +119,7 @@ class Limiter:
             for name, one in config.owners.items()
         }
         self._has_models = any(one.limits is not None for one in config.models.values())
-        self._has_own = bool(self._defaults or self._owners or self._has_models)
+        self.is_on = bool(self._defaults or self._owners or self._has_models)
         every = [one.limits is not None and any(structs.astuple(one.limits)) for one in config.models.values()]  # fmt: skip
         self._limits_all = bool(self._defaults) or (bool(every) and all(every))
         self._plans = dict[tuple[str, str, str], _Plan]()
@@ -132,13 +133,9 @@ class Limiter:
         """False where every request has a limit, and none can be counted now."""
         return not (self._limits_all and self._counters.is_away)
 
-    def applies(self, context: Context) -> bool:
-        """Return True if a request may have a limit."""
-        return self._has_own or bool(context.limits)
-
     def has_budget(self, context: Context) -> bool:
         """Return True if a request counts against a budget, and so must be in a ledger."""
-        return self.applies(context) and self._plan(context).has_budget
+        return self._plan(context).has_budget
 
     async def open(self, context: Context, request: Request) -> "Reservation | None":
         """

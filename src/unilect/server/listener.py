@@ -79,7 +79,8 @@ class Listener:
             requests=self._requests,
         )
         if self._ledger is not None:
-            self._ledger.has_budget = self._limits.has_budget
+            self._ledger.budgets = self._limits
+            self._ledger.update()
             self._limits.recover = self._ledger.recover
         clock.followers.append(self._limits.correct_periods)
         if known is not None:
@@ -220,6 +221,8 @@ class Listener:
         )
         self._bodies.change(config.max_body_bytes, config.max_total_body_bytes)
         self._limits.configure(config)
+        if self._ledger is not None:
+            self._ledger.update()
         if self._known is not None:
             self._known.require_if_any("the configuration was reloaded, and the store has keys")
             self._known.configured = bool(config.api_keys)

@@ -126,7 +126,7 @@ class Rejoining:
         begun = answer.context
         context.set_model(begun.model, reader)
         try:
-            if self._ledger is not None and self._ledger.applies(context):
+            if self._ledger is not None:
                 reader.entry = await self._ledger.open(context, Request())
         except BaseException:
             self._answers.leave(answer)

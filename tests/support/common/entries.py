@@ -11,7 +11,7 @@ from unilect.runtime.context import Context
 
 async def entry_of(book: RequestRecorder, context: Context, request: Request) -> Any:
     """What a book opens for a request; None where it keeps nothing of it."""
-    return await book.open(context, request) if book.applies(context) else None
+    return await book.open(context, request) if book.is_on or context.limits else None
 
 
 async def closed(entry: Any, usage: Usage, status: int = 200) -> None:
