@@ -264,12 +264,12 @@ async def test_long_after_it_changed(rig: Rig) -> None:
     with pytest.raises(LimitsUnavailable):
         await rig.usage_resync.before("ann")
     rig.away = False
-    assert "ann" in rig.usage_resync
+    assert "ann" in rig.usage_resync.changed
     await rig.usage_resync.before("ann")
     await rig.usage_resync.before("ann")
     assert ["ann", "ann"] == rig.reads
-    assert "ann" not in rig.usage_resync
-    assert "eve" in rig.usage_resync
+    assert "ann" not in rig.usage_resync.changed
+    assert "eve" in rig.usage_resync.changed
 
 
 async def test_after_what_ran(rig: Rig) -> None:
@@ -296,7 +296,7 @@ async def test_after_half_of_what_ran(rig: Rig) -> None:
     limits = {"tokens_per_day": 1.0}
     rig.requests |= {f"{number}": Context(caller="ann", limits=limits) for number in range(8)}
     rig.usage_resync.note_change([EVERY])
-    one, reads = rig.usage_resync._changed[EVERY], []
+    one, reads = rig.usage_resync.changed[EVERY], []
     for number in range(8):
         del rig.requests[f"{number}"]
         await rig.usage_resync._look(EVERY, one)
@@ -304,4 +304,4 @@ async def test_after_half_of_what_ran(rig: Rig) -> None:
     assert [0, 0, 0, 1, 1, 2, 3, 4] == reads
     await rig.until_settled()
     assert {EVERY} == set(rig.reads)
-    assert EVERY not in rig.usage_resync
+    assert EVERY not in rig.usage_resync.changed

@@ -113,80 +113,43 @@ def fits(claim: Claim, state: State) -> bool:
     return state.used + state.held + claim.room <= claim.most
 
 
-class Budget:
-    """A counter that counts until it ends."""
-
-    __slots__ = ("ends_at", "held", "used")
-
-    def __init__(self, ends_at: float | None) -> None:
-        self.used = self.held = 0
-        self.ends_at = ends_at
-
-    def state(self, claim: Claim, now_us: int) -> State:
-        """Return the counter as it is, for a claim."""
-        return State(self.used, self.held)
-
-    def has_room(self, claim: Claim, now_us: int) -> bool:
-        """Return True if a claim fits."""
-        return self.used + self.held + claim.room <= claim.most
-
-    def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
-        """Hold so much more, or less, and count so much more as used."""
-        self.held += held
-        self.used += used
-
-    def is_empty(self, now: float, now_us: int) -> bool:
-        """Return True if it may be forgotten."""
-        return not self.held and (not self.used or (self.ends_at is not None and self.ends_at + KEPT_S <= now))  # fmt: skip
-
-
-class Minute:
+class Counter:
     """
-    A bucket that leaks `most` a minute.
+    A budget, which counts until it ends, or a minute, a bucket that leaks.
 
     Attributes:
-        mark: What is in it, in units of a sixty-millionth, is how far this is above `most * now_us`, of a clock that goes on: so it leaks by itself.
-        most: As given.
+        used: What was used; of a minute what is in it, in units of a sixty-millionth, at `at_us`.
+        held: What is held for running requests; of a minute that is used at once.
+        most: What leaks in a minute; 0 of a budget.
+        at_us: A monotonic time, in microseconds.
+        ends_at: As of a claim.
     """
 
-    __slots__ = ("mark", "most")
+    __slots__ = ("at_us", "ends_at", "held", "most", "used")
 
-    def __init__(self, most: int) -> None:
-        self.mark, self.most = 0, most
-
-    def level(self, most: int, now_us: int) -> int:
-        """
-        Return the current level, in sixty-millionths.
-
-        A changed limit is in force at once, and the level at that moment never takes longer than two minutes to leak.
-        """
-        if most != self.most:
-            level = self.level(self.most, now_us)
-            self.mark = min(level, most * _LONGEST_US) + most * now_us
-            self.most = most
-        level = self.mark - most * now_us
-        return level if level > 0 else 0
+    def __init__(self, most: int, at_us: int, ends_at: float | None) -> None:
+        self.used = self.held = 0
+        self.most, self.at_us, self.ends_at = most, at_us, ends_at
 
     def state(self, claim: Claim, now_us: int) -> State:
-        """Return the counter as it is, for a claim."""
-        most, level = claim.most, self.level(claim.most, now_us)
-        over = level - (most - claim.room) * MINUTE_US
-        return State(-(-level // MINUTE_US), 0, -(-over // most) if over > 0 else 0)
+        """
+        Return the counter as it is now, for a claim.
 
-    def has_room(self, claim: Claim, now_us: int) -> bool:
-        """Return True if a claim fits."""
-        return self.level(claim.most, now_us) <= (claim.most - claim.room) * MINUTE_US
-
-    def add(self, claim: Claim, held: int, used: int, now_us: int) -> None:
-        """Have more in it, or less, whether held or used; it never takes longer than two minutes to leak."""
-        if not held + used:
-            return  # the claim may be one of an older limit
-        level = self.level(claim.most, now_us) + (held + used) * MINUTE_US
-        self.mark = claim.most * now_us + min(level, claim.most * _LONGEST_US)
+        A changed limit is in force at once, and what is in a minute at that moment never takes longer than two minutes to leak.
+        """
+        if not claim.leaks:
+            return State(self.used, self.held)
+        self.used, self.at_us = max(0, self.used - self.most * (now_us - self.at_us)), now_us
+        if claim.most != self.most:
+            self.most = claim.most
+            self.used = min(self.used, self.most * _LONGEST_US)
+        over = self.used - (self.most - claim.room) * MINUTE_US
+        return State(-(-self.used // MINUTE_US), 0, -(-over // self.most) if over > 0 else 0)
 
     def is_empty(self, now: float, now_us: int) -> bool:
         """Return True if it may be forgotten."""
-        return not self.level(self.most, now_us)
+        has_ended = self.ends_at is not None and self.ends_at + KEPT_S <= now
+        return not self.held and (has_ended or self.used <= self.most * (now_us - self.at_us))
 
 
 class MemoryCounters:
@@ -210,7 +173,7 @@ class MemoryCounters:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.now_us, self._clock = now_us, clock
-        self._all: dict[str, Budget | Minute] = {}
+        self._all: dict[str, Counter] = {}
         self._crowded = 1024
 
     async def open(self) -> None:
@@ -220,33 +183,44 @@ class MemoryCounters:
         """See `Counters`."""
         if len(self._all) >= self._crowded:
             self._forget()
-        now_us = self.now_us()
-        found: list[Budget | Minute] = []
-        ok = True
-        for claim in claims:
-            one = self._all.get(claim.name) or self._make(claim)
-            ok = ok and one.has_room(claim, now_us)
-            found.append(one)
+        now_us, ok = self.now_us(), True
+        found: list[Counter] = []
         states: list[State] = []
-        for one, claim in zip(found, claims, strict=True):
-            if ok:
-                one.add(claim, claim.need, 0, now_us)
-            states.append(one.state(claim, now_us))
+        for claim in claims:
+            one = self._all.get(claim.name) or self._make(claim, now_us)
+            state = one.state(claim, now_us)
+            ok = ok and fits(claim, state)
+            found.append(one)
+            states.append(state)
+        for place, claim in enumerate(claims if ok else ()):
+            one = found[place]
+            if claim.leaks:
+                one.used += claim.need * MINUTE_US
+            else:
+                one.held += claim.need
+            states[place] = one.state(claim, now_us)
         return ReserveResult(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self.now_us()
         for claim, units in zip(claims, used, strict=True):
-            one = self._all.get(claim.name) or self._make(claim)  # it may have been forgotten
-            one.add(claim, -claim.need, units, now_us)
+            one = self._all.get(claim.name) or self._make(
+                claim, now_us
+            )  # it may have been forgotten
+            if not claim.leaks:
+                one.held -= claim.need
+                one.used += units
+            elif units != claim.need:  # else the claim may be one of an older limit
+                one.state(claim, now_us)
+                level = one.used + (units - claim.need) * MINUTE_US
+                one.used = max(0, min(level, claim.most * _LONGEST_US))
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]], *, are_all: bool = True) -> None:  # fmt: skip
         """See `Counters`."""
         for name, (units, ends_at) in used.items():
-            budget = self._all.setdefault(name, Budget(ends_at))
-            if isinstance(budget, Budget):
-                budget.used = max(budget.used, units)
+            budget = self._all.setdefault(name, Counter(0, 0, ends_at))
+            budget.used = max(budget.used, units)
 
     async def look(self, claims: Sequence[Claim]) -> list[State]:
         """See `Counters`."""
@@ -259,17 +233,16 @@ class MemoryCounters:
     def move(self, old: str, new: str, ends_at: float) -> None:
         """Count what budgets whose names end with `old` have used with those that end with `new`, also where these are not there yet."""
         for name, one in list(self._all.items()):
-            if name.endswith(old) and isinstance(one, Budget):
-                other = self._all.setdefault(name.removesuffix(old) + new, Budget(ends_at))
-                if isinstance(other, Budget):
-                    other.used += one.used
-                    one.used = 0
+            if name.endswith(old):
+                other = self._all.setdefault(name.removesuffix(old) + new, Counter(0, 0, ends_at))
+                other.used += one.used
+                one.used = 0
 
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def _make(self, claim: Claim) -> Budget | Minute:
-        one = Minute(claim.most) if claim.leaks else Budget(claim.ends_at)
+    def _make(self, claim: Claim, now_us: int) -> Counter:
+        one = Counter(claim.most if claim.leaks else 0, now_us, claim.ends_at)
         self._all[claim.name] = one
         return one
 

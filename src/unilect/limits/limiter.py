@@ -156,7 +156,7 @@ class Limiter:
             return None
         # first: the clock may tell that the ledger has to be read
         now = self.clock() if context.at is None else context.at
-        if plan.has_budget and (self._unread or context.caller in self._resync):
+        if plan.has_budget and (self._unread or context.caller in self._resync.changed):
             await self._sync_usage(context.caller)
         demand = Demand(now=now)
         if plan.needs_size:

@@ -33,13 +33,15 @@ class _Changed:
         at: When, by a monotonic clock.
         read: What it had used was read once.
         has_budget: It is known to have one.
+        is_followed: It is looked at; else it was not used, and is only remembered.
     """
 
-    __slots__ = ("at", "has_budget", "read", "running")
+    __slots__ = ("at", "has_budget", "is_followed", "read", "running")
 
     def __init__(self, running: dict[str, Context]) -> None:
         self.running, self.at = running, time.monotonic()
         self.read = self.has_budget = False
+        self.is_followed = True
 
 
 class UsageResync:
@@ -50,6 +52,9 @@ class UsageResync:
         read: Reads what a key has used.
         has_budget: Whether a request counts against a budget.
         requests: The requests that are being answered.
+
+    Attributes:
+        changed: Those that have changed, by their ids, and may have to be read.
     """
 
     def __init__(
@@ -59,14 +64,9 @@ class UsageResync:
         requests: Requests,
     ) -> None:
         self._read, self._has_budget, self._requests = read, has_budget, requests
-        self._changed: dict[str, _Changed] = {}
-        self._unread = set[str]()  # those that are not looked at any more, as they were not used
+        self.changed: dict[str, _Changed] = {}
         self._tasks = Tasks()
         self._follower: asyncio.Task[None] | None = None
-
-    def __contains__(self, key: str) -> bool:
-        """Return True if a key has changed, and may have to be read. It costs next to nothing."""
-        return key in self._changed or key in self._unread
 
     def note_change(self, keys: Iterable[str]) -> None:
         """Follow keys that have changed."""
@@ -75,8 +75,7 @@ class UsageResync:
             for key in (context.caller, EVERY):
                 if key in running:
                     running[key][id] = context
-        self._changed |= {key: _Changed(of_key) for key, of_key in running.items()}
-        self._unread.difference_update(running)
+        self.changed |= {key: _Changed(of_key) for key, of_key in running.items()}
         if self._follower is None or self._follower.done():
             self._follower = self._tasks.start("the look at changed keys", self._follow())
 
@@ -87,26 +86,27 @@ class UsageResync:
         Raises:
             LimitsUnavailable: What the key has used cannot be read now.
         """
-        one = self._changed.get(key)
-        if one is not None:
-            one.has_budget = True
-            if not one.read:
-                await self._read(key)
-                one.read = True
-        elif key in self._unread:
+        one = self.changed.get(key)
+        if one is None:
+            return
+        one.has_budget = True
+        if not one.read:
             await self._read(key)
-            self._unread.discard(key)
+            one.read = True
+        if not one.is_followed and self.changed.get(key) is one:
+            del self.changed[key]
 
     async def aclose(self) -> None:
         """Look no more. Idempotent."""
         await self._tasks.aclose()
 
     async def _follow(self) -> None:
-        while self._changed:
+        while any(one.is_followed for one in self.changed.values()):
             await asyncio.sleep(LOOK_S)
-            for key, one in list(self._changed.items()):
-                with suppress(LimitsUnavailable):  # it is tried again
-                    await self._look(key, one)
+            for key, one in list(self.changed.items()):
+                if one.is_followed:
+                    with suppress(LimitsUnavailable):  # it is tried again
+                        await self._look(key, one)
 
     async def _look(self, key: str, one: _Changed) -> None:
         """Read again what a key has used, where something has ended that was not counted; at last a look after the last of it has."""
@@ -119,7 +119,7 @@ class UsageResync:
         if one.has_budget:
             await self._read(key)
         one.running = running
-        if is_last and self._changed.get(key) is one:
-            del self._changed[key]
-            if not one.has_budget and key != EVERY:
-                self._unread.add(key)
+        if is_last and self.changed.get(key) is one:
+            one.is_followed = False
+            if one.has_budget or key == EVERY:
+                del self.changed[key]
