@@ -255,7 +255,7 @@ async def rest_of(request: ChatRequest, had: str, batches: Batches) -> list[Even
     continuation.see([TextDelta(letter) for letter in had])
     continuation.lost = LOST
     continuation.build_request(request, TEXT)
-    return [event async for batch in continuation.rest(batches) for event in batch]
+    return [event async for batch in continuation.rest(batches, LOST) for event in batch]
 
 
 async def test_an_answer_that_has_all_its_tokens() -> None:

@@ -20,6 +20,7 @@ from unilect.auth.secret import digest, id_of, new_secret
 from unilect.cli._keys import create, revoke
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
+from unilect.store.ledger import Ledger
 
 MODELS = """
 [models.m]
@@ -164,6 +165,26 @@ async def test_the_last_configured_key_goes_while_the_store_has_keys(tmp_path: P
         await server.theirs.delete("ann")
         await server.reloader.reload("a test")
         assert 401 == (await server.ask(None))[0]
+    await server.database.aclose()
+
+
+@pytest.mark.parametrize("by", ["a key", "a reload"])
+async def test_an_open_server_begins_to_record(tmp_path: Path, by: str) -> None:
+    """A server without keys and limits records nothing, and each request from the moment on at which its store has a key, or a reload brings a budget."""
+    (tmp_path / "unilect.toml").write_text(text_of())
+    server = Site(tmp_path)
+    async with server.running(), aiohttp.ClientSession() as server.client:
+        assert 200 == (await server.ask(None))[0]
+        assert not (tmp_path / "keys.db").exists()
+        if by == "a key":
+            await server.create("ann")
+            await server.listener.look()
+        else:
+            server.write(text_of() + "[limits]\ntokens_per_day = 100_000\n")
+            await server.reloader.reload("a test")
+        assert 200 == (await server.ask(None))[0]
+        (found,) = await Ledger(server.database).sums()
+        assert ("anonymous", "m", 1) == (found.key, found.model, found.requests)
     await server.database.aclose()
 
 

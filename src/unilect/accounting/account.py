@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from msgspec.structs import replace
+
 from unilect.accounting.metrics import Metrics, Series
 from unilect.core.errors import InternalError, UnilectError
-from unilect.core.events import Event, Finish, Tally, Usage, tells
+from unilect.core.events import Event, Finish, ReasoningDelta, Tally, Usage, tells
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
+_TOLD = 2  # marks and the names of calls are tokens of no piece; a half of all is in some
 _LAST = frozenset({Finish, Usage})  # of a batch, where a choice or the answer ends in it
 
 
@@ -72,11 +75,21 @@ class RequestAccounting(Tally):
     Attributes:
         first_token_s: Seconds from the request to its first token; None before that.
         finish_reason: Why the last choice that has ended did; empty before that.
+        thoughts: The tokens of its thoughts, as far as its pieces tell.
     """
 
     __slots__ = (
-        *("_books", "_context", "_is_whole", "_records", "_request", "_series", "_start"),
-        *("finish_reason", "first_token_s"),
+        *(
+            "_books",
+            "_context",
+            "_is_whole",
+            "_pieces",
+            "_records",
+            "_request",
+            "_series",
+            "_start",
+        ),
+        *("finish_reason", "first_token_s", "thoughts"),
     )
 
     def __init__(
@@ -93,6 +106,7 @@ class RequestAccounting(Tally):
         self._is_whole = False  # the answer came all at once
         self.first_token_s: float | None = None
         self.finish_reason = ""
+        self._pieces = self.thoughts = 0
         series.waiting += 1
 
     def see(self, batch: list[Event]) -> None:
@@ -110,12 +124,35 @@ class RequestAccounting(Tally):
             series.running += 1
             series.time_to_first_token.observe(self.first_token_s)
         self.add(batch)
+        for event in batch:
+            self._pieces += event.tokens
+            if type(event) is ReasoningDelta:
+                self.thoughts += event.tokens
         if type(batch[-1]) in _LAST:
             for event in batch:
                 if type(event) is Finish:
                     self.finish_reason = event.reason
         for record in self._records:
             record.note_usage(self)
+
+    def add_thoughts(self, batch: list[Event]) -> list[Event]:
+        """
+        Return a batch of an answer with thoughts whose usage tells how many of its tokens they are, also where its backend does not.
+
+        Its pieces tell of how many tokens they are made. Of a server that sends many tokens at a time, or a whole answer, they do not: then
+        nobody knows how many of them are thoughts, and the usage has None.
+        """
+        last = batch[-1]
+        if type(last) is not Usage or last.reasoning_tokens:
+            return batch
+        known = self._pieces * _TOLD >= last.completion_tokens > 0
+        thoughts = min(self.thoughts, last.completion_tokens) if known else None
+        return [*batch[:-1], replace(last, reasoning_tokens=thoughts)]
+
+    def discard(self) -> None:
+        """Count nothing of an answer so far: it has failed before its end, and nobody has a part of it."""
+        self.hold(0, -self.usage.completion_tokens)
+        self._pieces = self.thoughts = 0
 
     def hold(self, prompt: int, completion: int) -> None:
         """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""

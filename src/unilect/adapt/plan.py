@@ -106,6 +106,19 @@ def _limit_tokens(
     return limit_tokens(request, context)
 
 
+def is_plain(request: TextRequest) -> bool:
+    """Return True for a chat of texts, without tools, that asks for one free text: nothing is made up for, whatever its backend lacks."""
+    if not isinstance(request, ChatRequest) or request.tools or request.token_limit == 0:
+        return False
+    for unset in (request.n, request.best_of, request.response_format, request.grammar):
+        if unset is not None:
+            return False
+    for message in request.messages:
+        if message.is_of_tools or isinstance(message.content, list):
+            return False
+    return True
+
+
 def check_kind(request: TextRequest, model: Model, capabilities: Capabilities) -> None:
     """
     Check that a model answers requests of this kind, with the parts that this one has.

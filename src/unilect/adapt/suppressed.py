@@ -4,7 +4,7 @@ leaves, or as none of them is valid.
 """
 
 from unilect.core.events import Event, Tally
-from unilect.runtime.context import Measured, current_request
+from unilect.runtime.context import current_request
 
 
 class SuppressedUsage:
@@ -29,9 +29,3 @@ class SuppressedUsage:
         if self._meter is not None:
             self._meter.hold(prompt - self._prompt, completion - self._completion)
         self._prompt, self._completion = prompt, completion
-
-
-def discard_usage(answer: list[Event], meter: Measured) -> None:
-    """Keep and count nothing of an answer: it has failed before its end, and nobody has a part of it."""
-    answer.clear()
-    meter.hold(0, -meter.usage.completion_tokens)

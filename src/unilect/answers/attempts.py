@@ -48,6 +48,7 @@ class Lease(NamedTuple, Generic[FittedT]):
         model: The model of the backend.
         member: The backend, as its pool has it.
         backend: The backend, ready, behind its queues, if it has any; `member.backend` is for calls without work for the model.
+        can: Its capabilities.
         fitted: The request as it is for this backend.
     """
 
@@ -55,6 +56,7 @@ class Lease(NamedTuple, Generic[FittedT]):
     model: Model
     member: PooledBackend
     backend: Backend | QueuedBackend
+    can: Capabilities
     fitted: FittedT
 
     def __enter__(self) -> "Lease[FittedT]":
@@ -210,7 +212,7 @@ class Attempts(Generic[FittedT]):
         if model is not self._requested:
             self._requested.fallbacks[model.name] += 1
         self._leases += 1
-        return Lease(self, model, member, member.enter(), fitted)
+        return Lease(self, model, member, member.enter(), can, fitted)
 
     def end(self, model: Model, member: PooledBackend, error: UnilectError | None) -> bool:
         """Record how a lease ended; returns True if another backend is to be tried."""

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from unilect.adapt import tools
 from unilect.adapt.enforcement import ATTEMPTS, output_constraints
+from unilect.adapt.plan import is_plain
 from unilect.answers.attempts import Attempts, any_backend
 from unilect.api.backend import Backend
 from unilect.config.limits import Limits
@@ -66,12 +67,16 @@ class TokenEstimator:
             )
         room, knows_room = _room(chain)
         request = chain[0].settings.apply(request) if chain else request
-        attempts = _attempts(chain, request)
+        plain = is_plain(request)
+        attempts = 1 if plain else _attempts(chain, request)
         limit = request.token_limit
         if limit is not None and knows_room:
             limit = min(limit, room)
         if isinstance(request, ChatRequest):
-            prompts, (prompt, is_counted) = 1, _of_chat(request, room)
+            if is_counted := not plain and _has_more_than_text(request):
+                prompts, prompt = 1, room  # nothing counts images
+            else:
+                prompts, prompt = 1, _of_chat(request)
         else:
             prompts, (prompt, is_counted) = len(request.prompts), _of_completion(request)
         return TokenEstimate(
@@ -134,12 +139,9 @@ def _attempts(chain: list[Model], request: Request) -> int:
     """Return the most answers that may be generated for one that the client gets: an answer that is validated as a whole may be retried."""
     if not isinstance(request, _ANSWERED):
         return 1
-    calls = isinstance(request, ChatRequest) and request.tools
-    if request.response_format is None and request.grammar is None and not calls:
-        return 1  # as of nearly all: nothing binds it
     if output_constraints(request):
         return ATTEMPTS
-    if isinstance(request, ChatRequest) and calls and must_call(request):
+    if isinstance(request, ChatRequest) and request.tools and must_call(request):
         plans = (tools.plan(request, one.capabilities) for one in chain)
         if any(made is not None and made.held for made in plans):
             return ATTEMPTS
@@ -178,17 +180,15 @@ async def _sum(backend: Backend, prompts: list[Prompt]) -> int:
     return sum([await backend.count_tokens(prompt) for prompt in prompts])
 
 
-def _of_chat(request: ChatRequest, room: int) -> tuple[int, bool]:
-    """A bound of a chat's prompt; it is never counted."""
-    if _has_more_than_text(request):
-        return room, True  # nothing counts images
+def _of_chat(request: ChatRequest) -> int:
+    """Return a bound of the tokens of a chat's prompt, which has texts only."""
     template = (request.tools, request.functions, request.response_format, request.chat_template_kwargs)  # fmt: skip
     size = len(_ENCODER.encode(request.messages)) + _MESSAGE_TOKENS * len(request.messages)
     if request.tools:
         size += _TOOLS_TOKENS + _TOOL_TOKENS * len(request.tools)
     if any(template):
         size += 2 * len(_ENCODER.encode(template))  # a template may indent it
-    return size + _TEMPLATE_TOKENS, False
+    return size + _TEMPLATE_TOKENS
 
 
 def _of_completion(request: CompletionRequest) -> tuple[int, bool]:

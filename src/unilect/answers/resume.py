@@ -135,17 +135,18 @@ class Continuation:
 
     Attributes:
         begun: The client has a part of it.
+        resumable: The backend that answers, or another, can go on with what the client has; else nothing is kept of that.
         lost: The failure after which it goes on; None where none has interrupted it.
         gives_text: Engines get the text so far, too, instead of making it again.
     """
 
-    __slots__ = ("_keeps", "_point", "_seed", "_streams", "_told", "begun", "gives_text", "lost")
+    __slots__ = ("_point", "_seed", "_streams", "_told", "begun", "gives_text", "lost", "resumable")
 
     def __init__(self, streams: bool = False) -> None:
         self.begun = self.gives_text = False
         self.lost: UnilectError | None = None
         self._streams = streams
-        self._keeps = False
+        self.resumable = False
         self._point: ResumePoint | None = None
         self._seed: int | None = None
         self._told = _NOTHING  # most requests need no more
@@ -158,20 +159,15 @@ class Continuation:
     def begin_attempt(self, can: Capabilities) -> None:
         """A backend is about to answer, which can do so much; where nobody could go on, nothing is kept."""
         if self._streams and not self.begun:
-            self._keeps = can.resumes is not None
-            self._told = DeliveredOutput() if self._keeps else _NOTHING
+            self.resumable = can.resumes is not None
+            self._told = DeliveredOutput() if self.resumable else _NOTHING
 
     def see(self, batch: list[Event]) -> None:
         """The client is about to get a batch."""
         if not self.begun:
             self.begun = tells(batch)
-        if self._keeps:
+        if self.resumable:
             self._told.add(batch)
-
-    @property
-    def resumable(self) -> bool:
-        """True where the backend that answers, or another, can go on with what the client has."""
-        return self._keeps
 
     @property
     def has_text(self) -> bool:
@@ -204,15 +200,13 @@ class Continuation:
             raise self.lost
         return self._point.request
 
-    def rest(self, batches: Batches) -> Batches:
-        """Return the part of the backend's answer that the client does not have."""
-        if self.lost is None:
-            return batches
-        about, why = current_request().request_id, self.lost.for_log
+    def rest(self, batches: Batches, lost: UnilectError) -> Batches:
+        """Return the part of a backend's answer that the client does not have, after the failure that has interrupted it."""
+        about, why = current_request().request_id, lost.for_log
         log.info("an answer that was interrupted goes on (%s): %s", about, why)
         if self._point is not None:
-            return filter_continuation(batches, self._point, self.lost)
-        return filter_replay(batches, self._told.whole(), self.lost)
+            return filter_continuation(batches, self._point, lost)
+        return filter_replay(batches, self._told.whole(), lost)
 
     def _add_seed(self, request: TextRequest, can: Capabilities) -> TextRequest:
         """A request that is drawn by chance, so that its answer can be made again."""

@@ -10,14 +10,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from unilect.accounting.account import Accounts
 from unilect.adapt import emulation, tools
 from unilect.adapt.enforcement import ConstraintEnforcer, output_constraints
 from unilect.adapt.images import Images, other_images
-from unilect.adapt.plan import Fitted, adapt, adapt_inputs
-from unilect.adapt.suppressed import discard_usage
+from unilect.adapt.plan import Fitted, adapt, adapt_inputs, is_plain
 from unilect.answers.attempts import Attempts, Lease
 from unilect.answers.calls import Calls
 from unilect.answers.resume import Continuation
@@ -30,7 +27,7 @@ from unilect.api.backend import (
 from unilect.api.parameters.constraints import rename_param
 from unilect.api.parameters.rules import refusal
 from unilect.core.errors import ContextLengthExceeded, UnilectError
-from unilect.core.events import Event, ReasoningDelta, Usage
+from unilect.core.events import Event, Usage
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import (
     ChatRequest,
@@ -44,33 +41,8 @@ from unilect.runtime.context import BATCH, Push, current_request
 from unilect.scheduling.fair_queue import QueuedBackend
 
 FLEX = "flex"  # the `service_tier` of who can wait
-_TOLD = 2  # marks and the names of calls are tokens of no piece; a half of all is in some
 _Read = TypeVar("_Read", EmbeddingRequest, RerankRequest)
 _Answer = TypeVar("_Answer", Embeddings, Ranking)
-
-
-class ThoughtTokens:
-    """
-    The tokens of one answer's thoughts, where its backend does not tell them.
-
-    Its pieces tell of how many tokens they are made. Of a server that sends many tokens at a time, or a whole answer, they do not: then
-    nobody knows how many of them are thoughts.
-    """
-
-    _pieces = _thoughts = 0
-
-    def count(self, batch: list[Event]) -> list[Event]:
-        """The next batch of the answer; the usage that ends one with thoughts tells how many of its tokens they are, or None."""
-        for event in batch:
-            self._pieces += event.tokens
-            if type(event) is ReasoningDelta:
-                self._thoughts += event.tokens
-        last = batch[-1]
-        if not self._thoughts or type(last) is not Usage or last.reasoning_tokens:
-            return batch
-        known = self._pieces * _TOLD >= last.completion_tokens > 0
-        thoughts = min(self._thoughts, last.completion_tokens) if known else None
-        return [*batch[:-1], replace(last, reasoning_tokens=thoughts)]
 
 
 class Run:
@@ -110,7 +82,6 @@ class Run:
         # as they were when the request came to a model: a reload changes nothing of an answer that goes on
         self._settings: dict[Model, Settings] = {}
         self._continuation = Continuation(self.streams)
-        self._thoughts = ThoughtTokens()
         self._attempts = Attempts(
             model,
             self._fit,
@@ -157,9 +128,12 @@ class Run:
                         self._fit(self.model, known)  # what is refused loads no model
                     async for lease in attempts:
                         if whole:
-                            discard_usage(whole, account)
+                            whole.clear()
+                            account.discard()
                         with lease:
-                            answer = self._continuation.rest(self._answer(lease))
+                            answer = self._answer(lease)
+                            if self._continuation.lost is not None:
+                                answer = self._continuation.rest(answer, self._continuation.lost)
                             try:  # as `aclosing`, at half of its price
                                 async for batch in answer:
                                     if self.streams:
@@ -170,7 +144,7 @@ class Run:
                             finally:
                                 await answer.aclose()
             if whole:
-                yield self._thoughts.count(whole)
+                yield account.add_thoughts(whole) if account.thoughts else whole
         except UnilectError as error:
             rename_param(error, self._fitted.names)
             if isinstance(error, ContextLengthExceeded) and error.param is None:
@@ -186,16 +160,18 @@ class Run:
         Raises:
             UnilectError: The answer must end here.
         """
-        self._account.see(batch)
-        self._continuation.see(batch)
-        return self._thoughts.count(batch)
+        account, continuation = self._account, self._continuation
+        account.see(batch)
+        if continuation.resumable or not continuation.begun:
+            continuation.see(batch)
+        return account.add_thoughts(batch) if account.thoughts else batch
 
     def _answer(self, lease: Lease[Fitted]) -> Batches:
         """Generate the answer on a leased backend."""
         self.answering, self._fitted = lease.model, lease.fitted
         self._context.set_backend(lease.model.name, lease.member.source)
         request = lease.fitted.request
-        if not lease.backend.capabilities.image_urls and other_images(request):
+        if not lease.can.image_urls and other_images(request):
             return self._with_images(lease, request)
         return self._generate(lease, request)
 
@@ -209,10 +185,12 @@ class Run:
 
     def _generate(self, lease: Lease[Fitted], request: TextRequest) -> Batches:
         """Generate the answer behind the stages that make up for what the backend lacks for this request."""
-        can, checker = lease.backend.capabilities, self._registry.checker
-        prompted = tools.plan(request, can)
-        enforced = can.schema_keywords is not None and bool(output_constraints(request))
-        several = (can.fans_out or prompted is not None) and emulation.several(request)
+        can, checker = lease.can, self._registry.checker
+        prompted, enforced, several = None, False, False
+        if not is_plain(request):
+            prompted = tools.plan(request, can)
+            enforced = can.schema_keywords is not None and bool(output_constraints(request))
+            several = (can.fans_out or prompted is not None) and emulation.several(request)
         if not (prompted or enforced or several):
             self._context.push = None if self._continuation.lost else self.push
             return lease.backend.generate(request)

@@ -121,6 +121,11 @@ class Message(Struct, frozen=True, omit_defaults=True):
     audio: dict[str, Any] | None = None
     message: Text | None = None  # what older clients write for `content`
 
+    @property
+    def is_of_tools(self) -> bool:
+        """True if it has calls of tools, or is the result of one."""
+        return self.role in RESULT_ROLES or bool(self.tool_calls) or self.function_call is not None
+
 
 class FunctionDefinition(Struct, frozen=True, omit_defaults=True):
     """A function that the model may call; `parameters` is a JSON Schema."""
@@ -357,9 +362,8 @@ class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
     @property
     def token_limit(self) -> int | None:
         """The most tokens to generate for one choice, or its older name; None for as many as fit."""
-        limit = (
-            self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        )
+        newer = self.max_completion_tokens
+        limit = self.max_tokens if newer is None else newer
         return None if limit == -1 else limit
 
     @property
@@ -387,11 +391,7 @@ class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
 
 
 #: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
-LLAMACPP_PARAMETERS = tuple(
-    name
-    for name in GenerationRequest.__struct_fields__
-    if name not in _CommonRequest.__struct_fields__
-)
+LLAMACPP_PARAMETERS = tuple(name for name in GenerationRequest.__struct_fields__ if name not in _CommonRequest.__struct_fields__)  # fmt: skip
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

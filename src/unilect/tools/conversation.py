@@ -12,10 +12,7 @@ from unilect.tools.messages import arguments, parts_of, split_words
 
 def has_calls(messages: Sequence[Message]) -> bool:
     """Return True if a conversation has tool calls or their results."""
-    for message in messages:
-        if message.role in RESULT_ROLES or message.tool_calls or message.function_call is not None:
-            return True
-    return False
+    return any(message.is_of_tools for message in messages)
 
 
 def rewrite_as_text(conversation: Sequence[Message], form: ToolFormat) -> list[Message]:
