@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -12,12 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from support.backends.loopback import free_port
 from support.common.certificates import certificate, needs_openssl
 from support.common.commands import Commands
 from support.servers.serving import Server, serve
+from unilect import demo
 from unilect.cli import _admin, _admin_client
+from unilect.cli.main import app
 
 admin = Commands(_admin)
 
@@ -70,6 +74,61 @@ def test_ps(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "echo:" in table
     assert ["a"] == [model["name"] for model in told["models"]]
     assert [] == told["requests"]
+
+
+def test_a_model(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`unilect drain`, `load` and `stop` say what the model does then; one that there is not is refused."""
+    admin.drain(file, "a", None)
+    admin.load(file, "a", None)
+    admin.stop(file, "a", None)
+    told = capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit, match="1"):
+        admin.load(file, "nobody", None)
+
+    assert "a: draining, 0 requests" == told[0]
+    assert re.fullmatch(r"a: ready after \d+\.\d s", told[1])
+    assert told[2].startswith("a: ")
+    assert "`nobody`" in capsys.readouterr().err
+
+
+def test_names_are_completed(file: Path) -> None:
+    """The shell is offered the models of the server that the command is about."""
+    line = f"unilect load --config {file} "
+    env = {"COMP_WORDS": line, "COMP_CWORD": "4", "_UNILECT_COMPLETE": "bash_complete"}
+    done = CliRunner().invoke(app, prog_name="unilect", env=env)
+
+    assert "plain,a\n" == done.output
+
+
+def test_another_name_of_stop(file: Path) -> None:
+    """`unilect unload` is `unilect stop`."""
+    done = CliRunner().invoke(app, ["unload", "a", "--config", str(file)])
+
+    assert done.stdout.startswith("a: ")
+
+
+def test_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    """`unilect logs` prints what engines wrote, and with `--follow` what comes until the server ends; where none wrote anything it says so."""
+    config = f"[models.e]\nsource = '{demo.MODEL}'\n[models.quiet]\nsource = '{demo.MODEL}'\nload = 'demand'\n"
+    with serve(config=ADMIN + config) as server:
+        file = server.log.parent / "unilect.toml"
+        admin.logs(file, "quiet", False, 200, None)
+        nothing = capsys.readouterr()
+        command = [sys.executable, "-m", "unilect", "logs", "-f", "--config", str(file)]
+        following = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        admin.load(file, "quiet", None)
+        admin.stop(file, "quiet", None)
+        assert following.stdout is not None
+        first = following.stdout.readline()
+        admin.logs(file, None, False, 1, None)
+        last = capsys.readouterr().out.splitlines()[-1]
+    rest, _ = following.communicate(timeout=60)
+
+    assert ("", True) == (nothing.out, "no engine has written anything" in nothing.err)
+    assert first.rstrip() == last
+    assert re.search(r" quiet\[\d+\]: \[ended: exit status 0\]$", last)
+    assert re.search(r" e\[\d+\]: \[ended: exit status 0\]$", rest.rstrip())
+    assert 0 == following.returncode
 
 
 @pytest.mark.parametrize(

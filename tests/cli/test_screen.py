@@ -49,6 +49,8 @@ class Hostile(BaseHTTPRequestHandler):
             model
             | {
                 "memory_bytes": 1,
+                "completion_tokens": 1,
+                "presets": [EVIL],
                 "context": 1,
                 "slots": 1,
                 "slots_used": 1,

@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -166,24 +166,38 @@ async def test_refused_requests() -> None:
     assert "made-up" not in told.text
 
 
+@dataclass(eq=False)
+class Life:
+    """What a process says of itself."""
+
+    starts: int
+    deaths: int
+    hangs: int
+    processes: int
+    resident_memory_bytes: int
+    proportional_memory_bytes: int
+
+
 class Engine(Echo):
     """A backend that says what has become of its processes."""
 
     children = (
-        SimpleNamespace(starts=3, deaths=2, hangs=1, processes=1, resident_memory_bytes=1000),
-        SimpleNamespace(starts=1, deaths=0, hangs=0, processes=1, resident_memory_bytes=500),
+        Life(3, 2, 1, 1, 1000, 700),
+        Life(1, 0, 0, 1, 500, 400),
     )
 
 
-def test_engines() -> None:
+async def test_engines() -> None:
     """The processes of an engine are added up, and so are backends that are called the same; a backend without processes tells none."""
     members = [PooledBackend(Engine(), "gguf:/a/x.gguf"), PooledBackend(Engine(), "gguf:/b/x.gguf")]
     registry = Registry([Model("m", members), Model("e", [PooledBackend(Echo(), "echo:")])])
-    told = Exposed("".join(metrics_of(registry).exposition()))
+    metrics = metrics_of(registry)
+    await metrics.measure()
+    told = Exposed("".join(metrics.exposition()))
 
     labels = {"model": "m", "backend": "x.gguf"}
-    names = ("starts_total", "deaths_total", "hangs_total", "processes", "resident_memory_bytes")
-    assert [8, 4, 2, 4, 3000] == [told(f"engine_{name}", **labels) for name in names]
+    names = ("starts_total", "deaths_total", "hangs_total", "processes", "resident_memory_bytes", "proportional_memory_bytes")  # fmt: skip
+    assert [8, 4, 2, 4, 3000, 2200] == [told(f"engine_{name}", **labels) for name in names]
     assert 2 == told("backends", **labels, state="up")
     assert None is told("engine_processes", model="e", backend="echo:")
     assert 0 == told("model_loaded", model="m")

@@ -8,7 +8,7 @@ a thousand models have 66,000 lines, and no stream has to wait until all are wri
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from unilect.accounting.exposition import Buckets, Family, by_label, write
 from unilect.accounting.key_counts import KeyCounts
@@ -58,10 +58,12 @@ class Metrics:
         keys: The counters of the keys; None where keys are not told apart.
         queues: Tells for each model how many requests wait for its backends, and the seconds until all have had their turn, where
             that is known.
+        measure: Measures what takes too long for a collector; awaited before all is exposed.
     """
 
     def __init__(self, *, per_key: bool = False) -> None:
         self.queues: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
+        self.measure: Callable[[], Awaitable[None]] = _measure_nothing
         self._series: dict[tuple[str, str], Series] = {}
         self.refused = Counter[str]()
         self.keys = KeyCounts() if per_key else None
@@ -88,6 +90,10 @@ class Metrics:
             one.token_s for key, one in self._series.items() if key[0] == model and one.token_s
         ]
         return 1 / min(times) if times else None
+
+    def completion_tokens(self, model: str) -> int:
+        """Return how many tokens a model's answers had that have ended."""
+        return sum(one.completion for key, one in self._series.items() if key[0] == model)
 
     def forget(self, model: str) -> None:
         """Tell nothing of a model any more: names come and go, and nobody bounds how many."""
@@ -149,6 +155,10 @@ class Metrics:
         yield by_label("unilect_queue_length", "gauge", help, "model", lengths)
         help = "Seconds until all that wait have a place, as the last answers tell."
         yield by_label("unilect_queue_wait_seconds", "gauge", help, "model", waits_s)
+
+
+async def _measure_nothing() -> None:
+    """Measure nothing."""
 
 
 class _Histogram:

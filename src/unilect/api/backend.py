@@ -23,6 +23,7 @@ from unilect.core.requests import (
     Prompt,
     TextRequest,
 )
+from unilect.runtime.line_log import LineLog
 
 Support: TypeAlias = Literal["native", "emulated", "accepted", "refused"]
 Batches: TypeAlias = AsyncGenerator[list[Event], None]
@@ -193,6 +194,18 @@ class Life(Protocol):
     @property
     def resident_memory_bytes(self) -> int:
         """The bytes that it has in memory while it serves, with the files that it maps; 0 where the system does not say."""
+
+    @property
+    def proportional_memory_bytes(self) -> int:
+        """The same with its part only of what it shares with other processes. It takes 10 ms for each GiB: not for the event loop."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it serves."""
+
+    @property
+    def log(self) -> LineLog:
+        """The lines that it and those before it wrote to stderr."""
 
     def forgive(self) -> None:
         """Forget how often it has died, so that it may be started at once."""

@@ -7,29 +7,18 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from unilect.cli import _remedies as remedies
 from unilect.cli import _servers as servers
 from unilect.cli._admin_client import AdminClient
-from unilect.cli._screen import tell, tell_table
+from unilect.cli._screen import say, tell, tell_table
+from unilect.cli._server_view import clock, model_lines, request_lines, size_text, state_of
 from unilect.config.mistakes import ErrorCollector
 from unilect.core.errors import ConfigError
 
 _PROC = Path("/proc")
 _TTY = 4  # of the fields behind the name in /proc/PID/stat, proc(5)
-_MODELS = [
-    "MODEL",
-    "STATE",
-    "MEMORY",
-    "DEVICE",
-    "CONTEXT",
-    "SLOTS",
-    "QUEUE",
-    "TOKENS/S",
-    "BACKENDS",
-]
-_REQUESTS = ("REQUEST", "KEY", "FROM", "MODEL", "ENDPOINT", "STATE", "AGE", "TOKENS")
 
 
 def reload(config: Path | None, pid: int | None, server: str | None = None) -> None:
@@ -44,20 +33,51 @@ def reload(config: Path | None, pid: int | None, server: str | None = None) -> N
 
 def stop(config: Path | None, model: str, server: str | None) -> None:
     """Have a running server stop a model, and say what it does now."""
-    answer = servers.only(config, server).ask("POST", f"/models/{quote(model)}/stop")
-    tell(f"{answer['name']}: {answer['state']}, {answer['requests']} requests")
+    _tell_model(_change(config, model, "stop", server))
+
+
+def load(config: Path | None, model: str, server: str | None) -> None:
+    """Have a running server start a model, wait until it has, and say what it took."""
+    began = time.monotonic()
+    answer = _change(config, model, "load", server)
+    memory = f", {size_text(answer['memory_bytes'])}" if answer["memory_bytes"] else ""
+    tell(f"{answer['name']}: {answer['state']} after {time.monotonic() - began:.1f} s{memory}")
+
+
+def drain(config: Path | None, model: str, server: str | None) -> None:
+    """Have a running server send a model no more requests, and say what it does now."""
+    _tell_model(_change(config, model, "drain", server))
+
+
+def logs(
+    config: Path | None, model: str | None, follow: bool, lines: int, server: str | None
+) -> None:
+    """Print the last lines that the engines of a server wrote, and with `follow` those to come."""
+    query = {"lines": str(lines), "follow": str(follow).lower()} | (
+        {"model": model} if model else {}
+    )
+    path = f"/logs?{urlencode(query)}"
+    clients = [servers.only(config, server)] if follow else servers.choose(config, server)
+    said = False
+    for client in clients:
+        for line in client.follow(path):
+            said = True
+            tell(line, flush=True)
+    if not said:
+        say("no engine has written anything; the server's own log is on its stderr", "info")
 
 
 def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
     """Print the models and the running requests of a server, or of each where nothing names one of several."""
-    all_told = [_state(client) for client in servers.choose(config, server)]
+    all_told = [state_of(client) for client in servers.choose(config, server)]
     if as_json:
         tell(json.dumps(all_told[0] if len(all_told) == 1 else {"servers": all_told}))
         return
     for at, told in enumerate(all_told):
         if len(all_told) > 1:
             tell("\n" * bool(at) + f"{told['server']['urls'][0]}  pid {told['server']['pid']}")
-        _print_server(told)
+        for line in (*model_lines(told["models"]), "", *request_lines(told["requests"])):
+            tell(line)
 
 
 def explain(config: Path | None, request: str | None, as_json: bool, server: str | None) -> None:
@@ -81,6 +101,24 @@ def explain(config: Path | None, request: str | None, as_json: bool, server: str
         tell(f"{name:9} {text}".rstrip())
 
 
+def _change(config: Path | None, model: str, what: str, server: str | None) -> dict[str, Any]:
+    """
+    Have a server change a model.
+
+    Returns:
+        The model as it is then.
+
+    Raises:
+        ConfigError: The server refuses, or does not answer.
+    """
+    path = f"/models/{quote(model)}/{what}"
+    return dict(servers.only(config, server).ask("POST", path))
+
+
+def _tell_model(model: dict[str, Any]) -> None:
+    tell(f"{model['name']}: {model['state']}, {model['requests']} requests")
+
+
 def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:
     """
     Return the failure of a request, of whichever server.
@@ -101,7 +139,7 @@ def _facts(failure: dict[str, Any]) -> Iterator[tuple[str, str]]:
     code = " ".join(filter(None, (str(failure["status"]), failure["code"])))
     answering = failure["answering"]
     facts = {
-        "ended": f"{_clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
+        "ended": f"{clock(failure['time'])}, after {failure['duration_ms'] / 1000:.1f} s",
         "status": code + (f", the answer ended by: {failure['ended']}" if failure["ended"] else ""),
         "reason": failure["reason"],
         "remedy": remedies.of_code(failure["code"]),
@@ -119,7 +157,7 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
     head = ("TIME", "REQUEST", "STATUS", "CODE", "MODEL", "KEY", "FROM", "REASON")
     rows = [
         (
-            _clock(one["time"]),
+            clock(one["time"]),
             one["request_id"],
             str(one["status"]),
             one["code"] or one["ended"] or "-",
@@ -128,84 +166,6 @@ def _print_failures(failures: Sequence[dict[str, Any]]) -> None:
         for one in failures
     ]
     tell_table(head, rows)
-
-
-def _state(client: AdminClient) -> dict[str, Any]:
-    """
-    Collect the answers of the admin API about the server, its models and its requests.
-
-    Raises:
-        ConfigError: It does not answer.
-    """
-    return {
-        "server": client.ask("GET", "/server"),
-        **client.ask("GET", "/models"),
-        **client.ask("GET", "/requests"),
-    }
-
-
-def _print_server(told: dict[str, Any]) -> None:
-    """Print what a server tells of itself."""
-    tell_table(_MODELS, [_model_row(one) for one in told["models"]])
-    for model in told["models"]:
-        for preset in model.get("presets", ()):
-            tell(f"{preset}: a preset of {model['name']}")
-        for line in _troubles(model):
-            tell(line)
-    tell()
-    tell_table(_REQUESTS, [_request_row(one) for one in told["requests"]])
-
-
-def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
-    slots, speed = model["slots"], model["tokens_per_s"]
-    return (
-        model["name"],
-        model["state"],
-        _size(model["memory_bytes"]),
-        model["device"].removeprefix("the ") or "-",
-        str(model["context"] or "-"),
-        "-" if slots is None else f"{model['slots_used']}/{slots}",
-        str(model["queued"]),
-        "-" if speed is None else f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}",
-        ", ".join(backend["source"] for backend in model["backends"]),
-    )
-
-
-def _troubles(model: dict[str, Any]) -> Iterator[str]:
-    """Yield the troubles of a model and of each of its backends, a line each."""
-    name, since = model["name"], model["since"]
-    if model["state"] == "loading" and since is not None:
-        yield f"{name}: loading for {time.time() - since:.0f} s"
-    for backend in model["backends"]:
-        if backend["reason"] is None:
-            continue
-        what = "out" if backend["out"] else "failed"
-        look = backend["next_look_in_s"]
-        after = "tried with the next request" if look is None else f"next look in {look:.0f} s"
-        where = f" {backend['source']}" if len(model["backends"]) > 1 else ""
-        yield f"{name}:{where} {what}: {backend['reason'].rstrip('.')}, since {_clock(backend['since'])}, {after}"
-
-
-def _request_row(request: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        request["id"],
-        *(request[name] or "-" for name in ("caller", "address", "model", "endpoint")),
-        request["state"],
-        f"{request['age_s']:.1f} s",
-        str(request["completion_tokens"]),
-    )
-
-
-def _size(size: int) -> str:
-    if not size:
-        return "-"
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
-def _clock(seconds: float) -> str:
-    """Write a time, with its day where that is not today."""
-    then, now = time.localtime(seconds), time.localtime()
-    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def _hang_up(pid: int) -> None:

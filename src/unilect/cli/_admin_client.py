@@ -4,8 +4,15 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,16 +44,37 @@ class AdminClient(NamedTuple):
         Raises:
             ConfigError: There is no answer, or the server refuses; the message is for the user.
         """
+        with self._answer(method, path, timeout_s) as response:
+            return json.loads(response.read())
+
+    def follow(self, path: str) -> Iterator[str]:
+        """
+        Yield the lines of a text as they come, until it ends or the server does.
+
+        Raises:
+            ConfigError: As of `ask`.
+        """
+        with self._answer("GET", path, None) as response, suppress(IncompleteRead):
+            for line in response:
+                yield line.decode(errors="replace").rstrip("\n")
+
+    @contextmanager
+    def _answer(self, method: str, path: str, timeout_s: float | None) -> Iterator[HTTPResponse]:
+        """
+        Yield an answer, to be read.
+
+        Raises:
+            ConfigError: There is none, or the server refuses, or what is read of it is no answer of unilect's.
+        """
         connection = self._connection(timeout_s)
         headers = {"Authorization": f"Bearer {self.keys[0]}"} if self.keys else {}
         try:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
-            answer = json.loads(response.read())
             if response.status != 200:
-                raise ConfigError(
-                    f"the server at {self.where} refused this: {answer['error']['message']}"
-                )
+                why = json.loads(response.read())["error"]["message"]
+                raise ConfigError(f"the server at {self.where} refused this: {why}")
+            yield response
         except (OSError, HTTPException) as error:
             raise ConfigError(
                 f"no server answers at {self.where} ({error}). Start it with this configuration, or name another one with --server."
@@ -57,7 +85,6 @@ class AdminClient(NamedTuple):
             ) from error
         finally:
             connection.close()
-        return answer
 
     @property
     def where(self) -> str:

@@ -5,6 +5,7 @@ Source: https://click.palletsprojects.com/en/stable/shell-completion/
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from glob import escape, iglob
 from typing import Any, ClassVar, TypeAlias
 
@@ -18,6 +19,7 @@ from click.shell_completion import (
 
 SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_UNILECT_COMPLETE"
+_LOOK_S = 1.0  # for a server to answer
 _Items = list[CompletionItem[Any]]
 Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], _Items]
 
@@ -78,6 +80,19 @@ def templates(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 def words(values: Iterable[str]) -> Completer:
     """Return what offers these words."""
     return lambda ctx, parameter, incomplete: _beginning(values, incomplete)
+
+
+def models(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer the names of the models of the running servers that the command may be about."""
+    from unilect.cli import _servers
+    from unilect.core.errors import ConfigError
+
+    names = list[str]()
+    with suppress(ConfigError, OSError):
+        for client in _servers.choose(ctx.params.get("config"), ctx.params.get("server")):
+            told = client.ask("GET", "/models", _LOOK_S)
+            names += [model["name"] for model in told["models"]]
+    return _beginning(dict.fromkeys(names), incomplete)
 
 
 def clients(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:

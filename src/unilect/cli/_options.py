@@ -33,6 +33,8 @@ FILE = click.Path(path_type=Path, readable=False)
 
 _HALF = re.compile(r"[\ud800-\udfff]")  # of a character
 LEAST_LIKENESS = 0.75  # of a name that is offered for a misspelt one
+#: Other names of commands, which users of other servers type: the counterpart of `load`, as in LM Studio and llama-swap.
+_OTHER_NAMES = {"unload": "stop"}
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -164,6 +166,8 @@ class Commands(Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of these arguments."""
+        if args and args[0] in _OTHER_NAMES:
+            args = [_OTHER_NAMES[args[0]], *args[1:]]
         if args and args[0] not in self.commands:
             from unilect.cli._foreign_flags import hint_for_command
 

@@ -3,7 +3,7 @@
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from unilect.config.file import Origin
@@ -27,20 +27,28 @@ def tell(text: str = "", *, on_stderr: bool = False, flush: bool = False) -> Non
 def tell_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
 ) -> None:
+    """Print a table; see `table`."""
+    for line in table(head, rows, right):
+        tell(line)
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
+) -> Iterator[str]:
     """
-    Print columns as wide as they need to be.
+    Yield the lines of columns as wide as they need to be.
 
     Args:
         right: The columns that end alike.
     """
-    table = [[escape(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
+    cells_of = [[escape(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells_of, strict=True)]
+    for row in cells_of:
         cells = [
             cell.rjust(width) if number in right else cell.ljust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        tell("  ".join(cells).rstrip())
+        yield "  ".join(cells).rstrip()
 
 
 def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:

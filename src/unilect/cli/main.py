@@ -21,6 +21,7 @@ _model = click.option("--model", help="Model name [the first model].")
 _servers_key = click.option(
     "--api-key", envvar="UNILECT_API_KEY", show_envvar=True, help="API key for the server at --url."
 )
+_a_model = click.argument("model", shell_complete=completion.models, help="The model's name.")
 _server_flags = flags(
     Config, ("host", "port", "api_keys", "insecure_no_auth", "log_level"), "server"
 )
@@ -185,8 +186,55 @@ def why() -> None:
     """
 
 
+@app.command(examples=("unilect top", "unilect top --server 8000"))
+@_servers_config
+@_server
+@runs("_top", "watch")
+def top() -> None:
+    """
+    Watch the models and the requests of your servers.
+
+    The screen is drawn again every second, until q or Ctrl-C.
+    """
+
+
+@app.command(examples=("unilect logs", "unilect logs small --follow"))
+@click.argument("model", required=False, shell_complete=completion.models, help="Of this one only.")
+@click.option("-f", "--follow", is_flag=True, help="Print what comes, too, until Ctrl-C.")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(1, 999_999),
+    default=200,
+    show_default=True,
+    help="Number of last lines.",
+)
+@_servers_config
+@_server
+@runs("_admin", "logs")
+def logs() -> None:
+    """
+    Print what the engines of a server have written.
+
+    The server's own log is on its stderr.
+    """
+
+
+@app.command(examples=("unilect load small",))
+@_a_model
+@_servers_config
+@_server
+@runs("_admin", "load")
+def load() -> None:
+    """
+    Load a model now, and wait for it.
+
+    One that was drained takes requests again.
+    """
+
+
 @app.command(examples=("unilect stop small", "unilect stop small --server 8000"))
-@click.argument("model", help="The model's name.")
+@_a_model
 @_servers_config
 @_server
 @runs("_admin", "stop")
@@ -194,7 +242,20 @@ def stop() -> None:
     """
     Stop a model once no request runs in it.
 
-    Its next request starts it again.
+    Its next request starts it again. `unilect unload` does the same.
+    """
+
+
+@app.command(examples=("unilect drain small",))
+@_a_model
+@_servers_config
+@_server
+@runs("_admin", "drain")
+def drain() -> None:
+    """
+    Send a model no more requests, and stop it.
+
+    `unilect load` ends that.
     """
 
 

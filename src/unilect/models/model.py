@@ -248,6 +248,11 @@ class Model:
         return Queue(sum(map(len, queues)), max(waits) if lasts else None)
 
     @property
+    def slots(self) -> int | None:
+        """The number of requests that its backends answer at a time; None where none has a queue, or before the first request."""
+        return sum(one.queues[0].places for one in self.pool.members if one.queues) or None
+
+    @property
     def capabilities(self) -> Capabilities:
         """The capabilities of the model, on any of its backends."""
         return self.pool.capabilities

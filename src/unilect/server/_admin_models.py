@@ -1,34 +1,43 @@
 """The models of a server, for its operator: what each does, why, on what, and how fast; and the routes that load, stop and drain them."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
 
 from unilect.accounting.metrics import Metrics
+from unilect.api.backend import Life
 from unilect.core.errors import BackendUnavailable, UnilectError, UnsupportedOperation
 from unilect.models.model import Model
 from unilect.models.registry import Registry
+from unilect.runtime.context import Requests
 from unilect.runtime.tasks import list_in_slices
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._admin_keys import check_no_body, json_of
+from unilect.server._memory import Memory, measure_memory
 from unilect.web.route import Route
 
 
-def routes(registry: Registry, metrics: Metrics) -> list[Route]:
-    """Return the routes about models."""
+def routes(registry: Registry, metrics: Metrics, requests: Requests) -> list[Route]:
+    """
+    Return the routes about models.
+
+    Args:
+        requests: Those that are being answered.
+    """
+
+    descriptions = _Descriptions(registry, metrics, requests)
+
+    async def answer(model: Model) -> web.Response:
+        (described,) = await descriptions.of([model])
+        return json_of(described)
 
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served, and those that a reload has taken out and whose last requests still run."""
-        presets = defaultdict[str, list[str]](list)
-        for model in registry.models.values():
-            presets[model.base.name] += [model.name] if model.base is not model else []
         models = (*registry.bases, *registry.leaving)
-        described = await list_in_slices(
-            _describe(model, metrics) | {"presets": presets[model.name]} for model in models
-        )
-        return json_of({"models": described})
+        return json_of({"models": await descriptions.of(models)})
 
     async def load_model(request: web.Request) -> web.StreamResponse:
         """Start a model, and wait until it has; one that was drained takes requests again, and one that was given up is tried at once."""
@@ -40,7 +49,7 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
             await model.start()
         except UnilectError as error:  # an operator is told why
             raise BackendUnavailable(error.for_operator) from error
-        return json_of(_describe(model, metrics))
+        return await answer(model)
 
     async def stop_model(request: web.Request) -> web.StreamResponse:
         """Stop a model once no request runs in it; the next request starts it again."""
@@ -50,13 +59,13 @@ def routes(registry: Registry, metrics: Metrics) -> list[Route]:
                 f"The model `{model.name}` runs on another server, which unilect cannot stop. Drain it instead."
             )
         model.set_keep_alive(0)
-        return json_of(_describe(model, metrics))
+        return await answer(model)
 
     async def drain_model(request: web.Request) -> web.StreamResponse:
         """Send a model no more requests, and stop it once those that it has have ended, until it is loaded again."""
         model = await _find_model(request, registry)
         model.drain()
-        return json_of(_describe(model, metrics))
+        return await answer(model)
 
     def act(name: str, handler: Any, summary: str) -> Route:
         return Route("POST", f"/models/{{model:.+}}/{name}", handler, summary=summary)
@@ -81,8 +90,53 @@ async def _find_model(request: web.Request, registry: Registry) -> Model:
     return registry.get(request.match_info["model"]).base
 
 
-def _describe(model: Model, metrics: Metrics) -> dict[str, Any]:
-    """Describe a model; durations in seconds, `since` in seconds since 1970, `tokens_per_s` of one answer."""
+class _Descriptions:
+    """
+    The descriptions of models.
+
+    Args:
+        registry: All models.
+        metrics: What is counted of them.
+        requests: Those that are being answered.
+    """
+
+    def __init__(self, registry: Registry, metrics: Metrics, requests: Requests) -> None:
+        self._registry, self._metrics, self._requests = registry, metrics, requests
+
+    async def of(self, models: Sequence[Model]) -> list[dict[str, Any]]:
+        """Describe some models, each with its presets."""
+        memory = await measure_memory(models)
+        presets = defaultdict[str, list[str]](list)
+        for model in self._registry.models.values():
+            presets[model.base.name] += [model.name] if model.base is not model else []
+        made = Counter[str]()
+        for one in self._requests.values():
+            if one.meter is not None:
+                made[one.model] += one.meter.usage.completion_tokens
+        return await list_in_slices(
+            _describe(model, memory)
+            | self._tell_tokens((model.name, *presets[model.name]), made)
+            | {"presets": presets[model.name]}
+            for model in models
+        )
+
+    def _tell_tokens(self, names: Sequence[str], made: Counter[str]) -> dict[str, Any]:
+        """
+        Describe what a model generates: `tokens_per_s` of one answer of late, and the tokens of all its answers.
+
+        Args:
+            made: The tokens of the answers that have not ended, by model.
+        """
+        metrics = self._metrics
+        speeds = [speed for name in names if (speed := metrics.tokens_per_s(name)) is not None]
+        return {
+            "tokens_per_s": round(max(speeds), 1) if speeds else None,
+            "completion_tokens": sum(made[one] + metrics.completion_tokens(one) for one in names),
+        }
+
+
+def _describe(model: Model, memory: Memory) -> dict[str, Any]:
+    """Describe a model; durations in seconds, `since` in seconds since 1970."""
     stops_at, now = model.idle_stop_at, asyncio.get_running_loop().time()
     members, state = model.pool.members, model.state
     troubles = [one.trouble for one in members if one.trouble is not None]
@@ -90,7 +144,7 @@ def _describe(model: Model, metrics: Metrics) -> dict[str, Any]:
     began = [one.began_at for one in members if one.loads] if state == "loading" else []
     queues = [one.queues[0] for one in members if one.queues]
     queue = model.queue
-    speed = metrics.tokens_per_s(model.name)
+    backends = [_describe_backend(member, memory, now) for member in members]
     return {
         "name": model.name,
         "aliases": list(model.aliases),
@@ -99,19 +153,19 @@ def _describe(model: Model, metrics: Metrics) -> dict[str, Any]:
         "since": max([one.since for one in shown] or began, default=None),
         "requests": model.in_use,
         "stops_in_s": None if stops_at is None else round(max(0.0, stops_at - now), 1),
-        "memory_bytes": sum(map(_memory, members)),
+        "memory_bytes": sum(one["memory_bytes"] for one in backends),
+        "resident_memory_bytes": sum(one["resident_memory_bytes"] for one in backends),
         "device": ", ".join(dict.fromkeys(filter(None, (m.backend.device for m in members)))),
         "context": model.capabilities.context,
-        "slots": sum(one.places for one in queues) or None,
+        "slots": model.slots,
         "slots_used": sum(one.taken for one in queues),
         "queued": queue.length,
         "queue_wait_s": queue.wait_s,
-        "tokens_per_s": None if speed is None else round(speed, 1),
-        "backends": [_describe_backend(member, now) for member in members],
+        "backends": backends,
     }
 
 
-def _describe_backend(member: PooledBackend, now: float) -> dict[str, Any]:
+def _describe_backend(member: PooledBackend, memory: Memory, now: float) -> dict[str, Any]:
     """
     Describe a backend.
 
@@ -119,6 +173,9 @@ def _describe_backend(member: PooledBackend, now: float) -> dict[str, Any]:
         now: The event loop's time.
     """
     trouble, look_at = member.trouble, member.next_look_at
+    processes = [
+        _describe_process(one, memory) for one in member.backend.children if one.pid is not None
+    ]
     return {
         "source": member.source,
         "requests": member.outstanding,
@@ -127,11 +184,18 @@ def _describe_backend(member: PooledBackend, now: float) -> dict[str, Any]:
         "reason": None if trouble is None else trouble.reason,
         "since": None if trouble is None else trouble.since,
         "next_look_in_s": None if look_at is None else round(max(0.0, look_at - now), 1),
-        "memory_bytes": _memory(member),
+        "memory_bytes": sum(one["memory_bytes"] for one in processes),
+        "resident_memory_bytes": sum(one["resident_memory_bytes"] for one in processes),
         "device": member.backend.device,
+        "processes": processes,
     }
 
 
-def _memory(member: PooledBackend) -> int:
-    """Sum up the resident bytes of a backend's processes, with the files that they map."""
-    return sum(one.resident_memory_bytes for one in member.backend.children)
+def _describe_process(life: Life, memory: Memory) -> dict[str, Any]:
+    """Describe a process of an engine; one that has come since the memory was measured has none."""
+    return {
+        "pid": life.pid,
+        "memory_bytes": memory.get(life, 0),
+        "resident_memory_bytes": life.resident_memory_bytes,
+        "starts": life.starts,
+    }

@@ -24,6 +24,7 @@ from unilect.runtime.context import Requests
 from unilect.runtime.redact import shorten
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._connections import Connections
+from unilect.server._memory import Memory, measure_memory
 from unilect.store.database import Database
 
 _MODEL, _BACKEND, _STATE = ("model",), ("model", "backend"), ("state",)
@@ -41,6 +42,7 @@ _FAMILIES: dict[str, tuple[Literal["counter", "gauge"], str, tuple[str, ...]]] =
     "engine_hangs": ("counter", "Engine processes that were killed because they were unresponsive.", _BACKEND),
     "engine_processes": ("gauge", "Engine processes that are ready. Models that share one each report it.", _BACKEND),
     "engine_resident_memory_bytes": ("gauge", "Resident memory of engine processes, with mapped files.", _BACKEND),
+    "engine_proportional_memory_bytes": ("gauge", "The same, where what several processes map is divided among them (PSS): the sum is what they take together.", _BACKEND),
     "build_info": ("gauge", "1, with the version.", ("version", "python")),
     "requests_in_flight": ("gauge", "Requests by state: reading (also those for no model), queued, waiting (for the first token), answering, held (without a client, see rejoin_s); with responses in the background.", _STATE),
     "connections": ("gauge", "Connections by state: silent (no whole request head yet), answering, idle.", _STATE),
@@ -81,7 +83,9 @@ def metrics_of(
         per_key: Requests and tokens are counted for each key, too.
     """
     metrics = Metrics(per_key=per_key)
-    metrics.collectors.append(State(registry, connections, requests, database, rejoin).collect)
+    state = State(registry, connections, requests, database, rejoin)
+    metrics.collectors.append(state.collect)
+    metrics.measure = state.measure
     metrics.collectors.append(_of_process)
     return metrics
 
@@ -99,6 +103,11 @@ class State:
     ) -> None:
         self._registry, self._connections, self._requests = registry, connections, requests
         self._database, self._rejoin = database, rejoin
+        self._memory: Memory = {}
+
+    async def measure(self) -> None:
+        """Measure what takes too long for `collect`."""
+        self._memory = await measure_memory(self._registry.bases)
 
     def collect(self) -> Iterator[Family]:
         """Yield the current metrics."""
@@ -140,6 +149,8 @@ class State:
         for name in _OF_ENGINE:
             rows = [(labels, getattr(one, name)) for labels, known in engines for one in known]
             yield _sums(f"engine_{name}", rows)
+        memory = [(labels, self._memory.get(one, 0)) for labels, known in engines for one in known]
+        yield _sums("engine_proportional_memory_bytes", memory)
 
 
 @cache

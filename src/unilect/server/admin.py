@@ -29,6 +29,7 @@ from unilect.server import _admin_models as models
 from unilect.server import _admin_usage as usage
 from unilect.server import _openapi as openapi
 from unilect.server._admin_keys import check_no_body, json_of
+from unilect.server._admin_logs import EngineLogs
 from unilect.server.app import GUARD, Shared, add_routes, metrics_route
 from unilect.server.reload import Reloader
 from unilect.web.bodies import Bodies
@@ -64,10 +65,13 @@ def create_admin(
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[GUARD], app[ADMIN_KEYS], app[ADMIN_BODIES] = guard, accepted, bodies
     stored = None if known is None else known.stored
+    logs = EngineLogs(registry)
+    app.on_shutdown.append(logs.end)
     routes = [
         *keys.routes(known, lambda: _aliases(registry)),
         *usage.routes(shared.ledger, shared.limits, stored, registry),
-        *models.routes(registry, shared.metrics),
+        *models.routes(registry, shared.metrics, shared.requests),
+        *logs.routes(),
         *_request_routes(shared.requests),
         *_failure_routes(shared.failures),
         *_process_routes(reloader, describe),

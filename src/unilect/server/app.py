@@ -287,6 +287,7 @@ def metrics_route(told: Metrics) -> Route:
 
     async def metrics(request: web.Request) -> web.StreamResponse:
         """Tell all metrics, in Prometheus' text format."""
+        await told.measure()
         pieces = await list_in_slices(map(str.encode, told.exposition()))
         return web.Response(
             body=b"".join(pieces),

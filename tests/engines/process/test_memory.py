@@ -2,6 +2,9 @@
 
 import os
 import resource
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,13 @@ from support.backends.engine import ENGINES_IN_CI, answer, chat, engine, process
 from support.backends.tiny_child import Tiny
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import FOLDER, MODEL
-from unilect.engines.process.memory import MIB, free_bytes, total_bytes
+from unilect.engines.process.memory import (
+    MIB,
+    free_bytes,
+    proportional_bytes,
+    resident_bytes,
+    total_bytes,
+)
 from unilect.engines.transformers.engine import HfEngine
 from unilect.models import sources
 
@@ -126,3 +135,34 @@ def test_progress_of_a_model_that_still_loads() -> None:
     model._server._report(told.append, 0)
 
     assert [0.9, 0.0] == told
+
+
+def test_shared_pages_count_once() -> None:
+    """Two processes that map one file are counted with half of its pages each, and with all of them as what is resident."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(64 * MIB)
+        code = (
+            "import mmap, sys; m = mmap.mmap(int(sys.argv[1]), 0, prot=mmap.PROT_READ); "
+            "sum(m[:: mmap.PAGESIZE]); print('mapped', flush=True); input()"
+        )
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(file.fileno())],
+                pass_fds=[file.fileno()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            for _ in range(2)
+        ]
+        try:
+            for each in processes:
+                assert each.stdout is not None
+                assert b"mapped\n" == each.stdout.readline()
+            parts = [proportional_bytes(each.pid) for each in processes]
+            wholes = [resident_bytes(each.pid) for each in processes]
+        finally:
+            for each in processes:
+                each.communicate(b"\n")
+    assert all(32 * MIB < part < 50 * MIB for part in parts)
+    assert all(64 * MIB < whole for whole in wholes)
+    assert 0 == proportional_bytes(processes[0].pid)

@@ -89,3 +89,21 @@ def test_many_lines() -> None:
 def test_want_of_memory(line: str, expected: bool) -> None:
     """Want of memory is known by lines in which no client's text stands."""
     assert expected == words(line, "more").of_memory()
+
+
+def test_lines_about_requests() -> None:
+    """Once a child serves, of llama.cpp's lines those are kept that are errors or have numbers only, each with the lines that belong to it."""
+    tail = words("0.00.004.964 I srv          init: loading model")
+    tail.serves = True
+    lines = {
+        "0.01.562.648 I slot get_availabl: id  0 | task -1 | selected slot by id (0)": True,
+        "0.01.789.060 I slot print_timing: id  0 | task 0 | eval time = 37.96 ms / 4 tokens": True,
+        '0.01.789.1 I srv  log_server_r: response: {"error": "Jinja Exception': False,
+        "my secret": False,
+        "0.01.789.2 W srv  operator(): my secret": False,
+        "0.01.789.3 I slot   operator(): id  0 | task 1 | my secret": False,
+        "0.01.789.4 E slot       update: id  0 | task 1 | failed to decode": True,
+        "which goes on": True,
+    }
+    assert lines == {line: bool(tail.append(line.encode())) for line in lines}
+    assert "loading" in tail._lines[0]

@@ -125,6 +125,7 @@ def abilities(model: Model) -> dict[str, Any]:
         "aliases": list(model.aliases),
         "state": model.state,
         "context": can.context,
+        "slots": model.slots,
         "details": model.pool.members[0].backend.describe(),
         "chat": can.chat,
         "completions": can.completions,

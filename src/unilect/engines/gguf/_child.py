@@ -139,7 +139,8 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
     p.model.path = settings["path"]
     p.hostnames = [settings["socket_path"]]
     p.api_keys = [settings["api_key"]]
-    p.verbosity = 1  # errors only; they are the reason when it fails
+    # errors are the reason when it fails; of the rest the parent keeps what has nothing that clients say
+    p.verbosity = 3 if settings["verbose"] else 1
     p.ui = False
     p.endpoint_slots = p.endpoint_props = p.endpoint_metrics = True
     folder = settings["slot_save_path"] or Path(settings["socket_path"]).parent

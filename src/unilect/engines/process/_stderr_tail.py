@@ -13,8 +13,12 @@ _KEPT_LINES = 60
 _MOST_CHARACTERS = 300
 #: Control characters, also those that only some terminals follow; a line's text is all that is told.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-#: llama.cpp's beginning of a line: time, level.
+#: llama.cpp's beginning of a line: time, level. What has none goes on the line before.
 _PREFIX = re.compile(r"^[\d.:]+ [DIWE] ")
+#: Of llama.cpp's lines about requests, errors and those with numbers only; others repeat what it answers, with a piece of a prompt.
+_OF_REQUESTS = re.compile(
+    r"[\d.:]+ (?:E |I slot +(?:get_availabl|launch_slot_|print_timing|release): id +\d+ \| task -?\d+ \| )"
+)
 #: gdb's words when a library calls it to show where it ended.
 _DEBUGGER = re.compile(
     r"\[(?:Inferior|New LWP|Thread|Detaching)|#\d+ |0x[0-9a-f]+ in |warning: |Using host libthread_db|This GDB|Enable debuginfod|Debuginfod"
@@ -47,17 +51,27 @@ _OF_MEMORY = re.compile(
 
 
 class StderrTail:
-    """The last lines that a child wrote to stderr."""
+    """
+    The last lines that a child wrote to stderr.
+
+    Attributes:
+        serves: The child has loaded: clients' texts are in it.
+    """
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._is_harmless = True  # of the last line with a beginning
+        self.serves = False
 
     def append(self, line: bytes) -> str:
-        """Keep a line; returns it as it may be logged."""
+        """Keep a line; returns it as it may be logged, or nothing."""
         text = _CONTROL.sub(" ", line.decode(errors="replace")).strip()
-        if text:
+        if self.serves and _PREFIX.match(text):
+            self._is_harmless = bool(_OF_REQUESTS.match(text))
+        if text and self._is_harmless:
             self._lines.append(text)
-        return text
+            return text
+        return ""
 
     def of_load(self, status: int | None) -> str:
         """Return the reason why a child ended while it loaded."""

@@ -32,9 +32,10 @@ import msgspec
 
 from unilect.core.errors import BackendUnavailable
 from unilect.engines.process._stderr_tail import StderrTail
-from unilect.engines.process.memory import resident_bytes
+from unilect.engines.process.memory import proportional_bytes, resident_bytes
 from unilect.engines.process.reservations import RESERVATIONS
 from unilect.runtime.child_environment import child_environment
+from unilect.runtime.line_log import Line, LineLog
 from unilect.runtime.socket_folders import make_folder
 from unilect.runtime.tasks import join_shared, spawn_detached
 
@@ -75,6 +76,7 @@ class ChildProcess:
         hangs: How often it was killed because it hung.
         replaced: The last life that we ended ourselves: it was stopped, or could not be reached any more.
         socket_path: The path of its socket, which changes at every start; empty where there is none.
+        log: What it wrote to stderr, in this life and in those before.
         on_death: Told which life has ended unasked; returns how many of the deaths so far one request is to blame for.
     """
 
@@ -115,6 +117,7 @@ class ChildProcess:
         self.hangs = 0
         self.replaced = 0
         self.socket_path = ""
+        self.log = LineLog()
         self.on_death: Callable[[int], int] = lambda life: 0
 
     @property
@@ -143,6 +146,11 @@ class ChildProcess:
     def resident_memory_bytes(self) -> int:
         """The bytes that the child has in memory; 0 while it does not run."""
         return 0 if (pid := self.pid) is None else resident_bytes(pid)
+
+    @property
+    def proportional_memory_bytes(self) -> int:
+        """The bytes that the child has in memory, its part of what it shares with others; 0 while it does not run. See `proportional_bytes`."""
+        return 0 if (pid := self.pid) is None else proportional_bytes(pid)
 
     @property
     def comes_back(self) -> bool:
@@ -238,6 +246,7 @@ class ChildProcess:
             self.state = "loading"
             with RESERVATIONS.reserve(self, self._takes_bytes):
                 self._ready = await self._launch()
+                self._stderr_tail.serves = True
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried
                 self._failures += 1
@@ -328,6 +337,7 @@ class ChildProcess:
         settings = self._settings(self.socket_path) | {
             "parent": os.getpid(),
             "reserved_bytes": RESERVATIONS.of_others(self),
+            "verbose": log.isEnabledFor(logging.DEBUG),
         }
         try:
             process.stdin.write(msgspec.json.encode(settings) + b"\n")
@@ -363,8 +373,12 @@ class ChildProcess:
         assert process.stderr is not None
         words = self._stderr_tail
         async for line in _lines(process.stderr):
-            log.debug("%s: %s", self.name, words.append(line))
+            text = words.append(line)
+            if text:
+                log.debug("%s: %s", self.name, text)
+                self._keep(process, text)
         await process.wait()
+        self._keep(process, f"[ended: {words.of_death(process.returncode)}]")
         if self._process is not process or self.state != "ready":
             return
         self.deaths += 1
@@ -376,6 +390,9 @@ class ChildProcess:
         self._forget()
         self.state = "died"
         self._reviving = spawn_detached(self._restart())
+
+    def _keep(self, process: asyncio.subprocess.Process, text: str) -> None:
+        self.log.append(Line(time.time(), process.pid, text))
 
     async def _restart(self) -> None:
         if self.closed:  # stopped between the death and now: nobody wants it back

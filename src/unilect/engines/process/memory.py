@@ -45,6 +45,18 @@ def resident_bytes(pid: int) -> int:
     return pages * resource.getpagesize()
 
 
+def proportional_bytes(pid: int) -> int:
+    """
+    Measure the memory of a process in bytes, with its part of the pages that it shares: weights that two processes map count half for each.
+
+    The kernel looks at every page, 10 ms for each GiB: not for the event loop. Where it does not tell, this is `resident_bytes`.
+
+    Source: https://docs.kernel.org/filesystems/proc.html (smaps_rollup)
+    """
+    kib = field_of(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
+    return resident_bytes(pid) if kib is None else kib * 1024
+
+
 def own_bytes(pid: int) -> int:
     """Measure the memory of a process without the files that it maps, in bytes; 0 where the system does not tell."""
     try:
