@@ -18,6 +18,7 @@ from unilect.core.errors import (
     AnswerTooLong,
     CheckerUnavailable,
     EngineDied,
+    ModelTooLarge,
     QueueTimeout,
     RequestKilledEngine,
     UnilectError,
@@ -90,7 +91,8 @@ def decide(failure: UnilectError, now: Standing) -> Next:
 
 def can_be_elsewhere(failure: UnilectError) -> bool:
     """Return True if another backend may answer what has failed."""
-    return failure.status in _ELSEWHERE and not isinstance(failure, _OF_THE_REQUEST)
+    is_elsewhere = failure.status in _ELSEWHERE or isinstance(failure, ModelTooLarge)
+    return is_elsewhere and not isinstance(failure, _OF_THE_REQUEST)
 
 
 def _is_refused(failure: UnilectError) -> bool:

@@ -38,6 +38,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | | + MemoryExhausted           503  our own engine has no memory left, for whatever it does
     | + OutOfMemory                 502  the backend has no memory for this request
     + BackendUnavailable            503  no backend can take the request now
+    | + ModelTooLarge               500  the model can never fit into the memory of its machine
     | + BackendUnreachable          503  nobody listens where the backend should be
     | + QueueFull                   503  the queue is full, of other callers' requests
     | + QueueTimeout                503  the request has waited for its turn for too long
@@ -400,6 +401,13 @@ class BackendUnavailable(UnilectError):
     type = "upstream_error"
     code = "backend_unavailable"
     number = 50005
+
+
+class ModelTooLarge(BackendUnavailable):
+    """The model can never fit into the memory of its machine."""
+
+    status = 500
+    code = "model_too_large"
 
 
 class BackendUnreachable(BackendUnavailable):

@@ -30,6 +30,7 @@ from unilect.core.errors import (
     MethodNotAllowed,
     MisdirectedRequest,
     ModelNotFound,
+    ModelTooLarge,
     OutOfMemory,
     PermissionDenied,
     QuotaExceeded,
@@ -81,7 +82,7 @@ _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 #: A second try would do the same work again, in vain; the official clients make two of every 5xx and 429 unless they are told.
 _FINAL = (
     *(AuthenticationError, PermissionDenied),
-    *(UnsupportedOperation, OutOfMemory, QuotaExceeded, RequestTooLarge),
+    *(UnsupportedOperation, OutOfMemory, QuotaExceeded, RequestTooLarge, ModelTooLarge),
 )
 #: Dialects whose clients look for `detail` in errors.
 _DETAILED = frozenset({"chatglm", "fastchat"})

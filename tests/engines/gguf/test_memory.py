@@ -1,5 +1,6 @@
 """Tests of unilect.engines.gguf._memory: sizes from heads of many kinds of models, and what is said of them."""
 
+import os
 import re
 import resource
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 
 from support.backends.engine import answer, completion, made
-from support.models import tiny_gguf
+from support.models import shaped_gguf, tiny_gguf
+from support.servers.appserver import serving
 from unilect.config.server import ModelConfig
-from unilect.core.errors import BackendUnavailable, MemoryExhausted
+from unilect.core.errors import BackendUnavailable, MemoryExhausted, ModelTooLarge
 from unilect.demo import MODEL
+from unilect.engines.gguf import fit
 from unilect.engines.gguf._file import GgufHead, read_head
 from unilect.engines.gguf._layers import layers
 from unilect.engines.gguf._memory import (
@@ -22,9 +25,11 @@ from unilect.engines.gguf._memory import (
     memory_error,
     memory_warning,
     needs,
+    size_error,
 )
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.process.memory import MIB, processor_words
+from unilect.scheduling.pooled_backend import PooledBackend
 
 GB = 10**9
 
@@ -177,13 +182,14 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
         (Needs(4 * GB, GB, 4, 8192), 9 * GB, 16 * GB, ""),
         (Needs(4 * GB, GB, 4, 8192), None, None, ""),
         (Needs(4 * GB, GB, 4, 8192), 3 * GB, 16 * GB, r"KV cache 4\.0 GB .*3\.0 GB are free.*`context`.*`parallel`.*cache_type_k"),
-        (Needs(14 * GB, GB, 4, 8192), 9 * GB, 16 * GB, r"weights 14\.0 GB.*has 16\.0 GB"),
+        (Needs(14 * GB, GB, 4, 8192), 9 * GB, 16 * GB, r"never fit.*weights 14\.0 GB.*has 16\.0 GB\. Lower `context`"),
+        (Needs(17 * GB, GB, 4, 8192), 9 * GB, 16 * GB, r"never fit.*has 16\.0 GB\. Take a smaller model"),
         (Needs(0, 0, 256, 9_000_000), None, None, r"2304000000 tokens.*Lower `context` or `parallel`"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(need: Needs, free: int | None, total: int | None, expected: str) -> None:
     """What cannot be loaded is told with its name, its sizes, and what to lower; what may be slow is a warning."""
-    said = memory_error("m", need, free, total)
+    said = size_error("m", need, total) or memory_error("m", need, free)
 
     assert bool(expected) == bool(said)
     assert re.search(expected, said)
@@ -214,18 +220,77 @@ def endless(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("context", "parallel", "expected"),
     [
-        (9_000_000, 100, r"^endless does not fit into memory: .* GB.* are free\. Lower"),
+        (9_000_000, 100, r"^endless can never fit into the memory of this machine: .* GB.* Lower"),
         (9_000_000, 256, r"^endless: `context` \(9000000\) times `parallel` \(256\)"),
     ],
 )
-async def test_a_context_that_does_not_fit(
+async def test_a_context_that_can_never_fit(
     endless: Path, context: int, parallel: int, expected: str
 ) -> None:
-    """A model that is too large for this machine is refused in words, before llama.cpp tries."""
+    """A model that is too large for this machine is refused for good and in words, before a process is started for it."""
     engine = GgufEngine("endless", endless, ModelConfig(context=context, parallel=parallel))
-    with pytest.raises(BackendUnavailable, match=expected):
+    with pytest.raises(ModelTooLarge, match=expected):
         await engine.start()
     await engine.aclose()
+
+    assert "stopped" == engine.children[0].state
+
+
+async def test_a_context_that_does_not_fit_now(
+    endless: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model for which there is no room now is refused for now, with the memory that is free, and before a process is started for it."""
+    monkeypatch.setattr(fit, "free_bytes", lambda: 50 * MIB)
+    engine = GgufEngine("endless", endless, ModelConfig(context=99_000, parallel=1))
+    with pytest.raises(BackendUnavailable, match=r"does not fit into memory: .* 52 MB are free") as told:  # fmt: skip
+        await engine.start()
+    await engine.aclose()
+
+    assert 503 == told.value.status
+    assert "stopped" == engine.children[0].state
+
+
+async def test_a_file_that_can_never_fit(tmp_path: Path) -> None:
+    """A request to a model that can never fit is told so each time, as an error that no retry mends, and goes to the fallback where there is one."""
+    file = tmp_path / "large.gguf"
+    file.write_bytes(MODEL.read_bytes())
+    os.truncate(file, 10**12)
+    large, small = (PooledBackend(GgufEngine("large", one, ModelConfig())) for one in (file, MODEL))
+    async with serving([large]) as app:
+        for _ in range(3):
+            async with app.chat() as response:
+                said = await response.json()
+                assert (500, "model_too_large") == (response.status, said["error"]["code"])
+                assert "can never fit" in said["error"]["message"]
+                assert "weights 1000.0 GB" in said["error"]["message"]
+                assert "Retry-After" not in response.headers
+                assert "false" == response.headers["x-should-retry"]
+    async with serving([large], fallback=[small]) as app:
+        async with app.chat(max_tokens=2) as response:
+            assert 200 == response.status
+        await small.aclose()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [
+        ("llama", 1), ("llama", 8), ("llama", 2), ("qwen2", 1), ("qwen3", 8), ("qwen3moe", 1), ("gemma2", 1), ("gemma3", 8),
+        ("cohere2", 1), ("phi3", 1), ("olmo2", 12), ("starcoder2", 1), ("deepseek2", 1), ("mamba2", 1), ("granitehybrid", 1),
+    ],
+)  # fmt: skip
+async def test_what_is_told_is_what_is_taken(kind: str, weights: int, tmp_path: Path) -> None:
+    """The memory told for a file of any architecture and type of weights, from its head alone, is what its process has once it is loaded."""
+    path = shaped_gguf.make(tmp_path / "m.gguf", kind, weights)
+    engine = GgufEngine("m", path, ModelConfig(context=8192, parallel=4, gpu_layers=0))
+    told = engine.memory_need().ready
+    try:
+        await engine.start()
+        taken = engine.children[0].resident_memory_bytes
+    finally:
+        await engine.aclose()
+
+    assert abs(told - taken) < max(20 * MIB, 0.03 * taken), (told / MIB, taken / MIB)
 
 
 @pytest.mark.parametrize("layers", [99, -1])

@@ -73,6 +73,35 @@ def test_what_a_group_leaves(tmp_path: Path) -> None:
     assert 1000 == total_bytes(tmp_path)
 
 
+@pytest.mark.parametrize("line", ["4:cpu,memory:/docker/x\n0::/\n", "3:memory:/docker/x\n"])
+def test_groups_of_version_1(tmp_path: Path, line: str) -> None:
+    """Control groups of version 1 limit as those of version 2 do, those above a group, too; one without a limit has a huge number."""
+    group = "sys/fs/cgroup/memory/docker"
+    files = {
+        "proc/self/cgroup": line,
+        f"{group}/x/memory.limit_in_bytes": "9223372036854771712\n",
+        f"{group}/x/memory.usage_in_bytes": "1000000\n",
+        f"{group}/memory.limit_in_bytes": "3000000\n",
+        f"{group}/memory.usage_in_bytes": "1500000\n",
+        f"{group}/memory.stat": "inactive_file 7\ntotal_inactive_file 100000\n",
+    }
+
+    assert 1_600_000 == free_bytes(written(tmp_path, MACHINE | files))
+    assert 3_000_000 == total_bytes(tmp_path)
+
+
+def test_a_container_of_version_1(tmp_path: Path) -> None:
+    """A container sees its own group at the top, whatever it is called outside."""
+    files = {
+        "proc/self/cgroup": "4:memory:/docker/far-away\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000000\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "500000\n",
+    }
+
+    assert 1_500_000 == free_bytes(written(tmp_path, MACHINE | files))
+    assert 2_000_000 == total_bytes(tmp_path)
+
+
 async def test_the_limit_of_a_child() -> None:
     """A child gets what it said it needs and a margin, and no more; it is the first that the kernel ends."""
     grows = 100 * MIB

@@ -13,8 +13,15 @@ from typing import Any
 import msgspec
 import xllamacpp
 
-from unilect.engines.gguf._memory import STEP, Needs, budget, memory_error, memory_warning
-from unilect.engines.process import child, trial
+from unilect.engines.gguf._memory import (
+    STEP,
+    Needs,
+    budget,
+    memory_error,
+    memory_warning,
+    size_error,
+)
+from unilect.engines.process import child, memory, trial
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 
 _GPU_BATCH = 2048
@@ -116,7 +123,8 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
     Check that a model fits before it is loaded; returns a warning for the operator, empty where there is none.
 
     Raises:
-        ValueError: It does not fit, or requires a GPU that is missing.
+        TooLargeError: It can never fit.
+        ValueError: It does not fit now, or requires a GPU that is missing.
     """
     name, gpus, layers = settings["name"], _gpus(), settings["gpu_layers"]
     if layers and not gpus:
@@ -128,7 +136,9 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
     if free is not None and total is not None and layers != 0:
         free += sum(int(device["memory_free"]) for device in gpus)
         total += sum(int(device["memory_total"]) for device in gpus)
-    if reason := memory_error(name, needs, free, total, reserved):
+    if reason := size_error(name, needs, total):
+        raise memory.TooLargeError(reason)
+    if reason := memory_error(name, needs, free, reserved):
         raise ValueError(reason)
     return memory_warning(name, needs, None if free is None else free - reserved)
 

@@ -26,7 +26,7 @@ STEP = 64  # tokens that are read at once on a CPU: a prompt can be given up bet
 MOST_CHECKPOINTS = 8  # those of the last two or three turns
 _SHARE = 8  # of what is left, for idle conversations, and as much for checkpoints
 _MOST_MIB = 8192  # llama.cpp's own, of idle conversations
-_PROCESS = 47 * MIB  # Python, llama.cpp and its server
+_PROCESS = 40 * MIB  # Python, llama.cpp and its server
 _TOKEN = 160  # bytes of each token in the vocabulary
 _SPLIT = re.compile(r"^(.*)-00001-of-(\d{5})\.gguf$")
 #: Bytes of a weight in the types that llama.cpp copies into an order that suits the processor, by the processor's word for what that needs.
@@ -128,16 +128,12 @@ def budget(need: Needs, cache_ram_mib: int | None, free: int | None, engines: in
     return msgspec.structs.replace(need, checkpoints=count, prompts=max(0, prompts) * MIB)
 
 
-def memory_error(
-    name: str, need: Needs, free: int | None, total: int | None, reserved: int = 0
-) -> str:
+def size_error(name: str, need: Needs, total: int | None) -> str:
     """
-    Return the reason why a model cannot be loaded, with what to change; empty where it can.
+    Return the reason why a model can never be loaded on this machine, with what to change; empty where it may.
 
     Args:
-        free: Bytes that are free, of GPUs too; None where unknown.
-        total: Bytes of memory, free or not.
-        reserved: Free bytes that other models take which are being loaded.
+        total: Bytes of memory, free or not, of GPUs too; None where unknown.
     """
     tokens = need.context * need.parallel
     if tokens > MAX_CELLS:
@@ -145,19 +141,30 @@ def memory_error(
             f"{name}: `context` ({need.context}) times `parallel` ({need.parallel}) is {tokens} tokens, more than the "
             f"{MAX_CELLS} that llama.cpp can hold. Lower `context` or `parallel`."
         )
-    sizes = describe(need)
-    if free is not None and need.cache + need.repacked > free - reserved:
-        others = f", of which other models that start now take {_gigabytes(reserved)}"
-        return (
-            f"{name} does not fit into memory: {sizes}, and {_gigabytes(free)} are free{others if reserved else ''}. Lower `context` or `parallel`, "
-            'or set `cache_type_k` and `cache_type_v` to "q8_0".'
-        )
-    if total is not None and need.cache + need.weights > total:
-        return (
-            f"{name} does not fit into memory: {sizes}, and the machine has {_gigabytes(total)}. Lower `context` or "
-            "`parallel`, or take a smaller model or one with fewer bits."
-        )
-    return ""
+    if total is None or need.cache + need.weights <= total:
+        return ""
+    can = "Take" if need.weights > total else "Lower `context` or `parallel`, or take"
+    return (
+        f"{name} can never fit into the memory of this machine: {describe(need)}, and it has {_gigabytes(total)}. {can} a smaller model "
+        "or one with fewer bits."
+    )
+
+
+def memory_error(name: str, need: Needs, free: int | None, reserved: int = 0) -> str:
+    """
+    Return the reason why a model cannot be loaded now, with what to change; empty where it can.
+
+    Args:
+        free: Bytes that are free, of GPUs too; None where unknown.
+        reserved: Free bytes that other models take which are being loaded.
+    """
+    if free is None or need.cache + need.repacked <= free - reserved:
+        return ""
+    others = f", of which other models that start now take {_gigabytes(reserved)}"
+    return (
+        f"{name} does not fit into memory: {describe(need)}, and {_gigabytes(free)} are free{others if reserved else ''}. Lower `context` or `parallel`, "
+        'or set `cache_type_k` and `cache_type_v` to "q8_0".'
+    )
 
 
 def memory_warning(name: str, need: Needs, free: int | None) -> str:

@@ -64,6 +64,7 @@ from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
+from unilect.engines.gguf.fit import require_room, room_of
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.memory import free_bytes, resident_bytes
@@ -137,7 +138,8 @@ class GgufEngine(Backend):
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._loaded: Loaded | None = None
-        self._need: Needs | None = None
+        self._takes = needs(self._head, path, config, self._context, not self._writes)
+        self._need: Needs | None = None  # with what may be remembered
         self._told, self._is_known, self._template_fault, self._build = False, False, "", ""
         self.device = ""
         self._known = self.capabilities = static_capabilities(
@@ -148,6 +150,7 @@ class GgufEngine(Backend):
         """Start the child that this model mainly needs; see `Backend`."""
         if self._is_known and self._main.process.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
+        require_room(self._name, self._takes, room_of(self._config))
         with unknown_architecture(self._path, self._head):
             said = await self._main.process.start()
         self._tell(said)
@@ -269,9 +272,8 @@ class GgufEngine(Backend):
     def memory_need(self) -> MemoryNeed:
         """Return the memory of the child that this model mainly needs; see `Backend`."""
         if self._need is None:
-            takes = needs(self._head, self._path, self._config, self._context, not self._writes)
             cache = self._config.cache_ram_mib if self._writes else 0
-            self._need = budget(takes, cache, free_bytes(), self._engines)
+            self._need = budget(self._takes, cache, free_bytes(), self._engines)
         return MemoryNeed(self._need.loaded, self._need.grows)
 
     def native_facts(self) -> NativeFacts:

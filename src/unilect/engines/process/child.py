@@ -28,7 +28,7 @@ def run(
     Args:
         serve: Given the settings, begins to serve in threads of its own and returns what to say when ready; `grows_bytes`
             of it is what the process may still take, beside MARGIN_BYTES. A ValueError or OSError that it raises is the
-            reason for a failure.
+            reason for a failure, a TooLargeError for one that stays.
         at_end: For what brings processes of its own, which must not inherit limits and blocked signals: what ends them.
     """
     words = os.fdopen(os.dup(1), "w")
@@ -45,7 +45,8 @@ def run(
     try:
         ready = serve(settings)
     except (ValueError, OSError, ImportError) as error:
-        _say(words, {"failed": str(error)})
+        stays = {"too_large": True} if isinstance(error, memory.TooLargeError) else {}
+        _say(words, {"failed": str(error)} | stays)
         if at_end is not None:
             at_end()
         clean_up(Path(settings["socket_path"]))

@@ -30,7 +30,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from unilect.core.errors import BackendUnavailable
+from unilect.core.errors import BackendUnavailable, ModelTooLarge
 from unilect.engines.process._stderr_tail import StderrTail
 from unilect.engines.process.memory import proportional_bytes, resident_bytes
 from unilect.engines.process.reservations import RESERVATIONS
@@ -108,7 +108,7 @@ class ChildProcess:
         self._stderr_tail = StderrTail()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._failures = 0  # of the starts since it was last ready
-        self._failure = ""  # the last one
+        self._failure = BackendUnavailable("")  # the last one
         self._ended_at = 0.0
         self._ready: dict[str, Any] = {}
         self.state: State = "stopped"
@@ -250,7 +250,7 @@ class ChildProcess:
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried
                 self._failures += 1
-                self._failure = error.message
+                self._failure = error.alone()
                 self._ended_at = time.monotonic()
             self.state = "failed"
             raise
@@ -281,7 +281,9 @@ class ChildProcess:
         rest_s = self._ended_at + pause_s - now if self._ended_at else 0.0
         if self._failures and rest_s > _LONGEST_WAIT_S:
             self.state = "failed"
-            raise BackendUnavailable(self._failure, retry_after_s=rest_s)
+            if isinstance(self._failure, ModelTooLarge):
+                raise self._failure.alone()
+            raise BackendUnavailable(self._failure.message, retry_after_s=rest_s)
         await asyncio.sleep(max(0.0, rest_s))
 
     async def _launch(self) -> dict[str, Any]:
@@ -354,7 +356,8 @@ class ChildProcess:
                 if "ready" in said and process.returncode is None:
                     return dict(said["ready"])
                 if "failed" in said:
-                    raise BackendUnavailable(str(said["failed"]))
+                    kind = ModelTooLarge if "too_large" in said else BackendUnavailable
+                    raise kind(str(said["failed"]))
         finally:
             progress.cancel()
         if self._watcher is not None:  # it reads stderr to its end

@@ -1,16 +1,32 @@
 """
 Free memory, of the machine and of the container that unilect may run in.
 
-Source: https://docs.kernel.org/filesystems/proc.html (meminfo), https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.*)
+Source: https://docs.kernel.org/filesystems/proc.html (meminfo), https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.*);
+https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
 """
 
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from unilect.runtime.child_limits import field_of
 
 MIB = 2**20
+#: The files of a control group's limit and use, and the field of what can be dropped at once, in each version of them.
+_FILES_2 = ("memory.max", "memory.current", "inactive_file")
+_FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+class TooLargeError(ValueError):
+    """A model that can never fit into the memory of this machine."""
+
+
+class Group(NamedTuple):
+    """A control group that this process is in: its limit in bytes, and what is left of it; None where that is not told."""
+
+    limit: int
+    left: int | None
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
@@ -18,22 +34,13 @@ def free_bytes(root: Path = Path("/")) -> int | None:
     free = field_of(root / "proc" / "meminfo", "MemAvailable:")
     if free is None:
         return None
-    left = [free * 1024]
-    for group in _groups(root):
-        limit, used = (_number(group / f"memory.{what}") for what in ("max", "current"))
-        if limit is not None and used is not None:
-            dropped = field_of(group / "memory.stat", "inactive_file") or 0
-            left.append(max(0, limit - used + dropped))
-    return min(left)
+    return min([free * 1024, *(one.left for one in _groups(root) if one.left is not None)])
 
 
 def total_bytes(root: Path = Path("/")) -> int | None:
     """Return the bytes of memory, free or not, within the limits of cgroups; None where the system does not say."""
     total = field_of(root / "proc" / "meminfo", "MemTotal:")
-    if total is None:
-        return None
-    limits = (_number(group / "memory.max") for group in _groups(root))
-    return min([total * 1024, *(limit for limit in limits if limit is not None)])
+    return None if total is None else min([total * 1024, *(one.limit for one in _groups(root))])
 
 
 def resident_bytes(pid: int) -> int:
@@ -77,17 +84,38 @@ def processor_words(root: Path = Path("/")) -> frozenset[str]:
         return frozenset()
 
 
-def _groups(root: Path) -> Iterator[Path]:
-    """Yield the control groups that this process is in, from its own up; a container sees its own as the only one."""
+def _groups(root: Path) -> Iterator[Group]:
+    """
+    Yield the control groups that limit this process, of both versions, from its own up; a container sees its own as the only one.
+
+    Usage and limits of version 1 include the groups below, as version 2 does where `use_hierarchy` is set, its default since Linux 5.11.
+    """
     top = root / "sys" / "fs" / "cgroup"
     try:
         lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
     except OSError:
         lines = []
-    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    parts = [part for part in own.split("/") if part not in ("", "..")]
+    paths = {kinds: path for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") > 1)}  # fmt: skip
+    for kinds, path in ({"": "/"} | paths).items():
+        if kinds == "":
+            yield from _chain(top, path, _FILES_2)
+        elif "memory" in kinds.split(","):
+            yield from _chain(top / "memory", path, _FILES_1)
+    if not any("memory" in kinds.split(",") for kinds in paths):
+        yield from _chain(top / "memory", "/", _FILES_1)
+
+
+def _chain(top: Path, path: str, files: tuple[str, str, str]) -> Iterator[Group]:
+    """Yield a group and those above it that have a limit."""
+    limit_name, used_name, dropped_name = files
+    parts = [part for part in path.split("/") if part not in ("", "..")]
     for count in range(len(parts), -1, -1):
-        yield top.joinpath(*parts[:count])
+        folder = top.joinpath(*parts[:count])
+        limit, used = _number(folder / limit_name), _number(folder / used_name)
+        if limit is None:
+            continue
+        dropped = field_of(folder / "memory.stat", dropped_name) or 0
+        yield Group(limit, None if used is None else max(0, limit - used + dropped))
 
 
 def _number(file: Path) -> int | None:

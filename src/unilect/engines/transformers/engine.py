@@ -51,7 +51,7 @@ from unilect.engines.process.frame_server import FrameServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE
 from unilect.engines.transformers.model.folder import check_folder, own_template, read_folder
-from unilect.engines.transformers.model.memory import reckon_need
+from unilect.engines.transformers.model.memory import reckon_need, require_room
 from unilect.engines.transformers.settings import child_settings, merges
 from unilect.engines.transformers.words.parameters import with_template
 from unilect.engines.transformers.words.request import bound_by
@@ -130,6 +130,8 @@ class HfServer(FrameServer):
             BackendUnavailable: It cannot be started, or an adapter does not fit.
         """
         known = name in self._users
+        if self.need is not None:
+            require_room(name, self.need, self.settings["device"])
         self._users.add(name)  # before it is up: who stops meanwhile is not the last one
         try:
             said = await self.process.start()

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from unilect.engines.transformers.model.memory import grows_bytes, reckon_need, weight_bytes
+from unilect.api.backend import MemoryNeed
+from unilect.core.errors import ModelTooLarge
+from unilect.engines.transformers.model.memory import (
+    grows_bytes,
+    reckon_need,
+    require_room,
+    weight_bytes,
+)
 
 SETTINGS = {
     "dtype": "auto",
@@ -33,6 +40,14 @@ SETTINGS = {
 def test_weights(changes: dict[str, Any], weights: int) -> None:
     """Weights take the width that they are loaded with, the output once more where it is packed apart from the embeddings."""
     assert weight_bytes(SETTINGS | changes, 4, on_processor=True, packs=True) == weights
+
+
+def test_what_can_never_fit() -> None:
+    """A model with more weights than there is memory is refused for good, with its size and what to do; on a GPU nothing is known."""
+    with pytest.raises(ModelTooLarge, match=r"^m can never fit.*takes 9000\.0 GB.*bfloat16"):
+        require_room("m", MemoryNeed(9000 * 10**9), "cpu")
+
+    require_room("m", MemoryNeed(10**6), "cpu")
 
 
 def test_need() -> None:

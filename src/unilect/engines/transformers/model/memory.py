@@ -5,7 +5,9 @@ The memory of a transformers model, from the settings of its child, without torc
 from typing import Any
 
 from unilect.api.backend import MemoryNeed
-from unilect.engines.process.memory import MIB, processor_words
+from unilect.core.errors import ModelTooLarge
+from unilect.engines.process.gpus import gpu_memory
+from unilect.engines.process.memory import MIB, processor_words, total_bytes
 
 #: Bytes of a number in each `dtype` on a processor.
 WIDTHS = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -27,6 +29,25 @@ def reckon_need(settings: dict[str, Any]) -> MemoryNeed:
     weights = weight_bytes(settings, width, on_processor=True, packs=packs)
     remembered = 2 * settings["context"]  # tokens of cached prompts
     return MemoryNeed(_PROCESS + int(weights), grows_bytes(settings, width, remembered))
+
+
+def require_room(name: str, need: MemoryNeed, device: str) -> None:
+    """
+    Check that a model can be loaded on this machine at all; on a GPU only its child knows.
+
+    Args:
+        device: The option.
+
+    Raises:
+        ModelTooLarge: It can never fit.
+    """
+    total = total_bytes()
+    if total is None or need.ready <= total or (device != "cpu" and gpu_memory() != []):
+        return
+    raise ModelTooLarge(
+        f"{name} can never fit into the memory of this machine: loaded it takes {need.ready / 1e9:.1f} GB, and there are "
+        f'{total / 1e9:.1f} GB. Use `dtype = "bfloat16"`, `quantize`, or a smaller model.'
+    )
 
 
 def weight_bytes(settings: dict[str, Any], width: int, *, on_processor: bool, packs: bool) -> float:
