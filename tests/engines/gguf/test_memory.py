@@ -372,17 +372,21 @@ async def test_a_conversation_that_goes_back(tmp_path: Path) -> None:
     assert again.usage.cached_tokens >= first.usage.prompt_tokens - 64 - 4
 
 
-async def test_memory_need() -> None:
-    """The memory of an engine is known before its start, from its file alone, and is what its process then takes."""
+async def test_memory_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of an engine is known before its start, from its file alone, and better once it has been loaded, also to other servers."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     engine = made("gguf")
-    before = engine.memory_need()
+    told = [engine.memory_need()]
     try:
         await engine.start()
-        resident = engine.children[0].resident_memory_bytes
-        after = engine.memory_need()
+        taken = engine.children[0].resident_memory_bytes
+        told += [engine.memory_need(), made("gguf").memory_need()]
     finally:
         await engine.aclose()
+    told.append(made("gguf", context=1024).memory_need())
 
-    assert before is not None
-    assert before.ready == after.ready
-    assert abs(before.ready - resident) < 20 * MIB
+    assert [False, True, True, False] == [one.measured for one in told]
+    assert abs(told[0].ready - taken) < 20 * MIB
+    assert all(abs(one.ready - taken) < 0.02 * taken for one in told[1:3])
+    assert all(one.grows > 0 for one in told)
+    assert told[3].ready < told[0].ready

@@ -2,6 +2,7 @@
 The settings of a GGUF model, checked before its start, and those that its child gets.
 """
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from unilect.constraints.checker import MODEL as DEMO
 from unilect.engines.gguf._file import GgufHead, check_projector
 from unilect.engines.gguf._lora import Adapters
 from unilect.engines.gguf._memory import needs
+from unilect.engines.process.loads import LoadRecorder, load_key
 from unilect.engines.settings import read_checked
+
+_LIBRARY = "xllamacpp"
+#: The settings that change what a child takes of memory.
+_TAKEN_BY = ("context", "parallel", "batch", "gpu_layers", "mmproj", "cache_type_k", "cache_type_v", "embedding", "lora")  # fmt: skip
 
 
 def child_settings(
@@ -55,6 +61,14 @@ def child_settings(
         "pooling": config.pooling or pooling,
         "slot_save_path": config.slot_save_path,
     }
+
+
+def load_recorder(path: Path, settings: dict[str, Any]) -> LoadRecorder:
+    """Return what measures the loads of a file with the settings of its child; on a GPU nobody sees all that it takes."""
+    told = {name: settings[name] for name in _TAKEN_BY} | {_LIBRARY: version(_LIBRARY)}
+    paths = [path, *(Path(adapter) for adapter, _ in settings["lora"])]
+    key = load_key(paths, told)
+    return LoadRecorder(key, settings["needs"]["weights"], lambda said: not said["devices"])
 
 
 def to_try(path: Path, head: GgufHead, template: str | None) -> list[str]:

@@ -61,12 +61,13 @@ from unilect.engines.gguf._memory import Needs, budget, describe_most, device_su
 from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
-from unilect.engines.gguf._settings import child_settings, read_beside
+from unilect.engines.gguf._settings import child_settings, load_recorder, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
 from unilect.engines.gguf.fit import require_room, room_of
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
+from unilect.engines.process.loads import LoadRecorder
 from unilect.engines.process.memory import free_bytes, resident_bytes
 from unilect.engines.settings import context_of, read_checked
 from unilect.http.client import HttpServer
@@ -125,6 +126,7 @@ class GgufEngine(Backend):
         self._on_progress = on_progress
         self._ranker = Ranker(self._head, self._context)
         self._slots = Slots(config.parallel)
+        self._loads: dict[bool, LoadRecorder] = {}  # of the child that embeds, and of the other
         generator, embedder = self._process(embedding=False), self._process(embedding=True)
         own = (self._key, config.timeout_s, raise_for_child)
         watch = (self._slots.note_progress, config.hang_timeout_s)
@@ -274,7 +276,9 @@ class GgufEngine(Backend):
         if self._need is None:
             cache = self._config.cache_ram_mib if self._writes else 0
             self._need = budget(self._takes, cache, free_bytes(), self._engines)
-        return MemoryNeed(self._need.loaded, self._need.grows)
+        if (known := self._loads[not self._writes].known) is None:
+            return MemoryNeed(self._need.loaded, self._need.grows)
+        return MemoryNeed(known.ready, max(known.grown, self._need.grows), known.count > 0)
 
     def native_facts(self) -> NativeFacts:
         """Return the facts of the child's server; before it is loaded, the chat template alone. See `Backend`."""
@@ -384,6 +388,8 @@ class GgufEngine(Backend):
             embedding=embedding,
         )
 
+        self._loads[embedding] = load_recorder(self._path, fixed)
+
         def settings(socket_path: str) -> dict[str, Any]:
             own: dict[str, Any] = {} if embedding else self._isolation.at_start(fixed)
             tried = [] if self._is_known else fixed["tried_templates"]  # once
@@ -399,6 +405,7 @@ class GgufEngine(Backend):
             # else it calls gdb when it ends, which takes seconds
             environment={"GGML_NO_BACKTRACE": "1"},
             takes_bytes=fixed["takes_bytes"],
+            loads=self._loads[embedding],
             on_progress=report,
         )
 

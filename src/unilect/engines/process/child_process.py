@@ -32,6 +32,7 @@ import msgspec
 
 from unilect.core.errors import BackendUnavailable, ModelTooLarge
 from unilect.engines.process._stderr_tail import StderrTail
+from unilect.engines.process.loads import LoadRecorder
 from unilect.engines.process.memory import proportional_bytes, resident_bytes
 from unilect.engines.process.reservations import RESERVATIONS
 from unilect.runtime.child_environment import child_environment
@@ -68,6 +69,7 @@ class ChildProcess:
         on_progress: Called several times a second while it starts, with its pid.
         takes_bytes: What it takes of memory while it starts, beside files that it maps, as far as that is known.
         environment: Variables for it, beside ours.
+        loads: Measures its memory when it is ready, and before it is stopped.
 
     Attributes:
         state: What it is doing.
@@ -90,13 +92,14 @@ class ChildProcess:
         on_progress: Callable[[int], None] | None = None,
         environment: Mapping[str, str] | None = None,
         takes_bytes: int = 0,
+        loads: LoadRecorder | None = None,
     ) -> None:
         self.name = name
         self._environment = dict(environment or {})
         self._command = list(command)
         self._settings = settings
         self._start_timeout_s = start_timeout_s
-        self._takes_bytes = takes_bytes
+        self._takes_bytes, self._loads = takes_bytes, loads
         self._on_progress = on_progress
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -244,9 +247,13 @@ class ChildProcess:
                 self.state = "loading"
             await self._pause()
             self.state = "loading"
+            began = time.monotonic()
             with RESERVATIONS.reserve(self, self._takes_bytes):
                 self._ready = await self._launch()
                 self._stderr_tail.serves = True
+                if self._loads is not None and self._process is not None:
+                    took = time.monotonic() - began, self._ready
+                    await asyncio.to_thread(self._loads.note_ready, self._process.pid, *took)
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried
                 self._failures += 1
@@ -412,6 +419,8 @@ class ChildProcess:
             await asyncio.wait({self._starting})
         process = self._process
         if serves and process is not None and process.returncode is None:
+            if self._loads is not None:
+                await asyncio.to_thread(self._loads.note_end, process.pid)
             process.terminate()
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_TIMEOUT_S):

@@ -64,6 +64,24 @@ def proportional_bytes(pid: int) -> int:
     return resident_bytes(pid) if kib is None else kib * 1024
 
 
+class Resident(NamedTuple):
+    """The bytes of a process that are in memory: its own, and those of files that it maps."""
+
+    own: int
+    mapped: int
+
+
+def resident(pid: int) -> Resident:
+    """Measure the memory of a process; zeros where the system does not tell."""
+    told = Path(f"/proc/{pid}/smaps_rollup")
+    total, own = field_of(told, "Rss:"), field_of(told, "Anonymous:")
+    return (
+        Resident(0, 0)
+        if total is None or own is None
+        else Resident(own * 1024, (total - own) * 1024)
+    )
+
+
 def own_bytes(pid: int) -> int:
     """Measure the memory of a process without the files that it maps, in bytes; 0 where the system does not tell."""
     try:

@@ -51,7 +51,7 @@ from unilect.engines.process.frame_server import FrameServer
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE
 from unilect.engines.transformers.model.folder import check_folder, own_template, read_folder
-from unilect.engines.transformers.model.memory import reckon_need, require_room
+from unilect.engines.transformers.model.memory import load_recorder, need_of, require_room
 from unilect.engines.transformers.settings import child_settings, merges
 from unilect.engines.transformers.words.parameters import with_template
 from unilect.engines.transformers.words.request import bound_by
@@ -91,7 +91,6 @@ class HfServer(FrameServer):
 
     Attributes:
         settings: As given.
-        need: The memory that the child takes; None on a GPU, whose memory is known there only.
         embeddings: How many more requests may embed at the same time.
     """
 
@@ -104,7 +103,7 @@ class HfServer(FrameServer):
     ) -> None:
         self.settings = settings
         on_processor = settings["device"] in ("auto", "cpu")
-        self.need = reckon_need(settings) if on_processor else None
+        self._loads = load_recorder(settings) if on_processor else None
         self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
         process = ChildProcess(
             name,
@@ -114,6 +113,7 @@ class HfServer(FrameServer):
             on_progress=partial(self._report, on_progress) if on_progress is not None else None,
             environment=_ENVIRONMENT,
             takes_bytes=settings["size_bytes"] if on_processor else 0,
+            loads=self._loads,
         )
         super().__init__(process, config.timeout_s, config.hang_timeout_s)
         self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
@@ -130,8 +130,8 @@ class HfServer(FrameServer):
             BackendUnavailable: It cannot be started, or an adapter does not fit.
         """
         known = name in self._users
-        if self.need is not None:
-            require_room(name, self.need, self.settings["device"])
+        if (need := self.memory_need()) is not None:
+            require_room(name, need, self.settings["device"])
         self._users.add(name)  # before it is up: who stops meanwhile is not the last one
         try:
             said = await self.process.start()
@@ -145,6 +145,10 @@ class HfServer(FrameServer):
             self._warned = self.process.pid
             log.warning("%s: %s", name, said["warning"])
         return said
+
+    def memory_need(self) -> MemoryNeed | None:
+        """Return the memory that the child takes; None on a GPU, which only the child knows."""
+        return None if self._loads is None else need_of(self.settings, self._loads.known)
 
     async def add(self, name: str, blend: list[tuple[str, float]]) -> None:
         """Have the LoRA blend of a model in the child, which runs."""
@@ -373,7 +377,7 @@ class HfEngine(Backend):
 
     def memory_need(self) -> MemoryNeed | None:
         """Return the memory of its child, which others may share; see `Backend`."""
-        return self._server.need
+        return self._server.memory_need()
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""

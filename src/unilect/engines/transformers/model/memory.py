@@ -2,11 +2,14 @@
 The memory of a transformers model, from the settings of its child, without torch.
 """
 
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from unilect.api.backend import MemoryNeed
 from unilect.core.errors import ModelTooLarge
 from unilect.engines.process.gpus import gpu_memory
+from unilect.engines.process.loads import Load, LoadRecorder, load_key
 from unilect.engines.process.memory import MIB, processor_words, total_bytes
 
 #: Bytes of a number in each `dtype` on a processor.
@@ -14,6 +17,36 @@ WIDTHS = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 _NARROW = {"8bit": 1.0, "4bit": 0.5}
 _PROCESS = 390 * MIB  # Python, torch and transformers
 _STEP = 2 * 2**30  # what a step computes, at most
+#: The settings that change what a child takes of memory.
+_TAKEN_BY = ("context", "parallel", "batch", "dtype", "device", "quantize", "generates", "ranks", "cache_ram_mib", "merge")  # fmt: skip
+
+
+def load_recorder(settings: dict[str, Any]) -> LoadRecorder:
+    """Return what measures the loads of a folder with the settings of its child; on a GPU nobody sees all that it takes."""
+    told = {name: settings[name] for name in _TAKEN_BY}
+    told |= {name: _version(name) for name in ("torch", "transformers")}
+    paths = sorted(Path(settings["path"]).glob("*.safetensors"))
+    return LoadRecorder(load_key(paths, told), 0, lambda said: said["device"] == "cpu")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def need_of(settings: dict[str, Any], known: Load | None) -> MemoryNeed:
+    """
+    Return the memory that a child takes with these settings.
+
+    Args:
+        known: What was measured before.
+    """
+    need = reckon_need(settings)
+    if known is None:
+        return need
+    return MemoryNeed(known.ready, max(known.grown, need.grows), measured=True)
 
 
 def reckon_need(settings: dict[str, Any]) -> MemoryNeed:
