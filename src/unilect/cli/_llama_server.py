@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 from unilect.config.foreign_names import why_absent
 from unilect.config.model import name_from
-from unilect.core.errors import ConfigError, unreadable
+from unilect.core.errors import ConfigError
+from unilect.core.file_errors import unreadable
 from unilect.models.source_names import name_source
 
 PORT = 8080

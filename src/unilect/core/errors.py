@@ -51,7 +51,6 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
 
 A message says what was wrong, what was expected, and what to do; it holds no path, no upstream's text and no traceback. The body
 (`envelope`) can be read by OpenAI's clients and by FastChat's, which look for `object`, `message` and an integer `code` at the top.
-
 Source: https://platform.openai.com/docs/guides/error-codes
 """
 
@@ -488,11 +487,6 @@ def join_names(names: Iterable[str], most: int = 20) -> str:
     found = list(names)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
-
-
-def unreadable(error: OSError) -> str:
-    """Make the message for a file that the system does not let us read."""
-    return f"{error.filename}: cannot be read ({error.strerror}). Check the path, and that the user of this process may read it."
 
 
 class ConfigErrors(ConfigError):

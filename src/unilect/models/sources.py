@@ -31,7 +31,8 @@ from unilect.config.server import Config, process_environment
 from unilect.config.store import may_have_keys
 from unilect.config.values import convert_table
 from unilect.constraints.checker import Checker
-from unilect.core.errors import ConfigError, ConfigErrors, unreadable
+from unilect.core.errors import ConfigError, ConfigErrors
+from unilect.core.file_errors import unreadable
 from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.models import source_hints as hints
 from unilect.models.checked_defaults import check_defaults, check_supported

@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from unilect.cli.connect import _dotenv, _json, _toml, _yaml
 from unilect.cli.connect._settings import OtherShape, Setting, merge
 from unilect.config.plain_file import read_plain
-from unilect.core.errors import ConfigError, join_names, unreadable
+from unilect.core.errors import ConfigError, join_names
+from unilect.core.file_errors import unreadable
 
 Form: TypeAlias = Literal["json", "toml", "yaml", "dotenv"]
 SECRET_MODE = 0o600

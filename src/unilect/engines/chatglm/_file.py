@@ -11,7 +11,7 @@ from typing import BinaryIO, Literal, TypeAlias
 
 from msgspec import Struct
 
-from unilect.core.errors import unreadable
+from unilect.core.file_errors import unreadable
 
 Family: TypeAlias = Literal["ChatGLM", "ChatGLM2", "ChatGLM3", "ChatGLM4"]
 MAX_TENSORS = 100_000

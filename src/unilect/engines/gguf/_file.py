@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from unilect.api.backend import Description
 from unilect.api.parameters.support import names
-from unilect.core.errors import BackendUnavailable, join_names, unreadable
+from unilect.core.errors import BackendUnavailable, join_names
+from unilect.core.file_errors import unreadable
 from unilect.engines.gguf._infill import MARK_TEXTS, FillIn, fill_in_of
 
 MAX_TENSORS = 100_000

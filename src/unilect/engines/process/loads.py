@@ -143,7 +143,7 @@ class LoadRecorder:
     @property
     def known(self) -> Load | None:
         """What is known of its loads; None for nothing."""
-        return known_loads().get(self.key)
+        return user_loads().get(self.key)
 
     def note_ready(self, pid: int, load_s: float, said: dict[str, Any]) -> None:
         """Measure and keep what it takes now that it is loaded."""
@@ -151,13 +151,13 @@ class LoadRecorder:
         self._ready = 0
         if taken.own and self._counts(said):
             self._ready = taken.own + max(taken.mapped, self._mapped)
-            known_loads().note(self.key, self._ready, load_s)
+            user_loads().note(self.key, self._ready, load_s)
 
     def note_end(self, pid: int) -> None:
         """Keep what has come since, at most, before it is stopped."""
         peak = (field_of(Path(f"/proc/{pid}/status"), "VmHWM:") or 0) * 1024
         if self._ready:
-            known_loads().note_growth(self.key, peak - self._ready)
+            user_loads().note_growth(self.key, peak - self._ready)
 
 
 def load_key(paths: Iterable[Path], settings: Mapping[str, Any]) -> str:
@@ -180,7 +180,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return state.st_size, state.st_mtime_ns
 
 
-def known_loads() -> Loads:
+def user_loads() -> Loads:
     """Return the loads that all processes of this user keep together."""
     return _in_folder(data_folder(process_environment()))
 
