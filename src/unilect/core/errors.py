@@ -51,6 +51,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
 
 A message says what was wrong, what was expected, and what to do; it holds no path, no upstream's text and no traceback. The body
 (`envelope`) can be read by OpenAI's clients and by FastChat's, which look for `object`, `message` and an integer `code` at the top.
+
 Source: https://platform.openai.com/docs/guides/error-codes
 """
 
@@ -142,12 +143,7 @@ class UnilectError(Exception):
 
     def envelope(self) -> dict[str, Any]:
         """The whole JSON body of an error answer."""
-        return {
-            "error": self.detail(),
-            "object": "error",
-            "message": self.message,
-            "code": self.number,
-        }
+        return {"error": self.detail(), "object": "error", "message": self.message, "code": self.number}  # fmt: skip
 
 
 class InvalidRequest(_OfCaller, UnilectError):
