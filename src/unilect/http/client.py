@@ -85,7 +85,7 @@ class HttpServer:
 
     Attributes:
         shown: Its base URL without credentials, for the operator.
-        reuses_connections, timeout_s: As given.
+        socket_path, reuses_connections, timeout_s: As given.
         lost: Why the last connection failed; None if it succeeded.
         doubts: How often it was unreachable, or did not know the model: another server may run there by now.
         raise_for: As given, for protocols with their own error formats.
@@ -112,6 +112,7 @@ class HttpServer:
         self.max_body_bytes = max_body_bytes or MAX_BODY_BYTES
         self.lost: str | None = None
         self.doubts = 0
+        self.socket_path = socket_path
         tls = client_context() if url.scheme == "https" else None
         self._address = Address(url.hostname or "", port, tls, socket_path, connect_to)
         self._host = url.netloc.rpartition("@")[2]

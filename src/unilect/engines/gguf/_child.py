@@ -153,8 +153,7 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
     p.verbosity = 3 if settings["verbose"] else 1
     p.ui = False
     p.endpoint_slots = p.endpoint_props = p.endpoint_metrics = True
-    folder = settings["slot_save_path"] or Path(settings["socket_path"]).parent
-    p.slot_save_path = f"{folder}/"  # without one no slot is erased
+    p.slot_save_path = f"{Path(settings['socket_path']).parent}/"  # see `_slot_files`
     p.use_jinja = True
     p.warmup = False
     p.cont_batching = True

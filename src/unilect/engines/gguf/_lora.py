@@ -16,6 +16,7 @@ from unilect.config.paths import adapter_of
 from unilect.core.errors import UnilectError
 from unilect.core.requests import CompletionRequest, TextRequest
 from unilect.engines.gguf._file import check_adapter
+from unilect.engines.gguf._slot_files import erase
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.settings import read_checked
@@ -89,7 +90,7 @@ async def _erase(slot: int, child: ChildServer) -> None:
     process, life = child.process, child.process.starts
     while process.starts == life and process.pid is not None:
         try:
-            await (await child.connect()).post(f"/slots/{slot}?action=erase", b"{}")
+            await erase(await child.connect(), slot)
             break
         except UnilectError as error:
             log.warning("a slot could not be emptied, and is held back: %s", error.for_operator)

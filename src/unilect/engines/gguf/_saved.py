@@ -1,5 +1,5 @@
 """
-The files of saved slots: they lie in a folder of the operator's, and llama.cpp writes and reads them.
+The slots that callers save: their files lie in a folder of the operator's.
 
 A file belongs to who saved it, and to the model whose state it holds: both are in its name, so that another caller, or another model, has no
 such file. llama.cpp checks little of what it reads, so nothing is read but what it has written itself.
@@ -16,17 +16,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from unilect.api.backend import SlotAction
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
+from unilect.engines.gguf._slot_files import PART, erase, remove_parts, restore, save
 from unilect.http.client import HttpServer
 from unilect.runtime.context import current_request
 
 MAX_SAVED = 64  # files of one caller, each as large as what its slot has read
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
-_PART = ".part"
 
 
 class SavedSlots:
@@ -42,7 +40,7 @@ class SavedSlots:
     """
 
     def __init__(self, path: Path, config: ModelConfig) -> None:
-        self.folder = Path(config.slot_save_path) if config.slot_save_path else None
+        self.folder = Path(config.slot_save_path).absolute() if config.slot_save_path else None
         self._state = [path.name, path.stat().st_size, config.cache_type_k, config.cache_type_v, config.lora]  # fmt: skip
         self._one_by_one = asyncio.Lock()
         if self.folder is not None and not self.folder.parent.is_dir():
@@ -66,7 +64,7 @@ class SavedSlots:
             UnilectError: As llama.cpp says; or the name is none, or there is no such file, or no folder.
         """
         if action == "erase":
-            return await _request(server, slot, action, "")
+            return await erase(server, slot)
         if self.folder is None:
             raise UnsupportedOperation(
                 f"`{action}`: no slots are saved for this model; its operator sets `slot_save_path`. Prompts that were read before are kept "
@@ -85,7 +83,7 @@ class SavedSlots:
                 f"`filename`: you have saved no slot of this model as '{name}'.", param="filename"
             )
         else:
-            told = await _request(server, slot, action, file.name)
+            told = await restore(server, slot, file)
         return told | {"filename": name}
 
     async def _save(self, server: HttpServer, slot: int, file: Path) -> dict[str, Any]:
@@ -93,15 +91,11 @@ class SavedSlots:
         folder, owner = file.parent, self._owner
         async with self._one_by_one:
             _check_room(file, owner)
-            part = folder / f"{owner}.{secrets.token_hex(8)}{_PART}"
+            part = folder / f"{owner}.{secrets.token_hex(8)}{PART}"
             try:
                 folder.mkdir(mode=0o700, exist_ok=True)
-                for left in folder.glob(f"{owner}.*{_PART}"):  # by a server that was killed
-                    left.unlink(missing_ok=True)
-                told = await _request(server, slot, "save", part.name)
-                if not told.get("n_written") == part.stat().st_size > 0:
-                    raise OSError(None, "llama.cpp could not write it", str(part))
-                part.chmod(0o600)
+                remove_parts(folder, f"{owner}.")
+                told = await save(server, slot, part)
                 part.replace(file)
             except OSError as error:
                 raise UnsupportedOperation(
@@ -131,11 +125,3 @@ def _check_room(file: Path, owner: str) -> None:
             f"`filename`: you have saved {saved} slots of this model, and no more are kept. Use the name of one of them.",
             param="filename",
         )
-
-
-async def _request(server: HttpServer, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
-    body = msgspec.json.encode({"filename": name} if name else {})
-    told: dict[str, Any] = msgspec.json.decode(
-        await server.post(f"/slots/{slot}?action={action}", body)
-    )
-    return told

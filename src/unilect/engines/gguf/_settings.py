@@ -59,7 +59,6 @@ def child_settings(
         "cache_type_v": config.cache_type_v,
         "embedding": embedding,
         "pooling": config.pooling or pooling,
-        "slot_save_path": config.slot_save_path,
     }
 
 
