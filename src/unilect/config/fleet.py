@@ -12,14 +12,11 @@ from unilect.config import paths
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table, option
+from unilect.config.sizes import parse_size
 
 _ADDRESS = re.compile(r"(?:ray://)?([^\s/:@]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
-_MOST_BYTES = 2**63  # Ray's
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B)?")
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,4})?", re.ASCII)
-_UNITS = {unit: 1000**at for at, unit in enumerate(("KB", "MB", "GB", "TB"), 1)}
-_UNITS |= {unit: 1024**at for at, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)}
 
 
 class FleetConfig(Table, frozen=True, kw_only=True):
@@ -111,7 +108,7 @@ def resources_of(name: str, config: ModelConfig) -> dict[str, Any]:
     others = dict[str, float]()
     for key, given in config.resources.items():
         if key == "memory":
-            if (size := _bytes(given)) is None:
+            if (size := parse_size(given)) is None:
                 found.add(
                     f"models.{name}: resources: memory: {given!r} is no size. Write bytes, or a text such as `24GiB`.",
                     ("models", name, "resources"),
@@ -146,7 +143,7 @@ def resources_here(text: str) -> dict[str, float]:
     found, told = ErrorCollector(), dict[str, float]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, given = part.partition("=")
-        number = _bytes(given) if name == "memory" else _number(given)
+        number = parse_size(given) if name == "memory" else _number(given)
         if not _RESOURCE.fullmatch(name) or name in told or number is None:
             found.add(
                 f"--resources: `{part[:80]}` is none. Write NAME=NUMBER once for each, such as `gpu=1,memory=24GiB,licence=2`."
@@ -163,14 +160,3 @@ def _number(text: str) -> float | None:
         return None
     number = float(text)
     return int(number) if number.is_integer() else number
-
-
-def _bytes(given: object) -> int | None:
-    """Parse a size in bytes; None where it is none."""
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        size = given
-    elif matched := _SIZE.fullmatch(str(given)):
-        size = float(matched[1]) * _UNITS.get(matched[2] or "", 1)
-    else:
-        return None
-    return int(size) if 0 <= size < _MOST_BYTES else None
