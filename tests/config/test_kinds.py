@@ -124,7 +124,16 @@ def test_the_table_is_true(kind: str) -> None:
     folder = Path(unilect.__file__).parent / rooms / {"hf": "transformers"}.get(kind, kind)
     files = [
         folder / f"{name}.py"
-        for name in ("engine", "backend", "_settings", "settings", "_memory", "model/folder")
+        for name in (
+            "engine",
+            "backend",
+            "_settings",
+            "settings",
+            "_memory",
+            "_saved",
+            "_kept",
+            "model/folder",
+        )
     ]
     code = "".join(file.read_text() for file in files if file.exists())
     for call, reads in READ_BY.items():

@@ -12,6 +12,7 @@ from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
 from unilect.config.mistakes import ErrorCollector
 from unilect.config.option import Flag, Table, check_table, option
+from unilect.config.sizes import wrong_size
 from unilect.runtime.redact import redact
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
@@ -375,6 +376,15 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         kinds=("gguf",),
         path=paths.output,
         example="slots",
+    )
+    keep_conversations: str | None = option(
+        None,
+        "Disk space, such as `2GiB`, for the conversations that are in the slots when the engine is stopped: what was read of them is kept in "
+        "`conversations` beside the store's default file, with mode 0600, and is not read again when their caller goes on after the next start. The least "
+        "recently used go first. The files hold the texts. Default: none, and what was kept before is deleted.",
+        kinds=("gguf",),
+        check=wrong_size,
+        example="2GiB",
     )
     pooling: Literal["mean", "cls", "last", "rank"] | None = option(
         None,

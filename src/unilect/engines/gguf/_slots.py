@@ -64,6 +64,7 @@ class Slots:
         self._count = count
         self._free = set(range(count))
         self._blocks: dict[int, list[int]] = {}
+        self._before: dict[int, list[int]] = {}  # those that a slot held when it was given
         # whose prompts a slot holds, of those of which that is sure
         self._owners: dict[int, str] = {}
         self._takers: dict[int, str] = {}  # whose request was given it last
@@ -92,12 +93,37 @@ class Slots:
             slot = self._choose(blocks, caller) if self._free else await self._wait()
         self._free.discard(slot)
         self._restored.discard(slot)
-        self._blocks[slot] = blocks
+        self._before[slot], self._blocks[slot] = self._blocks.get(slot, []), blocks
         self._taken += 1
         self._order[slot], self._takers[slot] = self._taken, caller
         if self._owners.get(slot) != caller:
             self._owners.pop(slot, None)  # and not the caller's either, until its prompt is read
         return slot
+
+    def lacks(self, slot: int, length: int) -> bool:
+        """Return True if a slot that was just given holds less than so many bytes of its prompt, and nothing is lost if it is filled with them."""
+        if self.apart and slot not in self._owners:
+            return True
+        before = self._before[slot]
+        if self.kept:  # llama.cpp moves what it held into its cache when the prompt is read, and looks there for the prompt
+            return not before
+        return (_common(before, self._blocks[slot]) + 1) * BLOCK_BYTES <= length
+
+    def disown(self, slot: int) -> None:
+        """Note that the slot of a request holds nothing that is known any more."""
+        self._owners.pop(slot, None)
+
+    def note_filled(self, slot: int) -> None:
+        """Note that the slot of a request was filled with a conversation of its caller's."""
+        self._owners[slot] = self._takers[slot]
+
+    def idle_conversations(self) -> list[tuple[int, str]]:
+        """Return the slots that hold a conversation and answer nobody, each with its caller, the last one that was used first."""
+        idle = [
+            slot for slot in self._owners if self._blocks.get(slot) and slot not in self.tickets
+        ]
+        idle.sort(key=self._order.__getitem__, reverse=True)
+        return [(slot, self._owners[slot]) for slot in idle]
 
     def fields(self, slot: int) -> dict[str, Any]:
         """Make the fields of a body for the request that has a slot."""

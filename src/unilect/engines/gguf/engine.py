@@ -56,6 +56,7 @@ from unilect.engines.gguf._constraint import add_constraints
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
+from unilect.engines.gguf._kept import KeptConversations
 from unilect.engines.gguf._lora import empty
 from unilect.engines.gguf._memory import Needs, budget, describe_most, device_summary, needs
 from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
@@ -136,6 +137,8 @@ class GgufEngine(Backend):
         self.children = (generator, embedder)
         self._isolation = CacheIsolation(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
+        self._kept = KeptConversations(name, path, config)
+        generator.before_stop = self._keep
         self._chat_template = ModelTemplate(self._template or self._head.template)
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
@@ -158,6 +161,7 @@ class GgufEngine(Backend):
         self._tell(said)
         self._build = said["build"]
         if self._writes:
+            await self._kept.open(said["build"], said["devices"])
             server = await self._generator.connect()
             self._learn(await read_loaded(server, self._template), said.get("template_fault", ""))
         self._is_known = True
@@ -175,6 +179,10 @@ class GgufEngine(Backend):
         try:
             async with supervisor.watch(request) as ticket:
                 self._slots.tickets[slot] = ticket
+                if self._kept.on:
+                    await self._kept.fill(
+                        await self._generator.connect(), self._slots, slot, prompt
+                    )
                 batches = await self._generate(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
@@ -289,6 +297,11 @@ class GgufEngine(Backend):
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""
         await self._main.process.start()
+
+    async def _keep(self) -> None:
+        """Keep the conversations of the child that is about to be stopped."""
+        async with self._generator.connect_apart() as server:
+            await self._kept.save_all(server, self._slots)
 
     async def aclose(self) -> None:
         """Stop both children; see `Backend`."""

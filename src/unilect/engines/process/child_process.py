@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -79,6 +79,7 @@ class ChildProcess:
         replaced: The last life that we ended ourselves: it was stopped, or could not be reached any more.
         socket_path: The path of its socket, which changes at every start; empty where there is none.
         log: What it wrote to stderr, in this life and in those before.
+        before_stop: Called before a child that serves is stopped; takes no longer than it may. Who wants to start it waits.
         on_death: Told which life has ended unasked; returns how many of the deaths so far one request is to blame for.
     """
 
@@ -121,6 +122,7 @@ class ChildProcess:
         self.replaced = 0
         self.socket_path = ""
         self.log = LineLog()
+        self.before_stop: Callable[[], Awaitable[None]] | None = None
         self.on_death: Callable[[int], int] = lambda life: 0
 
     @property
@@ -418,15 +420,19 @@ class ChildProcess:
         if self._starting is not None:
             await asyncio.wait({self._starting})
         process = self._process
-        if serves and process is not None and process.returncode is None:
-            if self._loads is not None:
+        try:
+            if serves and self.before_stop is not None:
+                await self.before_stop()
+            if serves and process is not None and self._loads is not None:
                 await asyncio.to_thread(self._loads.note_end, process.pid)
-            process.terminate()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await process.wait()
-        await self._end()
-        self.state = "stopped"
+        finally:
+            if serves and process is not None and process.returncode is None:
+                process.terminate()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STOP_TIMEOUT_S):
+                        await process.wait()
+            await self._end()
+            self.state = "stopped"
 
     async def _end(self) -> None:
         """Kill the child where it lives, and clean up."""

@@ -1,6 +1,7 @@
 """A child with an HTTP server: its process, the supervision of requests, and a connection for each of its lives."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from unilect.engines.process.child_process import ChildProcess
@@ -55,19 +56,22 @@ class ChildServer:
         old = self._server
         if old is not None and life == self._life:
             return old
-        new = HttpServer(
-            "http://engine",
-            headers=self._headers,
-            socket_path=self.process.socket_path,
-            timeout_s=self._timeout_s,
-            raise_for=self._raise_for,
-        )
+        new = self._make()
         # before anything is waited for: whoever comes meanwhile finds the new life
         self._life, self._server = life, new
         self._on_new_life()
         if old is not None:
             await old.aclose()
         return new
+
+    @asynccontextmanager
+    async def connect_apart(self) -> AsyncIterator[HttpServer]:
+        """A connection of its own, also to a child that is about to be stopped."""
+        server = self._make()
+        try:
+            yield server
+        finally:
+            await server.aclose()
 
     async def call(self, request: Any, ask: Callable[[HttpServer], Awaitable[_Value]]) -> _Value:
         """Return the one value that the child answers with; few such calls run at the same time."""
@@ -87,3 +91,12 @@ class ChildServer:
     async def _ask(self) -> None:
         assert self._probe is not None  # else nothing is asked
         await self._probe(await self.connect())
+
+    def _make(self) -> HttpServer:
+        return HttpServer(
+            "http://engine",
+            headers=self._headers,
+            socket_path=self.process.socket_path,
+            timeout_s=self._timeout_s,
+            raise_for=self._raise_for,
+        )
