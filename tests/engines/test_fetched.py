@@ -14,6 +14,7 @@ from unilect.config.server import Config
 from unilect.core.errors import BackendUnavailable, ConfigError
 from unilect.demo import MODEL
 from unilect.hub import download as hub
+from unilect.hub.transfer import OnProgress
 from unilect.models import sources
 
 
@@ -28,7 +29,7 @@ async def test_models_are_fetched_when_they_start(monkeypatch: pytest.MonkeyPatc
     fetched: list[str] = []
     both = threading.Barrier(2)
 
-    def fetch(location: str, on_progress: hub.OnProgress) -> Path:
+    def fetch(location: str, on_progress: OnProgress, *_: object) -> Path:
         both.wait(60)
         on_progress(0.5, 10)
         fetched.append(location)
@@ -54,7 +55,7 @@ async def test_a_model_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -
     """All who wait for a model that cannot be fetched are told by one attempt, the operator with the reason; the next start tries anew."""
     tries: list[str] = []
 
-    def fetch(location: str, on_progress: hub.OnProgress) -> Path:
+    def fetch(location: str, on_progress: OnProgress, *_: object) -> Path:
         tries.append(location)
         if len(tries) > 1:
             return MODEL
@@ -79,7 +80,7 @@ async def test_a_download_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
     """A model that is stopped while its files come is told so, and no more of them comes."""
     begun, ended = threading.Event(), threading.Event()
 
-    def fetch(location: str, on_progress: hub.OnProgress) -> Path:
+    def fetch(location: str, on_progress: OnProgress, *_: object) -> Path:
         begun.set()
         try:
             while True:

@@ -1,35 +1,29 @@
 """`unilect.hub.download`, in processes of their own, against a small hub on loopback that breaks in the ways of the real one."""
 
-import asyncio
-import hashlib
 import io
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
-from support.backends.loopback import served
+from support.servers.small_hub import COMMIT, TIMEOUT_S, Hub, environment, serve_hub
 from unilect.core.events import Event, Usage
 from unilect.demo import MODEL
 from unilect.hub.repository_files import ggufs
 from unilect.wire import frames
 
-TIMEOUT_S = 60.0
-COMMIT = "c0ffee" + "0" * 34
 FETCH = """
 import json, sys
 from unilect.hub import download as hub
 from unilect.core.errors import ConfigError
-hub.PAUSE_S = 0.01
+from unilect.hub import transfer
+transfer.PAUSE_S = 0.01
 parts, sizes = [], set()
 def told(part, size_bytes=0):
     parts.append(part)
@@ -64,119 +58,11 @@ asyncio.run(main())
 """
 
 
-@dataclass
-class Hub:
-    """
-    A hub that keeps its files elsewhere, as the real one does: `resolve` redirects to a storage of another name.
-
-    Attributes:
-        files: Contents by `org/repo/file`.
-        sent: What it sends instead of the content, by the same name.
-        ends: For each request of a content in turn, how many bytes are sent, and what happens then.
-        ranges: The Range header of each request of a content.
-        keys: The Authorization headers that came to the hub, and to its storage.
-    """
-
-    port: int = 0
-    files: dict[str, bytes] = field(default_factory=dict)
-    sent: dict[str, bytes] = field(default_factory=dict)
-    ends: list[tuple[int, str]] = field(default_factory=list)
-    ranges: list[str | None] = field(default_factory=list)
-    takes_ranges: bool = True
-    keys: tuple[set[str | None], set[str | None]] = field(default_factory=lambda: (set(), set()))
-    stalled: threading.Event = field(default_factory=threading.Event)
-
-    async def resolve(self, request: web.Request) -> web.Response:
-        """HEAD and GET /{org}/{repo}/resolve/{revision}/{file}."""
-        repo, name = "{org}/{repo}".format(**request.match_info), request.match_info["file"]
-        self.keys[0].add(request.headers.get("Authorization"))
-        if repo == "org/gated":
-            return web.Response(status=403, headers={"X-Error-Code": "GatedRepo"})
-        if repo == "org/broken":
-            return web.Response(status=500)
-        if repo == "org/nohub":
-            return web.Response(text="hello")
-        if not any(file.startswith(f"{repo}/") for file in self.files):
-            return web.Response(status=401, headers={"X-Error-Code": "RepoNotFound"})
-        content = self.files.get(f"{repo}/{name}")
-        if content is None:
-            headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}
-            return web.Response(status=404, headers=headers)
-        headers = {
-            "Location": f"http://localhost:{self.port}/storage/{repo}/{name}",
-            "X-Repo-Commit": COMMIT,
-            "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "X-Linked-Size": str(len(content)),
-        }
-        return web.Response(status=302, headers=headers)
-
-    async def info(self, request: web.Request) -> web.Response:
-        """GET /api/models/{org}/{repo}."""
-        repo = "{org}/{repo}".format(**request.match_info)
-        names = [
-            name.removeprefix(f"{repo}/") for name in self.files if name.startswith(f"{repo}/")
-        ]
-        if not names:
-            return web.Response(status=401, headers={"X-Error-Code": "RepoNotFound"})
-        siblings = [
-            {"rfilename": name, "size": len(self.files[f"{repo}/{name}"])} for name in names
-        ]
-        return web.json_response({"id": repo, "siblings": siblings})
-
-    async def storage(self, request: web.Request) -> web.StreamResponse:
-        """GET /storage/{file}."""
-        name = request.match_info["file"]
-        self.ranges.append(request.headers.get("Range"))
-        self.keys[1].add(request.headers.get("Authorization"))
-        content, start = self.sent.get(name, self.files[name]), 0
-        headers = {"Content-Length": str(len(content))}
-        if self.takes_ranges and "Range" in request.headers:
-            start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
-            headers = {
-                "Content-Length": str(len(content) - start),
-                "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}",
-            }
-        length, end = self.ends.pop(0) if self.ends else (len(content), "whole")
-        if end == "end":  # in order, as if that were all
-            headers["Content-Length"] = str(min(length, len(content) - start))
-        response = web.StreamResponse(status=206 if start else 200, headers=headers)
-        await response.prepare(request)
-        await response.write(content[start : start + length])
-        assert request.transport is not None
-        if end == "stall":
-            self.stalled.set()
-            await asyncio.sleep(TIMEOUT_S)
-        elif end == "reset":
-            request.transport.abort()
-        elif end == "close":
-            request.transport.close()
-        return response
-
-
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     """The hub; its repository `org/repo` has the file `m.gguf` of 3 MB."""
-    hub = Hub(files={"org/repo/m.gguf": random.Random(1).randbytes(3_000_000)})
-    routes = (
-        web.route("*", "/{org}/{repo}/resolve/{revision}/{file:.+}", hub.resolve),
-        web.get("/storage/{file:.+}", hub.storage),
-        web.get("/api/models/{org}/{repo}", hub.info),
-    )
-    with served(*routes) as hub.port:
+    with serve_hub(**{"org/repo/m.gguf": random.Random(1).randbytes(3_000_000)}) as hub:
         yield hub
-
-
-def environment(endpoint: str | Hub, home: Path) -> dict[str, str]:
-    """The environment of a process that uses a hub and a cache of its own."""
-    hub = endpoint if isinstance(endpoint, str) else f"http://127.0.0.1:{endpoint.port}"
-    ours = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "UNILECT_"))}
-    return ours | {
-        "HF_ENDPOINT": hub,
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HOME": str(home),
-        "HF_TOKEN": "hf_secret",
-        "NO_PROXY": "*",
-    }
 
 
 @dataclass(frozen=True)
@@ -367,6 +253,7 @@ GGUFS = ["q8/m-00001-of-00002.gguf", "q8/m-00002-of-00002.gguf", "m-Q4_K_M.gguf"
         ("org/many:Q4_K_M", "m-Q4_K_M.gguf"),
         ("org/many:q4_k_s", "m-Q4_K_S.gguf"),
         ("org/many:q8", "m-00001-of-00002.gguf"),
+        ("org/many:Q4", "m-Q4_K_S.gguf"),
     ],
 )
 def test_a_file_of_a_repository(hub: Hub, tmp_path: Path, location: str, file: str) -> None:
@@ -384,8 +271,7 @@ def test_a_file_of_a_repository(hub: Hub, tmp_path: Path, location: str, file: s
 @pytest.mark.parametrize(
     ("location", "where", "what", "to_do"),
     [
-        ("org/many", "org/many: ", "more than one GGUF file: m-Q4_K_M.gguf, m-Q4_K_S.gguf, q8/m-00001", "Name one, as gguf:org/many/file.gguf."),
-        ("org/many:Q4", "org/many: ", "more than one GGUF file: m-Q4_K_M.gguf, m-Q4_K_S.gguf.", "Name one"),
+        ("org/two", "org/two: ", "several models: a-Q8_0.gguf, b-Q8_0.gguf", "Name one, as gguf:org/two/file.gguf."),
         ("org/many:Q5", "org/many: ", "no GGUF file named Q5: m-Q4_K_M.gguf", "Name one, as gguf:org/many/file.gguf."),
         ("org/none", "org/none: ", "neither a local file nor one on the hub", "Check its spelling"),
         ("org/folder:Q4", "org/folder: ", "the repository holds no GGUF file", "hf:org/folder"),
@@ -399,6 +285,7 @@ def test_a_file_that_is_not_one(
     """Where a repository has no such file, or several, the error lists those that it has, at most twenty."""
     hub.files = {f"org/many/{name}": name.encode() * 99 for name in [*GGUFS, "mmproj-q8.gguf"]}
     hub.files |= {"org/folder/config.json": b"{}"}
+    hub.files |= {f"org/two/{name}": b"x" for name in ("a-Q8_0.gguf", "b-Q8_0.gguf")}
     hub.files |= {f"org/big/m{number:02}.gguf": b"x" for number in range(30)}
 
     error = fetch(hub, tmp_path, location).error

@@ -46,14 +46,21 @@ from unilect.upstreams.openai.backend import OpenAIUpstream
             ("gguf", "o/r/a/b c.gguf"),
         ),
         ("https://huggingface.co/o/r/blob/main/a.gguf", ("gguf", "o/r/a.gguf")),
-        ("https://huggingface.co/o/r-GGUF/tree/main", ("gguf", "o/r-GGUF")),
+        ("https://huggingface.co/o/quants/tree/main", ("gguf", "o/quants")),
         ("https://huggingface.co/o/r#usage", ("hf", "o/r")),
         ("https://huggingface.co/o/r/blob/main/config.json", ("hf", "o/r")),
         ("hf.co/o/r:Q4_K_M", ("gguf", "o/r:Q4_K_M")),
+        ("o/r:Q4_K_M", ("gguf", "o/r:Q4_K_M")),
+        ("o/quants", ("gguf", "o/quants")),
+        ("o/r", ("hf", "o/r")),
+        ("https://h/a/x.GGUF?token=b", ("gguf", "https://h/a/x.GGUF?token=b")),
+        ("gguf:https://h/download/7", ("gguf", "https://h/download/7")),
     ],
 )
-def test_split(source: str, expected: tuple[str, str]) -> None:
-    """A source is its scheme and its location; a path is told by its ending."""
+def test_split(monkeypatch: pytest.MonkeyPatch, source: str, expected: tuple[str, str]) -> None:
+    """A source is its scheme and its location; a path is told by its ending, a repository by what the hub says of it."""
+    kinds = {"o/quants": "gguf", "o/r": "hf"}
+    monkeypatch.setattr("unilect.models.source_hints.scheme_of", kinds.__getitem__)
     assert expected == split(source)
 
 
@@ -96,6 +103,7 @@ def test_split_refuses(source: str, said: str) -> None:
         ("org/m=http://h", [], ("org/m", "http://h")),
         ("org/m=demo:", [], ("org/m", "demo:")),
         ("hf:org/m=demo:", [], ("m-demo:", "hf:org/m=demo:")),
+        ("https://h/x%20y.gguf?key=a/b", [], ("x-y", "https://h/x%20y.gguf?key=a/b")),
     ],
 )
 def test_named(argument: str, taken: list[str], expected: tuple[str, str]) -> None:

@@ -49,24 +49,19 @@ _ANYWHERE = {
     **dict.fromkeys(("--install-completion", "--show-completion", "--completion"), _SETUP),
 }
 
-_KEPT = "unilect has no model list of its own: `unilect models` lists those of a configuration, `unilect models --url URL` those of a running server."
-_NO_PULL = (
-    "unilect downloads a model when it first serves it: `unilect serve gguf:org/repo/file.gguf`."
-)
 _SERVE = "Use `unilect serve path/to/model.gguf`."
 _STOP = (
     "Stop a running server with Ctrl-C or SIGTERM; an idle model stops by its option `idle_stop_s`."
 )
 _STATE = "Use `unilect ps` for the models and requests of a running server, or GET /readyz."
 _KEYS = "Servers have keys instead of accounts: `unilect keys create NAME`; for gated models of the hub set HF_TOKEN."
-_REMOVE = "Models of the Hugging Face hub are in its own cache: `hf cache ls` and `hf cache rm` manage it."
 _CHAT = "Use `unilect chat SOURCE` to talk to a model, or `unilect serve SOURCE` to serve it; `unilect docs quickstart` shows sources."
 #: command -> what to type instead
 _COMMANDS: dict[str, str] = {
     **dict.fromkeys(("run", "cli", "generate", "complete", "prompt"), _CHAT),
-    **dict.fromkeys(("pull", "download", "fetch", "get", "install"), _NO_PULL),
-    **dict.fromkeys(("list", "ls"), _KEPT),
-    **dict.fromkeys(("rm", "remove", "delete", "uninstall"), _REMOVE),
+    **dict.fromkeys(("download", "fetch", "get", "install"), "Use `unilect pull SOURCE` to fetch a model."),
+    "ls": "Use `unilect list` for the models on this machine, `unilect models` for those of a configuration or a server.",
+    **dict.fromkeys(("remove", "delete", "uninstall"), "Use `unilect rm NAME`; `unilect list` prints the names."),
     **dict.fromkeys(("kill", "down", "quit"), _STOP),
     **dict.fromkeys(("start", "server", "up", "api", "launch-server"), _SERVE),
     **dict.fromkeys(("status", "health", "info", "state"), _STATE),

@@ -145,6 +145,55 @@ def models() -> None:
     """List the models of a configuration, or of a server."""
 
 
+@app.command(
+    examples=(
+        "unilect pull org/repo",
+        "unilect pull org/repo:Q4_K_M hf:org/name https://host/x.gguf",
+        "unilect pull org/repo --dry-run",
+    )
+)
+@click.argument(
+    "given",
+    metavar="SOURCE...",
+    nargs=-1,
+    required=True,
+    help="Models of the Hugging Face hub, or web addresses of GGUF files.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the files and their sizes, and fetch nothing.")
+@runs("_pull", "pull")
+def pull() -> None:
+    """
+    Fetch models before they are served.
+
+    What was cut off goes on where it was.
+    """
+
+
+@app.command("list", examples=("unilect list", "unilect list --json"))
+@as_json
+@runs("_files", "list_files")
+def list_files() -> None:
+    """
+    List the models on this machine.
+
+    Each name can be served: `unilect serve NAME`.
+    """
+
+
+@app.command("rm", examples=("unilect rm org/repo/file.gguf", "unilect rm org/repo --yes"))
+@click.argument(
+    "names", metavar="NAME...", nargs=-1, required=True, help="As `unilect list` prints it."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@runs("_files", "remove")
+def remove_files() -> None:
+    """
+    Remove models that were fetched.
+
+    Only what is in the caches of unilect and of the hub's client goes.
+    """
+
+
 @app.group("config", cls=Group, examples=("unilect config check unilect.toml",))
 def config_app() -> None:
     """Check a configuration file."""

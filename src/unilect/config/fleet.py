@@ -43,9 +43,8 @@ class FleetConfig(Table, frozen=True, kw_only=True):
 
 def cache_folder(environment: Mapping[str, str]) -> Path | None:
     """Return the folder of files that were sent to this machine; None where its user has no such folder."""
-    cache, home = environment.get("XDG_CACHE_HOME", ""), environment.get("HOME", "")
-    folder = Path(cache) if cache else Path(home) / ".cache"
-    return folder / "unilect" / "fleet" if folder.is_absolute() else None
+    folder = paths.cache_folder(environment)
+    return None if folder is None else folder / "fleet"
 
 
 def head_of(config: FleetConfig) -> str:

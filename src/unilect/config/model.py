@@ -92,7 +92,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
 
     source: str | Annotated[list[str], Meta(min_length=1)] = option(
         "demo:",
-        "Where the model is: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a transformers folder, `hf:org/name`, "
+        "Where the model is: `demo:`, a path to a .gguf file, `org/repo` of the hub, `https://host/file.gguf`, a transformers folder, "
         "`chatglm:model.bin`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model.",
         path=paths.source,
     )

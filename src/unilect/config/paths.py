@@ -21,6 +21,7 @@ _ON_THE_HUB = re.compile(
     r"^(?![^/]*/[^/]*\.gguf$)\w[\w.-]*/\w[\w.-]*(/.+\.gguf)?(:[\w.-]+)?$", re.ASCII | re.I
 )
 _FILE_URL = re.compile(r"^file:(?://(?:localhost)?(?=/))?", re.IGNORECASE)
+_WEB = re.compile(r"^https?://", re.IGNORECASE)
 _FILE_NAME = re.compile(r"\.[A-Za-z]\w*$")
 
 
@@ -85,6 +86,8 @@ def source(text: str, move: Move) -> str:
     scheme, location = (f"{local[1]}:", local[2]) if local else ("", text)
     if not local and (_SCHEME.match(text) or text == "demo"):
         return text
+    if _WEB.match(location):
+        return text
     path = move(location)
     if scheme != "chatglm:" and _ON_THE_HUB.match(location) and not Path(path).exists():
         return text
@@ -101,6 +104,17 @@ def without_file_scheme(source: str) -> str:
     """
     scheme = _FILE_URL.match(source)
     return source if scheme is None else unquote(source[scheme.end() :])
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """
+    Return our folder for what can be fetched again, which may not exist yet; None where its user has no such folder.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    cache, home = environment.get("XDG_CACHE_HOME", ""), environment.get("HOME", "")
+    folder = Path(cache) if cache else Path(home) / ".cache"
+    return folder / "unilect" if folder.is_absolute() else None
 
 
 def _at(path: str, folder: Path | None) -> str:

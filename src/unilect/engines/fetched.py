@@ -15,12 +15,13 @@ from typing import Any
 from unilect.api.backend import Backend, BackendSpec, Capabilities
 from unilect.core.errors import BackendUnavailable, ConfigError
 from unilect.hub import download as hub
+from unilect.hub.transfer import OnProgress
 from unilect.runtime.tasks import join_shared, spawn_detached
 
 
 def when_here(
     spec: BackendSpec,
-    fetch: Callable[[str, hub.OnProgress], Path],
+    fetch: Callable[[str, OnProgress], Path],
     make: Callable[[BackendSpec, Path], Backend],
 ) -> Backend:
     """

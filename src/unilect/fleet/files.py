@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 from unilect.config.model import ModelConfig
 from unilect.config.paths import move_paths
 from unilect.core.errors import ConfigError
-from unilect.hub import download as hub
+from unilect.hub import repository_files
 
 PIECE_BYTES = 4 * 1024 * 1024
 PAUSE_S = 1.0
@@ -127,7 +127,7 @@ def list_items(config: ModelConfig, notes: Path | None) -> list[Item]:
 def _item(path: Path, notes: Path | None) -> Item:
     folder = path.is_dir()
     base = path if folder else path.parent
-    names = _in_folder(path) if folder else hub.parts(path.name)
+    names = _in_folder(path) if folder else repository_files.parts(path.name)
     files = [
         File(name, (base / name).stat().st_size, digest_of(base / name, notes))
         for name in sorted(names)
@@ -145,7 +145,7 @@ def _in_folder(folder: Path) -> list[str]:
             raise ConfigError(
                 f"{folder}: holds more than {_MAX_FILES} files. Name a model's own folder."
             )
-    return hub.of_folder(names)
+    return repository_files.of_folder(names)
 
 
 def with_absolute_paths(config: ModelConfig) -> ModelConfig:

@@ -9,7 +9,6 @@ https://github.com/ollama/ollama/blob/main/docs/openai.md (where Ollama answers 
 
 import os
 import re
-import shlex
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +16,10 @@ from urllib.parse import unquote
 
 from unilect.config.paths import without_file_scheme
 from unilect.core.errors import ConfigError
-from unilect.hub.download import REPO
+from unilect.hub.repositories import REPO, scheme_of
 
 _HUB_ADDRESS = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.*)$", re.I)
+_QUANTIZATION = re.compile(r"^[A-Za-z][\w.-]{0,49}$", re.ASCII)
 _NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "blog", "models")
 _ENDPOINT = re.compile(
     r"/(?:chat/completions|completions?|embeddings|rerank(?:ing)?|responses|(?<=/v1/)models)/*$"
@@ -39,20 +39,21 @@ _FILES = (*_CONFIGURATIONS, *_PICKLES, ".toml", ".safetensors", ".onnx", ".txt",
 
 def read_as(source: str) -> str:
     """
-    Return the source that a text means: itself, the path of a `file:` URL, or the model of a web address on the Hugging Face hub.
+    Return the source that a text means: itself, the path of a `file:` URL, or a model on the Hugging Face hub, by its name or its web
+    address. Of a repository alone the hub says what it is.
 
     >>> read_as("https://huggingface.co/org/repo/blob/main/a.gguf?download=true")
     'gguf:org/repo/a.gguf'
-    >>> read_as("hf.co/org/repo-GGUF:Q4_K_M")
-    'gguf:org/repo-GGUF:Q4_K_M'
+    >>> read_as("hf.co/org/repo:Q4_K_M")
+    'gguf:org/repo:Q4_K_M'
 
     Raises:
-        ConfigError: An address of the hub that names no model.
+        ConfigError: An address of the hub that names no model, or a repository that is none or cannot be asked for.
     """
     source = without_file_scheme(source)
     address = _HUB_ADDRESS.match(source)
     if address is None:
-        return source
+        return _of_repository(source) if _is_repository(source) else source
     path = unquote(re.split(r"[?#]", address.group(1), maxsplit=1)[0])
     parts = [part for part in path.split("/") if part]
     repo, _, quantization = "/".join(parts[:2]).partition(":")
@@ -68,9 +69,21 @@ def read_as(source: str) -> str:
     file = "/".join(parts[4:]) if parts[2:3] and parts[2] in ("resolve", "blob", "raw") else ""
     if file.lower().endswith(".gguf"):
         return f"gguf:{repo}/{file}"
-    if quantization or "gguf" in repo.lower():
-        return f"gguf:{repo}:{quantization}" if quantization else f"gguf:{repo}"
-    return f"hf:{repo}"
+    return _of_repository(f"{repo}:{quantization}" if quantization else repo)
+
+
+def _of_repository(named: str) -> str:
+    """Return the source of a repository, which may have a quantization behind it; only GGUF files have one."""
+    return f"{'gguf' if ':' in named else scheme_of(named)}:{named}"
+
+
+def _is_repository(source: str) -> bool:
+    """Return True where a text that names nothing here may be `org/repo` or `org/repo:QUANTIZATION`, and neither a path nor a host."""
+    repo, colon, quantization = source.partition(":")
+    plain = REPO.match(repo) and not repo.lower().endswith((*_FILES, ".gguf"))
+    if not plain or _HOST.match(source) or (colon and not _QUANTIZATION.match(quantization)):
+        return False
+    return not os.path.exists(source)
 
 
 def base_url(location: str) -> str:
@@ -90,18 +103,22 @@ def endpoint(location: str) -> str:
     return found.group() if found is not None else ""
 
 
-def check_is_server(url: str) -> None:
+def is_web_file(url: str) -> bool:
     """
+    Return True for the web address of a GGUF file, and False for that of a server.
+
     Raises:
-        ConfigError: It is the URL of a file.
+        ConfigError: It is the address of a file of another kind.
     """
     path = re.split(r"[?#]", url, maxsplit=1)[0]
-    if re.match(r"https?://[^/]+/", path, re.I) and path.lower().endswith((".gguf", *_FILES)):
-        name = path.rpartition("/")[2]
+    if not re.match(r"https?://[^/]+/", path, re.I):
+        return False
+    if path.lower().endswith(_FILES):
         raise ConfigError(
-            f"{url}: is the URL of a file, and files are fetched from the Hugging Face hub only. Download it (`curl -LO {shlex.quote(url)}`), "
-            f"and serve {name}."
+            f"{url}: is the address of a file that is no GGUF file. Of web addresses GGUF files are fetched (https://host/x.gguf), and models "
+            "of transformers from the Hugging Face hub (hf:org/name)."
         )
+    return path.lower().endswith(".gguf")
 
 
 def may_be_gguf(source: str) -> bool:
@@ -128,8 +145,6 @@ def unknown(source: str, schemes: Iterable[str]) -> str:
         return f"{source}: a server needs its scheme; write http://{source}."
     if source.startswith((".", "/", "~")) or source.endswith("/"):
         return f"{source}: there is no such file or folder. Check the path."
-    if REPO.match(source):
-        return f"{source}: there is no such file or folder. {_on_the_hub(source)}"
     pulled = _PULLED.match(source)
     if pulled is not None:
         name = pulled.group(1)
@@ -170,18 +185,6 @@ def _special(path: str) -> str:
         (stat.S_ISSOCK, "a socket"),
     )
     return next((words for is_one, words in kinds if is_one(mode)), "")
-
-
-def _on_the_hub(repo: str) -> str:
-    if "gguf" in repo.lower():
-        return (
-            f"A repository of the Hugging Face hub is written gguf:{repo}/file.gguf, or gguf:{repo}:Q4_K_M for the file "
-            "of that quantization."
-        )
-    return (
-        f"A model of the Hugging Face hub is written hf:{repo} (a model of transformers), or gguf:{repo}/file.gguf "
-        "where the repository holds GGUF files."
-    )
 
 
 def _no_model(file: str) -> str:

@@ -4,9 +4,11 @@ import os
 import re
 from collections.abc import Iterable
 from itertools import chain, count
+from urllib.parse import unquote
 
 from unilect.config.model import name_from, wrong_name
 from unilect.core.errors import ConfigError
+from unilect.hub.web_files import is_address
 from unilect.models.sources import ALL, DEMO, SCHEME, is_known, split
 
 
@@ -52,6 +54,8 @@ def _own_name(source: str) -> str:
         return DEMO
     if "http" in scheme:
         return "default"
+    if is_address(location):
+        location = unquote(re.split(r"[?#]", location, maxsplit=1)[0])
     return re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1], flags=re.I)
 
 

@@ -175,7 +175,8 @@ def split(source: str) -> tuple[str, str]:
         scheme, location = match.groups()
         if not _is_upstream(scheme):
             return scheme, location
-        hints.check_is_server(source)
+        if hints.is_web_file(source):
+            return "gguf", source
         return scheme, hints.base_url(location)
     if os.path.isdir(source):
         return "hf", source

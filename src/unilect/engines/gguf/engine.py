@@ -65,7 +65,7 @@ from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, load_recorder, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
-from unilect.engines.gguf.fit import require_room, room_of
+from unilect.engines.gguf.fit import may_fit, require_room, room_of
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.loads import LoadRecorder
@@ -485,12 +485,12 @@ class GgufEngine(Backend):
 
 def backend(spec: BackendSpec) -> Backend:
     """
-    Make the engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
+    Make the engine for `path/to/x.gguf` or `gguf:...`: a local file, one of the hub as `org/repo/file.gguf`, or a web address.
 
     Raises:
         ConfigError: There is no such file, or it is no valid GGUF file.
     """
-    return when_here(spec, hub.local_file, engine)
+    return when_here(spec, lambda location, told: hub.local_file(location, told, may_fit), engine)
 
 
 def engine(spec: BackendSpec, path: Path) -> GgufEngine:

@@ -10,8 +10,10 @@ from unilect.core.errors import BackendUnavailable, ConfigError, ModelTooLarge
 from unilect.engines.gguf._file import read_model
 from unilect.engines.gguf._memory import Needs, memory_error, needs, size_error
 from unilect.engines.process.gpus import gpu_memory
-from unilect.engines.process.memory import free_bytes, total_bytes
+from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 from unilect.engines.settings import read_checked
+
+_LEAST_BESIDE = 512 * MIB
 
 
 class Room(Struct, frozen=True):
@@ -48,6 +50,12 @@ def require_room(name: str, need: Needs, room: Room) -> None:
         raise ModelTooLarge(why)
     if why := memory_error(name, need, room.free):
         raise BackendUnavailable(why)
+
+
+def may_fit(size: int) -> bool:
+    """Return True where a file of so many bytes can be loaded on this machine, with room for a context; whatever is loaded now."""
+    total = room_of(ModelConfig()).total
+    return total is None or size + size // 8 + _LEAST_BESIDE <= total
 
 
 def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> None:
