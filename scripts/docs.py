@@ -130,7 +130,7 @@ def options(table: type[Table]) -> Iterator[str]:
 def example() -> str:
     """unilect.example.toml."""
     lines = [
-        "# Every option of unilect, with its default or an example. Made by scripts/docs.py from server.py, store.py, limits.py, admin.py, otel.py and model.py in src/unilect/config.",
+        "# Every option of unilect, with its default or an example. Made by scripts/docs.py from server.py, store.py, limits.py, admin.py, otel.py, model.py and llamacpp.py in src/unilect/config.",
         "# Use it with `unilect serve --config FILE`; `unilect config check FILE` checks it.",
         "# Relative paths are relative to the folder of this file. The environment (UNILECT_PORT and so on) and flags override it.",
         "",
@@ -390,8 +390,10 @@ def first_sentence(text: str | None) -> str:
 
 
 def types_of(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
-    """The types of a Struct's fields, without their documentation."""
+    """The types of a Struct's fields, without their documentation; those of a table in the order of its options."""
     found = {field.name: inspect.type_info(field.type) for field in msgspec.structs.fields(kind)}
+    if issubclass(kind, Table):
+        found = {name: found[name] for name in kind.declared}
     return {
         name: one.type if isinstance(one, inspect.Metadata) else one for name, one in found.items()
     }

@@ -36,7 +36,7 @@ BUDGETS = {
     "auth": 343,
     "cli": 4_325,
     "cli/connect": 986,
-    "config": 2_524,
+    "config": 2_530,
     "constraints": 1_408,
     "constraints/process": 674,
     "core": 921,

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 import pytest
 from msgspec import Meta
+from msgspec.structs import fields
 
 from unilect.config.admin import AdminConfig
 from unilect.config.model import ModelConfig
@@ -50,7 +51,7 @@ def test_what_is_declared() -> None:
 def test_declarations_fit_together(table: type[Table]) -> None:
     """What an option needs is an option of its table, no two have a flag, and what may be a path or a secret is a text or a list of such."""
     names = [one.flag.name for one in table.declared.values() if one.flag]
-    texts = {name: str(kind) for name, kind in table.__annotations__.items()}
+    texts = {field.name: str(field.type) for field in fields(table)}
 
     assert len(names) == len(set(names))
     for name, one in table.declared.items():

@@ -268,7 +268,7 @@ def test_beyond_loopback(host: str) -> None:
 )
 def test_options_are_described(table: type[Table]) -> None:
     """Every field is an option with a description that ends as a sentence."""
-    assert [*table.declared] == [*table.__struct_fields__]
+    assert {*table.declared} == {*table.__struct_fields__}
     for name, option in table.declared.items():
         assert option.description.endswith("."), name
 

@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 from unilect.config import paths
 from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
+from unilect.config.llamacpp import LlamaCppOptions
 from unilect.config.mistakes import ErrorCollector
-from unilect.config.option import Flag, Table, check_table, option
-from unilect.config.sizes import wrong_size
+from unilect.config.option import Flag, check_table, option
 from unilect.runtime.redact import redact
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
@@ -87,7 +87,7 @@ class Replicas(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     down_after_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
 
 
-class ModelConfig(Table, frozen=True, kw_only=True):
+class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
     """One model: the table `[models.NAME]`."""
 
     source: str | Annotated[list[str], Meta(min_length=1)] = option(
@@ -241,14 +241,6 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         flag=Flag("--threads", "CPU threads per engine."),
         example=4,
     )
-    gpu_layers: Annotated[int, Meta(ge=-1, le=10_000)] | None = option(
-        None,
-        "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
-        "docs/backends/gguf.md says how to install a build for your GPU.",
-        kinds=("gguf",),
-        flag=Flag("--gpu-layers", "Layers on the GPU; -1: all."),
-        example=-1,
-    )
     batch: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None,
         "Prompt-processing batch size in tokens. Default: 64 on a CPU, so that a prompt can be cancelled midway; 2048 on a GPU.",
@@ -309,14 +301,6 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         path=paths.plain,
         example="./chinese-alpaca-tokenizer",
     )
-    mmproj: str | None = option(
-        None,
-        "Multimodal projector (GGUF) of a vision model.",
-        kinds=("gguf",),
-        path=paths.plain,
-        flag=Flag("--mmproj", "Projector of a vision model."),
-        example="mmproj.gguf",
-    )
     chat_template: str | None = option(
         None,
         "Chat template: the name of a format such as `vicuna_v1.1` (listed in docs/templates.md), a Jinja template, or the path "
@@ -359,32 +343,6 @@ class ModelConfig(Table, frozen=True, kw_only=True):
         "no other caller learns from the time to the first token whether a prompt was sent before. Set it where all callers may "
         "know of each other's prompts, such as one team with a long common system prompt.",
         kinds=("gguf", "hf", "openai"),
-    )
-    cache_type_k: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
-        "f16",
-        "KV cache data type for K. With `f32` for K and V attention is computed in 32 bits, too, without flash attention: the "
-        "log probabilities are then those of the transformers engine, to 3 decimals.",
-        kinds=("gguf",),
-    )
-    cache_type_v: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
-        "f16", "KV cache data type for V.", kinds=("gguf",)
-    )
-    slot_save_path: str | None = option(
-        None,
-        "Folder for what clients save of slots (`POST /slots/{id}?action=save`): the KV cache of a prompt, to be restored later, also "
-        "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved.",
-        kinds=("gguf",),
-        path=paths.output,
-        example="slots",
-    )
-    keep_conversations: str | None = option(
-        None,
-        "Disk space, such as `2GiB`, for the conversations that are in the slots when the engine is stopped: what was read of them is kept in "
-        "`conversations` beside the store's default file, with mode 0600, and is not read again when their caller goes on after the next start. The least "
-        "recently used go first. The files hold the texts. Default: none, and what was kept before is deleted.",
-        kinds=("gguf",),
-        check=wrong_size,
-        example="2GiB",
     )
     pooling: Literal["mean", "cls", "last", "rank"] | None = option(
         None,

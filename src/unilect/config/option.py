@@ -82,7 +82,7 @@ class TableType(StructMeta):
     The type of tables.
 
     Attributes:
-        declared: The options of a table by name, in order.
+        declared: The options of a table by name, in order, those of its bases at the end.
     """
 
     declared: dict[str, Option]
@@ -95,7 +95,7 @@ class TableType(StructMeta):
         defaults = {key: one.default for key, one in own.items()}
         made = super().__new__(cls, name, bases, namespace | defaults, **config)
         inherited = (base.declared for base in bases if isinstance(base, TableType))
-        made.declared = {key: one for each in (*inherited, own) for key, one in each.items()}
+        made.declared = {key: one for each in (own, *inherited) for key, one in each.items()}
         return made
 
 

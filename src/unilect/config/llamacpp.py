@@ -1,0 +1,56 @@
+"""The options of GGUF models alone, which llama.cpp runs: a part of the table `[models.NAME]`."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from unilect.config import paths
+from unilect.config.option import Flag, Table, option
+from unilect.config.sizes import wrong_size
+
+
+class LlamaCppOptions(Table, frozen=True, kw_only=True):
+    """The options of a GGUF model, beside those that other engines have, too."""
+
+    gpu_layers: Annotated[int, Meta(ge=-1, le=10_000)] | None = option(
+        None,
+        "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
+        "docs/backends/gguf.md says how to install a build for your GPU.",
+        kinds=("gguf",),
+        flag=Flag("--gpu-layers", "Layers on the GPU; -1: all."),
+        example=-1,
+    )
+    mmproj: str | None = option(
+        None,
+        "Multimodal projector (GGUF) of a vision model.",
+        kinds=("gguf",),
+        path=paths.plain,
+        flag=Flag("--mmproj", "Projector of a vision model."),
+        example="mmproj.gguf",
+    )
+    cache_type_k: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
+        "f16",
+        "KV cache data type for K. With `f32` for K and V attention is computed in 32 bits, too, without flash attention: the "
+        "log probabilities are then those of the transformers engine, to 3 decimals.",
+        kinds=("gguf",),
+    )
+    cache_type_v: Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"] = option(
+        "f16", "KV cache data type for V.", kinds=("gguf",)
+    )
+    slot_save_path: str | None = option(
+        None,
+        "Folder for what clients save of slots (`POST /slots/{id}?action=save`): the KV cache of a prompt, to be restored later, also "
+        "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved.",
+        kinds=("gguf",),
+        path=paths.output,
+        example="slots",
+    )
+    keep_conversations: str | None = option(
+        None,
+        "Disk space, such as `2GiB`, for the conversations that are in the slots when the engine is stopped: what was read of them is kept in "
+        "`conversations` beside the store's default file, with mode 0600, and is not read again when their caller goes on after the next start. The least "
+        "recently used go first. The files hold the texts. Default: none, and what was kept before is deleted.",
+        kinds=("gguf",),
+        check=wrong_size,
+        example="2GiB",
+    )
