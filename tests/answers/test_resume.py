@@ -14,7 +14,7 @@ from support.backends.scripted import DONE, Exchange, delta, frames, scripted, s
 from support.common.properties import given
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
-from unilect.answers.resume import Continuation, DeliveredOutput, ReplayFilter
+from unilect.answers.resume import DeliveredOutput, ReplayFilter
 from unilect.answers.service import Service
 from unilect.api.backend import Backend, Batches, Capabilities
 from unilect.core.errors import BackendError, EngineDied, InvalidRequest, RateLimited, UnilectError
@@ -491,15 +491,18 @@ async def test_each_of_several_choices_goes_on() -> None:
     assert (4, 2) == (len(seeds), len(set(seeds)))
 
 
-def test_what_is_kept_of_an_answer() -> None:
+@pytest.mark.parametrize(("streams", "resumes"), [(False, "again"), (True, None), (True, "again")])
+async def test_what_is_kept_of_an_answer(streams: bool, resumes: Any) -> None:
     """Nothing is kept of a whole answer, nor of one whose backend nobody can follow; nor is a seed set."""
-    for streams, can in ((False, AGAIN), (True, Capabilities())):
-        continuation = Continuation(streams)
-        continuation.begin_attempt(can)
-        continuation.see([TextDelta("Hello")])
-        assert not continuation._told._recent
-        assert chat(temperature=0.5) == continuation.build_request(chat(temperature=0.5), can)
-        assert not continuation.resumable
+    mortal = Mortal(can=replace(AGAIN, resumes=resumes))
+    client = Client(mortal)
+    run = client.service.run(chat(stream=streams, temperature=0.5))
+    async with aclosing(run.batches()) as batches:
+        assert [batch async for batch in batches]
+    kept = streams and resumes is not None
+    assert kept == (run._attempts.continuation is not None)
+    assert kept == (mortal.asked[0].seed is not None)
+    await client.service.registry.aclose()
 
 
 @pytest.mark.parametrize("name", ["vLLM", "SGLang", "llama-server"])

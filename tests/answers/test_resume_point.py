@@ -231,13 +231,12 @@ def test_prompts_that_cannot_grow(request_: Any, can: Capabilities) -> None:
 )
 def test_answers_that_are_not_text_alone(batch: list[Event]) -> None:
     """Of thoughts, calls and several choices a server cannot be given the beginning: the failure is told."""
-    continuation = Continuation(streams=True)
+    continuation = Continuation()
     continuation.begin_attempt(TEXT)
     assert chat() == continuation.build_request(chat(), TEXT)
     continuation.see(batch)
-    continuation.lost = LOST
     with pytest.raises(BackendError):
-        continuation.build_request(chat(), TEXT)
+        continuation.build_request(chat(), TEXT, LOST)
 
 
 async def says(*events: Event, error: UnilectError | None = None) -> Batches:
@@ -250,11 +249,10 @@ async def says(*events: Event, error: UnilectError | None = None) -> Batches:
 
 async def rest_of(request: ChatRequest, had: str, batches: Batches) -> list[Event]:
     """What a client gets of the second server that has these letters of an answer."""
-    continuation = Continuation(streams=True)
+    continuation = Continuation()
     continuation.begin_attempt(TEXT)
     continuation.see([TextDelta(letter) for letter in had])
-    continuation.lost = LOST
-    continuation.build_request(request, TEXT)
+    continuation.build_request(request, TEXT, LOST)
     return [event async for batch in continuation.rest(batches, LOST) for event in batch]
 
 

@@ -81,17 +81,18 @@ class Attempts(Generic[FittedT]):
         request: The request; None for a call about the model, such as to count tokens.
         other: Finds a model by its name, for the fallback; None where that may not answer.
         check_native: Raises an error where something is made up for a backend; those that need nothing are preferred.
-        continuation: What the client has of the answer; by default nothing until it has all.
 
     Attributes:
-        continuation: As given.
+        begun: The client has a part of the answer, as who passes that on says here.
+        lost: The failure after which the answer goes on; None where none has interrupted it.
+        continuation: How it goes on; None where no backend could make the rest.
         tried: The backends that the request was sent to, or that cannot do what it asks for.
         asked: What they were asked, as their pool has it.
     """
 
     __slots__ = (
         "_again", "_answered", "_context", "_deaths", "_failure", "_fit", "_home", "_judges", "_leases", "_model", "_other",
-        "_requested", "_retries", "_seen", "asked", "continuation", "tried",
+        "_requested", "_retries", "_seen", "asked", "begun", "continuation", "lost", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -102,9 +103,10 @@ class Attempts(Generic[FittedT]):
         *,
         other: Callable[[str], Model] | None = None,
         check_native: Fit[object] | None = None,
-        continuation: Continuation | None = None,
     ) -> None:
-        self.continuation = continuation or Continuation()
+        self.begun = False
+        self.lost: UnilectError | None = None
+        self.continuation: Continuation | None = None
         self.tried: set[PooledBackend] = set()
         self.asked = RoutedRequest(request, self.tried)
         self._model = self._requested = model
@@ -207,7 +209,8 @@ class Attempts(Generic[FittedT]):
             if self._go_on_after(member, error):
                 return None
             raise
-        self.continuation.begin_attempt(can)
+        if self.continuation is not None and not self.begun:
+            self.continuation.begin_attempt(can)
         model.retries += self._leases > 0
         if model is not self._requested:
             self._requested.fallbacks[model.name] += 1
@@ -216,12 +219,17 @@ class Attempts(Generic[FittedT]):
 
     def end(self, model: Model, member: PooledBackend, error: UnilectError | None) -> bool:
         """Record how a lease ended; returns True if another backend is to be tried."""
-        if error is None or error is not self.continuation.lost:  # that was another backend's
-            self.asked.begun = self.continuation.begun
+        if error is None or error is not self.lost:  # that was another backend's
+            self.asked.begun = self.begun
             if error is not None:
                 self.note(model, member.source, error.for_log)
             model.record_result(member, error, self.asked)
-        return self._go_on_after(member, error)
+        if error is not None:
+            return self._go_on_after(member, error)
+        self._answered = True
+        if self._retries is not None:
+            self._retries.settle(False)
+        return False
 
     def _none_left(self, model: Model, last: UnilectError | None) -> UnilectError:
         """The error where no backend is left to be tried; the troubles of those that were not tried are noted."""
@@ -242,20 +250,21 @@ class Attempts(Generic[FittedT]):
         """Note a backend that cannot take the request, for an operator who asks why it failed."""
         self._context.attempts += (Attempt(model.name, source, reason),)
 
-    def _go_on_after(self, member: PooledBackend, failure: UnilectError | None) -> bool:
-        """Act on what is decided after an attempt; returns True if its failure is retried."""
-        self._failure, self._answered = failure, failure is None
+    def _go_on_after(self, member: PooledBackend, failure: UnilectError) -> bool:
+        """Act on what is decided after a failure; returns True if it is retried."""
+        self._failure = failure
         if self._retries is not None:
-            self._retries.settle(failure is not None and is_failure(failure))
-        if failure is None:
-            return False
+            self._retries.settle(is_failure(failure))
         now = self._judge(member, failure)
         after = decide(failure, now)
         if after is Next.NOBODY:
             return False
         if now.begun and not now.differs:
-            self.continuation.lost = failure
-        self.continuation.gives_text |= after is Next.SAME_WITH_TEXT
+            self.lost = failure
+        if self.continuation is not None:
+            # where the first is asked again, it is to make the same answer
+            given = self.continuation.gives_text or after is Next.SAME_WITH_TEXT
+            self.continuation.gives_text = given and after is not Next.FIRST
         if after is Next.OTHER_AS_RETRY:
             self._take_retry()
         elif after is Next.OTHER_THEN_SAME:
@@ -265,22 +274,22 @@ class Attempts(Generic[FittedT]):
             self._again, self._failure = member, None
         if after is Next.FIRST:
             self._again, self._home = self._home, None
-            self.continuation.gives_text = False  # it is to make the same answer
         return True
 
     def _judge(self, member: PooledBackend, failure: UnilectError) -> Standing:
         """The state of the request after a failure, and of the backend that failed."""
+        answer = self.continuation
         now = Standing(
-            begun=self.continuation.begun,
-            resumable=self.continuation.resumable,
-            differs=failure is self.continuation.lost,
-            has_text=self.continuation.has_text,
+            begun=self.begun,
+            resumable=answer is not None and answer.resumable,
+            differs=failure is self.lost,
+            has_text=answer is not None and answer.has_text,
             returns=self._home is not None and self._home in self._model.pool.members,
             present=member in self._model.pool.members,
         )
         if isinstance(failure, EngineDied) and not (failure.blamed or now.differs):
             deaths, had = self._deaths.get(member, (0, -1))
-            has = self.continuation.tokens
+            has = 0 if answer is None else answer.tokens
             self._deaths = {**self._deaths, member: (deaths + 1, has)}
             now.deaths, now.progressed = deaths + 1, has > had
             now.has_room_elsewhere = failure.from_outside and self._has_room_elsewhere()
@@ -296,7 +305,7 @@ class Attempts(Generic[FittedT]):
     def _has_room_elsewhere(self) -> bool:
         """True if another backend has room at once; of those that cannot go on with the answer none is asked any more."""
         pool, tried = self._model.pool, set(self.tried)
-        if self.continuation.begun:
+        if self.begun:
             tried |= {one for one in pool.members if one.backend.capabilities.resumes is None}
         if has_room := pool.has_room(self.asked, tried):
             self.tried |= tried
@@ -310,8 +319,8 @@ class Attempts(Generic[FittedT]):
             UnilectError: There is no fallback: the error, or that of the only backend; or the client has a part of this model's answer,
                 which another model does not go on with: what has interrupted it.
         """
-        if self.continuation.lost is not None:
-            raise self.continuation.lost from error
+        if self.lost is not None:
+            raise self.lost from error
         if (other := self._fallback() if can_be_elsewhere(error) else None) is None:
             alone = len(self._model.pool.members) == 1
             raise (

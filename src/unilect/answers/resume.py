@@ -39,7 +39,6 @@ from unilect.core.events import (
     TextDelta,
     ToolCallDelta,
     Usage,
-    tells,
 )
 from unilect.core.requests import ANY_SEED, TextRequest
 from unilect.runtime.context import current_request
@@ -128,28 +127,20 @@ _NOTHING = DeliveredOutput()
 
 class Continuation:
     """
-    The answer of one request, as far as its client has it.
-
-    Args:
-        streams: The client reads it as it comes; of any other answer it has nothing before the end.
+    A stream that a backend can go on with where another has failed, as far as its client has it.
 
     Attributes:
-        begun: The client has a part of it.
         resumable: The backend that answers, or another, can go on with what the client has; else nothing is kept of that.
-        lost: The failure after which it goes on; None where none has interrupted it.
         gives_text: Engines get the text so far, too, instead of making it again.
     """
 
-    __slots__ = ("_point", "_seed", "_streams", "_told", "begun", "gives_text", "lost", "resumable")
+    __slots__ = ("_point", "_seed", "_told", "gives_text", "resumable")
 
-    def __init__(self, streams: bool = False) -> None:
-        self.begun = self.gives_text = False
-        self.lost: UnilectError | None = None
-        self._streams = streams
-        self.resumable = False
+    def __init__(self) -> None:
+        self.resumable = self.gives_text = False
         self._point: ResumePoint | None = None
         self._seed: int | None = None
-        self._told = _NOTHING  # most requests need no more
+        self._told = _NOTHING
 
     @property
     def tokens(self) -> int:
@@ -157,15 +148,12 @@ class Continuation:
         return self._told.whole().tokens
 
     def begin_attempt(self, can: Capabilities) -> None:
-        """A backend is about to answer, which can do so much; where nobody could go on, nothing is kept."""
-        if self._streams and not self.begun:
-            self.resumable = can.resumes is not None
-            self._told = DeliveredOutput() if self.resumable else _NOTHING
+        """A backend is about to answer, which can do so much, and the client has nothing yet; where nobody could go on, nothing is kept."""
+        self.resumable = can.resumes is not None
+        self._told = DeliveredOutput() if self.resumable else _NOTHING
 
     def see(self, batch: list[Event]) -> None:
         """The client is about to get a batch."""
-        if not self.begun:
-            self.begun = tells(batch)
         if self.resumable:
             self._told.add(batch)
 
@@ -174,22 +162,27 @@ class Continuation:
         """True where the text so far is what the next backend gets, or the last one got."""
         return self.gives_text or self._point is not None
 
-    def build_request(self, request: TextRequest, can: Capabilities) -> TextRequest:
+    def build_request(
+        self, request: TextRequest, can: Capabilities, lost: UnilectError | None = None
+    ) -> TextRequest:
         """
         Return the request for a backend with the capabilities `can`.
 
+        Args:
+            lost: The failure that has interrupted the answer, if any has.
+
         Raises:
-            UnilectError: The backend cannot continue the answer: the failure that has interrupted it.
+            UnilectError: The backend cannot continue the answer: `lost`.
         """
         self._point = None
-        if not (self._streams and can.resumes):
-            if self.lost is not None:
-                raise self.lost
+        if can.resumes is None:
+            if lost is not None:
+                raise lost
             return request
         drawn = not is_greedy(request) and request.seed in (None, ANY_SEED)
         if not (self.gives_text or can.resumes == "text" or (can.resumes == "both" and drawn)):
-            return self._add_seed(request, can) if drawn else request
-        if self.lost is None:
+            return self._add_seed(request, can, lost) if drawn else request
+        if lost is None:
             return request
         told = self._told.whole()
         texts = told.texts
@@ -197,7 +190,7 @@ class Continuation:
             text, tail = texts.get((0, TextDelta), ""), self._told.tail()
             self._point = find_resume_point(request, can, text, told.tokens, tail)
         if self._point is None:
-            raise self.lost
+            raise lost
         return self._point.request
 
     def rest(self, batches: Batches, lost: UnilectError) -> Batches:
@@ -208,13 +201,15 @@ class Continuation:
             return filter_continuation(batches, self._point, lost)
         return filter_replay(batches, self._told.whole(), lost)
 
-    def _add_seed(self, request: TextRequest, can: Capabilities) -> TextRequest:
+    def _add_seed(
+        self, request: TextRequest, can: Capabilities, lost: UnilectError | None
+    ) -> TextRequest:
         """A request that is drawn by chance, so that its answer can be made again."""
         if honours(can, "seed"):
             self._seed = secrets.randbits(31) if self._seed is None else self._seed
             return replace(request, seed=self._seed)
-        if self.lost is not None:
-            raise self.lost
+        if lost is not None:
+            raise lost
         return request
 
 

@@ -81,14 +81,12 @@ class Run:
         self._not_enforced: list[str] = []
         # as they were when the request came to a model: a reload changes nothing of an answer that goes on
         self._settings: dict[Model, Settings] = {}
-        self._continuation = Continuation(self.streams)
         self._attempts = Attempts(
             model,
             self._fit,
             request,
             other=registry.get,
             check_native=self._check_native,
-            continuation=self._continuation,
         )
         self._context = current_request()
         if request.service_tier == FLEX:
@@ -132,8 +130,8 @@ class Run:
                             account.discard()
                         with lease:
                             answer = self._answer(lease)
-                            if self._continuation.lost is not None:
-                                answer = self._continuation.rest(answer, self._continuation.lost)
+                            if attempts.lost is not None and attempts.continuation is not None:
+                                answer = attempts.continuation.rest(answer, attempts.lost)
                             try:  # as `aclosing`, at half of its price
                                 async for batch in answer:
                                     if self.streams:
@@ -160,10 +158,11 @@ class Run:
         Raises:
             UnilectError: The answer must end here.
         """
-        account, continuation = self._account, self._continuation
+        account, attempts = self._account, self._attempts
         account.see(batch)
-        if continuation.resumable or not continuation.begun:
-            continuation.see(batch)
+        attempts.begun = account.first_token_s is not None
+        if attempts.continuation is not None:
+            attempts.continuation.see(batch)
         return account.add_thoughts(batch) if account.thoughts else batch
 
     def _answer(self, lease: Lease[Fitted]) -> Batches:
@@ -192,7 +191,7 @@ class Run:
             enforced = can.schema_keywords is not None and bool(output_constraints(request))
             several = (can.fans_out or prompted is not None) and emulation.several(request)
         if not (prompted or enforced or several):
-            self._context.push = None if self._continuation.lost else self.push
+            self._context.push = None if self._attempts.lost else self.push
             return lease.backend.generate(request)
         self._context.push = None
         backend: Generates = lease.backend
@@ -213,9 +212,12 @@ class Run:
         """Make the request fit for a backend; of an answer that its client has a part of, what is asked for is the rest. Errors as `adapt`."""
         settings = self._settings.get(model) or self._settings.setdefault(model, model.settings)
         fitted = adapt(self._request, model, settings, can, self.optional, self._context.allowed)
-        if self.streams and (rest := self._continuation.build_request(fitted.request, can)) is not fitted.request:  # fmt: skip
-            return fitted._replace(request=rest)
-        return fitted
+        attempts = self._attempts
+        if not self.streams or (can.resumes is None and attempts.lost is None):
+            return fitted
+        attempts.continuation = attempts.continuation or Continuation()
+        rest = attempts.continuation.build_request(fitted.request, can, attempts.lost)
+        return fitted if rest is fitted.request else fitted._replace(request=rest)
 
     def _check_native(self, model: Model, can: Capabilities) -> None:
         """
