@@ -27,6 +27,7 @@ from unilect.cli.connect.clients import CLIENTS
 from unilect.cli.connect.command import blocks_of
 from unilect.cli.connect.server import Model, Server
 from unilect.config.admin import AdminConfig
+from unilect.config.document import write_value
 from unilect.config.fleet import FleetConfig
 from unilect.config.hints import VARIABLES
 from unilect.config.kinds import name_kinds
@@ -400,15 +401,8 @@ def types_of(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
 
 
 def toml(value: Any) -> str:
-    """A value in TOML, which is JSON but for tables."""
-    if isinstance(value, msgspec.Struct):
-        value = {}  # its options have sections of their own
-    if isinstance(value, dict):
-        inner = ", ".join(f"{name} = {toml(item)}" for name, item in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value)
+    """A value in TOML; of a table with options of its own, which have a section, nothing."""
+    return "{}" if isinstance(value, msgspec.Struct) else write_value(value)
 
 
 def default_words(table: type[Table], name: str) -> str:

@@ -84,7 +84,7 @@ def test_the_help_of_all() -> None:
         ("serve --watch", "write `watch` at the top"),
         ("serve --batch 64", "write `batch = 64` in a model's table"),
         ("serve --keep-alive 5m", "write `idle_stop_s` in a model's table"),
-        ("serve --system x", "No model has a system prompt of its own"),
+        ("serve --system x", 'write `system = "x"` in a model\'s table [models.NAME]'),
         ("serve -p 8101", "Use --port."),
         ("serve -t 4", "Use --threads."),
         ("serve -c 4096", "-c is short for --config here. Use --context 4096"),

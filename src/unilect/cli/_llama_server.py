@@ -9,6 +9,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from unilect.core.file_errors import unreadable
 from unilect.models.source_names import name_source
 
 PORT = 8080
+_NUMBER = re.compile(r"-[\d.]+")
 _MANY = 99  # layers, which no model has by which people mean all of them
 #: option of a model -> type, flags
 _OPTIONS: dict[str, tuple[type, str]] = {
@@ -104,6 +106,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"unilect: {name}: {message}. `{self.prog} --help` lists its flags.\n")
 
 
+class _Raising(Parser):
+    """A parser whose mistakes are errors of a configuration."""
+
+    def error(self, message: str) -> NoReturn:
+        """
+        Raises:
+            ConfigError: The mistake.
+        """
+        raise ConfigError(f"llama-server: {message}.")
+
+
 def is_meant(arguments: Sequence[str]) -> bool:
     """Return True for llama-server's command line, and not that of the older `api_like_OAI.py`."""
     own = {*NAMES, *_WITHOUT.split(), *_WITH.split()} - {*_SHARED}
@@ -123,13 +136,7 @@ def values_of(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     if rest:
         parser.error(f"no such flag of llama-server is known here: {rest[0]}")
     given = {name: value for name, value in vars(known).items() if value is not None}
-    notices = [_without(flag) for flag in given.pop("without", [])]
-    table = {name: given[name] for name in _OPTIONS if name in given}
-    table |= _engine(given, notices)
-    if defaults := _defaults(given):
-        table["defaults"] = defaults
-    name, table["source"], table["aliases"] = _model(given)
-    table["unsupported"] = "report"  # llama-server ignores what it does not know; here it is named
+    name, table, notices = _table(given)
     values = {
         "host": given.get("host", "127.0.0.1"),
         "port": given.get("port", PORT),
@@ -144,8 +151,73 @@ def values_of(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return values, notices
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="unilect compat llamacpp", allow_abbrev=False)
+def is_switch(flag: str) -> bool:
+    """Return True for a flag that has no value."""
+    return flag in {*_WITHOUT.split(), *" ".join(_SWITCHES.values()).split()}
+
+
+def import_flags(
+    arguments: Sequence[str], model: str | None = None
+) -> tuple[str, dict[str, Any], dict[str, Any], list[str]]:
+    """
+    Return the name and the table of a command line's model, options of the server, and what has no counterpart. Files are not read.
+
+    Args:
+        model: The model, where no flag names one.
+
+    Raises:
+        ConfigError: It names no model, or a flag has a wrong value.
+    """
+    words, unknown = _split_unknown(arguments)
+    known, rest = _parser(_Raising).parse_known_args(words)
+    given = {option: value for option, value in vars(known).items() if value is not None}
+    if model is not None and not {"model", "model_url", "hf_repo"} & given.keys():
+        given["model"] = model
+    notices = [f"{flag}: has no counterpart here{_why(flag)}." for flag in unknown]
+    if rest:  # which may be secret
+        notices.append(f"{len(rest)} words belong to no flag; left out.")
+    if given.pop("api_key_file", None):
+        notices.append("--api-key-file: is not read; name its keys in `api_keys`.")
+    name, table, more = _table(given)
+    server = {"host": given.get("host"), "port": given.get("port"), "api_keys": _keys(given)}
+    server |= {one: given.get(one) for one in ("tls_cert", "tls_key")}
+    return name, table, {k: v for k, v in server.items() if v}, [*notices, *more]
+
+
+def _split_unknown(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words of known flags with their values, and the names of unknown flags, whose values are left out with them."""
+    known = {*NAMES, *_WITHOUT.split(), *_WITH.split()}
+    words, unknown, drops = list[str](), list[str](), False
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            drops = flag not in known
+            if drops:
+                unknown.append(flag[:64])
+        if not drops:
+            words.append(word)
+    return words, unknown
+
+
+def _why(flag: str) -> str:
+    why = why_absent(flag.lstrip("-").replace("-", "_"))
+    return f": {why}" if why else ""
+
+
+def _table(given: dict[str, Any]) -> tuple[str, dict[str, Any], list[str]]:
+    """Return the name and the table of the model, and what is otherwise than it was."""
+    notices = [_without(flag) for flag in given.pop("without", [])]
+    table = {name: given[name] for name in _OPTIONS if name in given}
+    table |= _engine(given, notices)
+    if defaults := _defaults(given):
+        table["defaults"] = defaults
+    name, table["source"], table["aliases"] = _model(given)
+    table["unsupported"] = "report"  # llama-server ignores what it does not know; here it is named
+    return name, table, notices
+
+
+def _parser(kind: type[Parser] = Parser) -> Parser:
+    parser = kind(prog="unilect compat llamacpp", allow_abbrev=False)
     for name, (kind, flags) in _FLAGS.items():
         parser.add_argument(*flags.split(), dest=name, type=kind)
     for name, flags in _SWITCHES.items():
@@ -184,7 +256,7 @@ def _model(given: dict[str, Any]) -> tuple[str, str, list[str]]:
         source = given.get("model") or given.get("model_url") or ""
     if not source:
         raise ConfigError(
-            "compat llamacpp: names no model. Add `-m model.gguf`; a folder of models has no router here."
+            "llama-server: names no model. Add `-m model.gguf`; a folder of models has no router here."
         )
     own = name_source(source)[0] if "hf_repo" not in given else name_from(repo.partition("/")[2])
     names = [one.strip() for one in given.get("alias", "").split(",") if one.strip()] or [own]

@@ -196,7 +196,7 @@ def remove_files() -> None:
 
 @app.group("config", cls=Group, examples=("unilect config check unilect.toml",))
 def config_app() -> None:
-    """Check a configuration file."""
+    """Check a configuration file, or import another's."""
 
 
 @config_app.command("check", examples=("unilect config check unilect.toml",))
@@ -207,6 +207,33 @@ def config_check() -> None:
     Check a configuration file, and say what it is.
 
     Nothing is started; all mistakes are listed (exit code 2).
+    """
+
+
+@config_app.command(
+    "import",
+    examples=(
+        "unilect config import llama-swap.yaml --output unilect.toml",
+        "unilect config import Modelfile",
+        "unilect config import start.sh --from llama-server",
+    ),
+)
+@click.argument(
+    "file", type=FILE, help="llama-swap's, LiteLLM's or llama-server's file, or a Modelfile."
+)
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(("llama-swap", "llama-server", "litellm", "ollama")),
+    help="Whose it is [told from the file].",
+)
+@click.option("--output", type=FILE, help="File to write, a new one [stdout].")
+@runs("imports.command", "import_config", code=2)
+def config_import() -> None:
+    """
+    Make a configuration of another program's.
+
+    What has no counterpart here is named in a comment.
     """
 
 

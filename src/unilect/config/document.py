@@ -3,8 +3,10 @@ The text of a TOML file, its statements, and bounds on what it may hold: `tomlli
 no number of thousands of digits.
 """
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 MAX_BYTES = 1024 * 1024
 MAX_OPTIONS = 10_000  # and tables
@@ -27,6 +29,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _KEY_GOES_ON, _HEADER = re.compile(r"[ \t]*[.=]"), re.compile(r"[ \t]*\[")
 
 
@@ -93,3 +96,18 @@ def _check_length(text: str, start: int, token: re.Match[str], line: int) -> Non
     raise OutOfBounds(
         line, f"the {what} {piece[:_SHOWN]}... has {len(piece)} characters; {_MAX_WORD} are read"
     )
+
+
+def write_key(name: str) -> str:
+    """Write the name of an option or a table."""
+    return name if _BARE.fullmatch(name) else write_value(name)
+
+
+def write_value(value: Any) -> str:
+    """Write a value on one line: a text, a number, a truth value, or a list or a table of such."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{write_key(name)} = {write_value(one)}" for name, one in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(write_value, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # as JSON, but for this

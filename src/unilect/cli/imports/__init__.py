@@ -1,0 +1,1 @@
+"""Configurations of other programs as one of unilect: `unilect config import`."""

@@ -1,0 +1,135 @@
+"""
+Ollama's Modelfiles: a model, its parameters and its system message.
+
+Source: https://docs.ollama.com/modelfile
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from unilect.cli.imports._draft import Draft
+from unilect.config.foreign_names import parameter_meant, why_absent
+from unilect.config.hints import parameters
+from unilect.core.errors import ConfigError
+from unilect.models.source_names import name_source
+
+_INSTRUCTIONS = ("FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "LICENSE", "MESSAGE", "REQUIRES")  # fmt: skip
+_OLLAMA = "http://127.0.0.1:11434/v1"
+_QUOTES = '"""'
+#: parameter -> option of a model
+_OPTIONS = {
+    "num_ctx": "context",
+    "num_gpu": "gpu_layers",
+    "num_thread": "threads",
+    "num_batch": "batch",
+}
+_PARAMETERS = {"num_keep": "n_keep", "num_predict": "max_tokens"}
+_HUB = re.compile(r"(?:https?://)?(?:hf\.co|huggingface\.co)/([\w.-]{1,96}/[\w.-]{1,96})(?::([\w.-]{1,64}))?")  # fmt: skip
+_NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?")
+_FIRST = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*+[ \t]*FROM[ \t]", re.IGNORECASE)
+
+
+def is_modelfile(text: str) -> bool:
+    """Return True for a text that begins as a Modelfile does."""
+    return _FIRST.match(text) is not None
+
+
+def read(text: str, draft: Draft, name: str) -> None:
+    """
+    Take in all of a file.
+
+    Args:
+        name: The model's, where its own file says none.
+
+    Raises:
+        ConfigError: A line is none of a Modelfile.
+    """
+    table: dict[str, Any] = {}
+    remarks: list[str] = []
+    for line, instruction, value in _instructions(text):
+        match instruction:
+            case "FROM":
+                table |= _source(value, draft)
+            case "SYSTEM" if value:
+                table["system"] = value
+            case "ADAPTER":
+                table["lora"] = [*table.get("lora", []), draft.place(value)]
+            case "PARAMETER":
+                remarks += _set_parameter(line, value, table)
+            case "TEMPLATE":
+                remarks.append(f"line {line}: TEMPLATE is in Go's language; the file's own template is used. `chat_template` sets another one.")  # fmt: skip
+            case _:
+                remarks.append(f"line {line}: {instruction} has no counterpart here.")
+    source = table.get("source", "")
+    if not source:
+        raise ConfigError("it has no FROM, so it names no model.")
+    made = draft.add(name or name_source(source)[0], table)
+    if "model" in table:
+        draft.remark(f"FROM {table['model']}: a model of Ollama's own; a running Ollama is asked for it. Set `source` to its file to serve it without one.", made)  # fmt: skip
+    for remark in remarks:
+        draft.remark(remark, made)
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
+    """
+    Yield the instructions, each with the number of its line and its value.
+
+    Raises:
+        ConfigError: A line is none.
+    """
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        word, _, value = line.strip().partition(" ")
+        instruction = word.upper()
+        if instruction not in _INSTRUCTIONS:
+            raise ConfigError(f"line {number}: {word[:64]!r} is no instruction of a Modelfile.")
+        value, quotes, rest = value.strip().partition(_QUOTES)
+        if quotes:
+            parts = [rest]
+            while _QUOTES not in parts[-1]:
+                after = next(lines, None)
+                if after is None:
+                    raise ConfigError(f"line {number}: its {_QUOTES} is not closed.")
+                parts.append(after[1])
+            parts[-1] = parts[-1].partition(_QUOTES)[0]
+            value += "\n".join(parts)
+        elif len(value) > 1 and value[0] == value[-1] == '"':
+            value = value[1:-1]
+        yield number, instruction, value.strip()
+
+
+def _source(value: str, draft: Draft) -> dict[str, Any]:
+    """Return the source of a model; of one of Ollama's own a running Ollama."""
+    if hub := _HUB.fullmatch(value):
+        return {"source": f"gguf:{hub[1]}:{hub[2] or 'Q4_K_M'}"}
+    if value.startswith(("/", "./", "../", "~")) or value.lower().endswith(".gguf"):
+        return {"source": draft.place(value)}
+    return {"source": _OLLAMA, "model": value} if value else {}
+
+
+def _set_parameter(line: int, text: str, table: dict[str, Any]) -> list[str]:
+    """Set a parameter; returns what is to be remarked."""
+    name, _, value = text.partition(" ")
+    name, value = name.lower(), value.strip()
+    if not value.startswith('"'):
+        value = value.partition(" #")[0].rstrip()
+    value = value.strip('"')
+    if name == "stop":
+        table["stop"] = [*table.get("stop", []), value]
+        return []
+    if not _NUMBER.fullmatch(value):
+        return [f"line {line}: PARAMETER {name[:64]}: has no counterpart here, or is no number."]
+    number = float(value) if "." in value else int(value)
+    if name in _OPTIONS:
+        table[_OPTIONS[name]] = number
+        return []
+    ours = _PARAMETERS.get(name) or (name if name in parameters() else parameter_meant(name))
+    if not ours:
+        why = why_absent(name)
+        return [f"line {line}: PARAMETER {name[:64]}: has no counterpart here{f': {why}' if why else ''}."]  # fmt: skip
+    if ours != "max_tokens" or number > 0:  # else as many as fit
+        table.setdefault("defaults", {})[ours] = number
+    return []

@@ -1,0 +1,179 @@
+"""What becomes of the options of llama-swap, LiteLLM, llama-server and Modelfiles, and what is said of the others."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unilect.cli.imports.command import convert
+
+FILES = Path(__file__).parent / "files"
+
+
+def made(name: str, kind: str) -> tuple[dict[str, Any], str]:
+    """The configuration of a file, and its remarks."""
+    file = FILES / name
+    text = convert(file.read_text(), kind, file).to_toml("x")
+    return tomllib.loads(text), "\n".join(re.findall(r"^# (.*)$", text, re.M))
+
+
+def of_text(text: str, kind: str) -> tuple[dict[str, Any], str]:
+    """The same of a text."""
+    written = convert(text, kind, Path("/etc/x/Modelfile.x")).to_toml("x")
+    return tomllib.loads(written), "\n".join(re.findall(r"^# (.*)$", written, re.M))
+
+
+def test_llama_swap() -> None:
+    """Commands of llama-server are engines here, macros are put in, variants are presets, and what is preloaded is loaded at the start."""
+    config, remarks = made("swap_home.yaml", "llama-swap")
+    qwen, embedder = config["models"]["qwen3-8b"], config["models"]["embedder"]
+
+    assert "/srv/models/qwen3-8b-q4_k_m.gguf" == qwen["source"]
+    assert (16384, 2, 900, 300) == tuple(qwen[one] for one in ("context", "parallel", "idle_stop_s", "start_timeout_s"))  # fmt: skip
+    assert {"temperature": 0.6, "top_p": 0.95} == qwen["defaults"]
+    assert (["gpt-4o-mini", "assistant"], {"parallel": 4}) == (qwen["aliases"], qwen["limits"])
+    assert {"base": "qwen3-8b", "defaults": {"chat_template_kwargs": {"enable_thinking": False}}} == config["models"]["qwen3-8b:quick"]  # fmt: skip
+    assert (True, "cls", None, None) == (embedder["unlisted"], embedder["pooling"], embedder.get("load"), embedder.get("idle_stop_s"))  # fmt: skip
+    for told in ("--override-tensor: has no", "CUDA_VISIBLE_DEVICES", "stripParams", "sendLoadingState: has no", "groups.always"):  # fmt: skip
+        assert told in remarks
+
+
+def test_servers_that_llama_swap_starts() -> None:
+    """A command with an address of its own is an upstream; one without is left out, and its name is told."""
+    config, remarks = made("swap_containers.yaml", "llama-swap")
+
+    assert {"source": "http://127.0.0.1:9801/v1", "model": "coder"} == config["models"]["vllm-coder"]  # fmt: skip
+    assert "gguf:ggml-org/gemma-3-1b-it-GGUF:Q4_K_M" == config["models"]["hub-model"]["source"]
+    assert "the model whisper is left out: its command starts `/opt/whisper/server`" in remarks
+
+
+def test_peers_of_llama_swap() -> None:
+    """Peers are upstreams, with the models that they list or all of theirs; parameters that are none are told."""
+    config, remarks = made("swap_peers.yaml", "llama-swap")
+
+    assert ["$SWAP_KEY"] == config["api_keys"]
+    assert {"source": "http://192.0.2.10:8080/v1", "api_key": "$PEER_KEY", "model": "qwen-32b"} == config["models"]["qwen-32b"]  # fmt: skip
+    assert "*" == config["models"]["anything"]["model"]
+    assert {"temperature": 0.2} == config["models"]["small"]["defaults"]
+    assert "not_a_parameter: is no parameter" in remarks
+    assert "there is no macro missing" in remarks
+
+
+def test_litellm() -> None:
+    """Deployments of one name are one model's sources; settings, prices, limits, aliases and fallbacks have counterparts."""
+    config, remarks = made("litellm_team.yaml", "litellm")
+    gpt, llama = config["models"]["gpt-4o"], config["models"]["llama"]
+
+    assert ["gpt-4o", "llama"] == list(config["models"])
+    assert ["$LITELLM_MASTER_KEY"] == config["api_keys"]
+    assert ("$OPENAI_API_KEY", "llama", ["gpt-4"], "report", 120) == tuple(gpt[one] for one in ("api_key", "fallback", "aliases", "unsupported", "timeout_s"))  # fmt: skip
+    assert {"prompt": 2.5, "completion": 10.0} == gpt["price"]
+    assert {"requests_per_minute": 500, "tokens_per_minute": 200_000} == gpt["limits"]
+    assert ["http://192.0.2.20:8000/v1", "http://192.0.2.21:8000/v1"] == llama["source"]
+    assert {"requests_per_minute": 120} == llama["limits"]
+    for told in ("the model claude is left out", "the model azure-gpt is left out", "success_callback", "database_url", "routing_strategy", "redis_password"):  # fmt: skip
+        assert told in remarks
+
+
+def test_deployments_that_differ() -> None:
+    """Deployments with keys of their own answer one after the other; `*` is all that a server has; Ollama's are asked by OpenAI's API."""
+    config, remarks = made("litellm_mixed.yaml", "litellm")
+    local, _ = made("litellm_local.yaml", "litellm")
+    fast = config["models"]["fast"]
+
+    assert ("https://api.groq.com/openai/v1", "fast-2") == (fast["source"], fast["fallback"])
+    assert (True, 30) == tuple(config["models"]["fast-2"][one] for one in ("unlisted", "timeout_s"))
+    assert ("*", "https://api.openai.com/v1") == (config["models"]["all"]["model"], config["models"]["all"]["source"])  # fmt: skip
+    assert "http://127.0.0.1:11434/v1" == local["models"]["tiny"]["source"]
+    assert "guardrails: has no counterpart here" in remarks
+
+
+def test_modelfiles() -> None:
+    """Parameters are options and defaults, SYSTEM is the system message, and what has no counterpart is told with its line."""
+    reviewer, remarks = made("Modelfile.reviewer", "ollama")
+    local, told = made("Modelfile.local", "ollama")
+
+    assert {
+        "source": "gguf:bartowski/Qwen2.5-Coder-7B-Instruct-GGUF:Q5_K_M",
+        "defaults": {"temperature": 0.2},
+        "context": 16384,
+        "stop": ["<|im_end|>", "<|endoftext|>"],
+        "system": "You review code.\nAnswer with a list of faults, the worst first.",
+    } == reviewer["models"]["reviewer"]
+    assert {
+        "source": str(FILES / "tiny.gguf"),
+        "lora": [str(FILES / "pirate.gguf")],
+        "gpu_layers": 20,
+        "threads": 4,
+        "defaults": {"seed": 7},
+        "system": "Be short.",
+    } == local["models"]["local"]
+    assert "line 8: PARAMETER tfs_z: has no counterpart here" in remarks
+    assert "line 11: MESSAGE has no counterpart here" in remarks
+    assert "line 3: TEMPLATE is in Go's language" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("FROM llama3.2:1b", {"source": "http://127.0.0.1:11434/v1", "model": "llama3.2:1b"}),
+        ("from /m/a.gguf\nparameter temperature 0.2   # low", {"source": "/m/a.gguf", "defaults": {"temperature": 0.2}}),
+        ('FROM a.gguf\nPARAMETER stop "#"\nPARAMETER num_predict 5', {"source": "/etc/x/a.gguf", "stop": ["#"], "defaults": {"max_tokens": 5}}),
+        ("FROM a.gguf\nPARAMETER temperature hot\nPARAMETER num_ctx 1", {"source": "/etc/x/a.gguf"}),
+    ],
+)  # fmt: skip
+def test_lines_of_modelfiles(text: str, table: dict[str, Any]) -> None:
+    """Instructions in any case, comments behind numbers, models of Ollama's own, and values that no model can have."""
+    assert table == of_text(text, "ollama")[0]["models"]["x"]
+
+
+def test_command_lines() -> None:
+    """Each command line of llama-server is a model, the first has the address; redirections, comments and other commands are none."""
+    config, remarks = made("start.sh", "llama-server")
+    mistral = config["models"]["mistral"]
+
+    assert ("127.0.0.1", 8081, ["$LLAMA_KEY"]) == tuple(config[one] for one in ("host", "port", "api_keys"))  # fmt: skip
+    assert (4096, 4, 33, ["assistant"]) == tuple(mistral[one] for one in ("context", "parallel", "gpu_layers", "aliases"))  # fmt: skip
+    assert ("mean", "/srv/models/nomic-embed.gguf") == tuple(config["models"]["nomic-embed"][one] for one in ("pooling", "source"))  # fmt: skip
+    for told in ("--n-cpu-moe: has no", "CUDA_VISIBLE_DEVICES", "port: one server", "cd: is no"):
+        assert told in remarks
+    assert "chat.log" not in remarks
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("docker run -v /a/b:/models ghcr.io/ggml-org/llama.cpp:server -m /models/x.gguf", "/a/b/x.gguf"),
+        ("export MODEL=/m/y.gguf\nllama-server -m ${MODEL} # mine", "/m/y.gguf"),
+        ("./llama-server.exe -m x.gguf --hf-token hf_secret -ot 'a=CPU'", "/etc/x/x.gguf"),
+        ("llama-server -hf org/repo:Q8_0 2>/dev/null", "gguf:org/repo:Q8_0"),
+    ],
+)  # fmt: skip
+def test_forms_of_command_lines(text: str, source: str) -> None:
+    """Containers, variables of the file, flags that are none, and the hub; the values of unknown flags are not told."""
+    config, remarks = of_text(text, "llama-server")
+    (table,) = config["models"].values()
+
+    assert source == table["source"]
+    assert "hf_secret" not in remarks
+
+
+def test_presets_of_llama_server() -> None:
+    """A section is a model, named after one of the hub or with a file of its own; what all have holds for each."""
+    config, remarks = made("presets.ini", "llama-server")
+    gemma, coder = config["models"].values()
+
+    assert ("gguf:ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", 8192) == (gemma["source"], gemma["context"])
+    assert ({"temperature": 0.7}, None) == (gemma["defaults"], gemma.get("load"))
+    assert ("q8_0", "demand", "/srv/models/qwen-coder.gguf") == tuple(coder[one] for one in ("cache_type_k", "load", "source"))  # fmt: skip
+    assert "--stop-timeout: has no counterpart" in remarks
+
+
+def test_an_address_without_a_key() -> None:
+    """No address that other machines reach is opened without a key because a file says so."""
+    config, remarks = made("docker.sh", "llama-server")
+
+    assert "host" not in config
+    assert "host 0.0.0.0: other machines reach it" in remarks
