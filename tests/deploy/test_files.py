@@ -57,9 +57,9 @@ def unit() -> dict[str, list[str]]:
     return found
 
 
-def dockerfile() -> list[list[str]]:
-    """The instructions of the Dockerfile, as words."""
-    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+def dockerfile(name: str = "Dockerfile") -> list[list[str]]:
+    """The instructions of a Dockerfile, as words."""
+    text = (DEPLOY / name).read_text().replace("\\\n", " ")
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
@@ -161,6 +161,31 @@ def test_the_dockerfile() -> None:
     assert "10001:10001" == [words[1] for words in lines[last:] if words[0] == "USER"][-1]
     assert not re.search(r"gcc|build-essential|pip install", " ".join(map(" ".join, lines[last:])))
     assert used() <= {"DATABASE_URL", "FIRST_API_KEY", "METRICS_KEY", "REDIS_URL"}
+
+
+def test_the_dockerfile_for_cuda() -> None:
+    """hadolint finds nothing; it is made of the other image, with the Python and the user of that, and of llama.cpp in the lock's version."""
+    checked("hadolint", "Dockerfile.cuda")
+    lines, of_cpu = dockerfile("Dockerfile.cuda"), dockerfile()
+    kept = (DEPLOY / "Dockerfile.cuda.dockerignore").read_text().splitlines()
+    own = [words[1:-1] for words in lines if words[0] == "COPY" and "--from" not in words[1]]
+    assert [["requirements.lock"]] == own
+    assert {"*", "!requirements.lock"} == {line for line in kept if not line.startswith("#")}
+    assert (ROOT / "requirements.lock").exists()
+    python = next(words for words in of_cpu if words[1].startswith("PYTHON="))
+    assert python in lines
+    assert ["FROM", "${IMAGE}"] in lines
+    (place,) = [words[-1] for words in lines if words[:2] == ["COPY", "--from=wheel"]]
+    assert place.startswith("/opt/unilect/lib/python${PYTHON}/")
+    assert ["COPY", "--from=build", "/opt/unilect", "/opt/unilect"] in of_cpu
+    assert "USER" not in [words[0] for words in lines]
+    program = re.search(
+        r"sed -n ('.*') requirements.lock", (DEPLOY / "Dockerfile.cuda").read_text()
+    )
+    assert program is not None
+    command = ["sed", "-n", *shlex.split(program[1]), ROOT / "requirements.lock"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert re.fullmatch(r"\d[\d.]+\n", done.stdout)
 
 
 def test_the_versions_of_the_image() -> None:

@@ -15,7 +15,7 @@ class LlamaCppOptions(Table, frozen=True, kw_only=True):
     gpu_layers: Annotated[int, Meta(ge=-1, le=10_000)] | None = option(
         None,
         "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
-        "docs/backends/gguf.md says how to install a build for your GPU.",
+        "docs/gpu.md says how to install a build for your GPU.",
         kinds=("gguf",),
         flag=Flag("--gpu-layers", "Layers on the GPU; -1: all."),
         example=-1,

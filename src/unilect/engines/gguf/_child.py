@@ -130,7 +130,7 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
     if layers and not gpus:
         raise ValueError(
             f"{name}: gpu_layers: {layers} was set, and this llama.cpp has no GPU: it was built for the CPU alone, or sees "
-            "none. Leave `gpu_layers` out, or install a build for your GPU: docs/backends/gguf.md says how."
+            "none. Leave `gpu_layers` out, or install a build for your GPU: `unilect docs gpu` says how."
         )
     free, total, reserved = free_bytes(), total_bytes(), settings["reserved_bytes"]
     if free is not None and total is not None and layers != 0:
