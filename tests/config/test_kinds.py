@@ -126,6 +126,7 @@ def test_the_table_is_true(kind: str) -> None:
         folder / f"{name}.py"
         for name in (
             "engine",
+            "source",
             "backend",
             "_settings",
             "settings",

@@ -1,7 +1,9 @@
 """The work of `unilect list` and `unilect rm`: the models on this machine."""
 
 import json
+import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from unilect.cli._screen import say, tell, tell_table
 from unilect.core.errors import ConfigError, join_names
 from unilect.hub import stored
 from unilect.hub.stored import Entry
+from unilect.hub.stores import list_foreign
+
+_SAMPLE_BYTES = 65536
 
 
 def list_files(as_json: bool) -> None:
@@ -22,7 +27,7 @@ def list_files(as_json: bool) -> None:
         return
     if not rows:
         tell(
-            "There are no models in the caches. `unilect pull org/repo` fetches one.",
+            "There are no models in the caches and the stores. `unilect pull org/repo` fetches one.",
             on_stderr=True,
         )
         return
@@ -86,7 +91,9 @@ def _find(name: str, entries: Sequence[Entry]) -> list[Entry]:
     found = stored.find_named(name, entries)
     if not found:
         near = join_names([one.name for one in entries], 10) or "none"
-        raise ConfigError(f"{name}: is no model in the caches of this machine. There are: {near}.")
+        raise ConfigError(
+            f"{name}: is no model in the caches and stores of this machine. There are: {near}."
+        )
     for one in found:
         if not one.removes:
             raise ConfigError(
@@ -97,15 +104,18 @@ def _find(name: str, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _list_all() -> list[Entry]:
-    return stored.list_own()
+    return [*stored.list_own(), *list_foreign()]
 
 
 def _with_copies(entries: Sequence[Entry]) -> list[tuple[Entry, list[Entry]]]:
-    """Return the entries, each with those that are the same file: of one digest, or links to one file."""
+    """Return the entries, each with those that are the same: of one digest, links to one file, or of equal beginnings and ends."""
     first, rows = dict[object, list[Entry]](), list[tuple[Entry, list[Entry]]]()
+    sizes = Counter(entry.size for entry in entries)
     for entry in entries:
-        marks = [(stat.st_dev, stat.st_ino) for stat in [entry.path.stat()]] if entry.path.exists() else []  # fmt: skip
-        keys: list[object] = [*marks, *([entry.digest] if entry.digest else [])]
+        keys = [
+            *_marks(entry.path, sizes[entry.size] > 1),
+            *([entry.digest] if entry.digest else []),
+        ]
         copies = next((first[key] for key in keys if key in first), None)
         if copies is not None:
             copies.append(entry)
@@ -115,6 +125,25 @@ def _with_copies(entries: Sequence[Entry]) -> list[tuple[Entry, list[Entry]]]:
         for key in keys:
             first.setdefault(key, copies)
     return rows
+
+
+def _marks(path: Path, sample: bool) -> list[object]:
+    """
+    Return what two paths have in common that are one file, or most likely of one content.
+
+    Args:
+        sample: Look at the content, too: its size, and what it begins and ends with.
+    """
+    try:
+        stat = path.stat()
+        if not sample or not path.is_file():
+            return [(stat.st_dev, stat.st_ino)]
+        with path.open("rb") as file:
+            begin = file.read(_SAMPLE_BYTES)
+            file.seek(-min(_SAMPLE_BYTES, stat.st_size), os.SEEK_END)
+            return [(stat.st_dev, stat.st_ino), (stat.st_size, begin, file.read(_SAMPLE_BYTES))]
+    except OSError:
+        return []
 
 
 def _record(entry: Entry, copies: Sequence[Entry]) -> dict[str, object]:

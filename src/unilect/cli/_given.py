@@ -1,6 +1,7 @@
 """The configuration that a command line gives: models, a file, and flags."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from unilect.core.errors import ConfigError
 from unilect.models import sources
 from unilect.models.source_names import name_source, rename_note
 
-_OF_ALL = "all"  # what a table of the command line is called that stands for all models of a server
+_OF_ALL = "all"  # what a table of the command line is called that stands for all models of a server or a folder
 
 
 class Given(NamedTuple):
@@ -57,7 +58,7 @@ class Given(NamedTuple):
         for argument in self.models:
             with ErrorCollector():  # which are told where the models are made
                 name, _ = name_source(argument, found)
-                found.setdefault(_OF_ALL if name == sources.ALL else name, argument)
+                found.setdefault(_name_table(name, found), argument)
         return list(found.items())
 
 
@@ -68,8 +69,6 @@ def read(given: Given) -> tuple[Config, ErrorCollector]:
     for argument in given.models:
         with found:
             _add(argument, tables)
-    if sources.ALL in tables:
-        tables[_OF_ALL] = structs.replace(tables.pop(sources.ALL), model=sources.ALL)
     for name in tables.keys() & of_file.keys():
         found.add(
             f"{' and '.join(tables[name].sources)}: the name `{name}` is also that of a model in {given.origin.file}. "
@@ -121,6 +120,9 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
     if name != sources.ALL and (wrong := wrong_name(name)) is not None:
         raise ConfigError(f"{argument}: {wrong}")
     source = resolve_paths({"source": source}, ModelConfig, None)["source"]
+    if name == sources.ALL:
+        tables[_name_table(name, tables)] = ModelConfig(source=source, model=sources.ALL)
+        return
     others = tables[name].sources if name in tables else []
     for other in others:
         if other != source and _runs_here(other) and _runs_here(source):
@@ -129,6 +131,13 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
                 f"{name}={other} {name}-2={source}. Two sources of one model are a list in a configuration file."
             )
     tables[name] = ModelConfig(source=[*others, source] if others else source)
+
+
+def _name_table(name: str, taken: Container[str]) -> str:
+    """Return the name of a model's table: its own, and for all models of a server or a folder one that is free."""
+    numbered = (f"{_OF_ALL}-{number}" for number in count(2))
+    own = chain([_OF_ALL], numbered) if name == sources.ALL else [name]
+    return next(one for one in own if one not in taken or name != sources.ALL)
 
 
 def _runs_here(source: str) -> bool:

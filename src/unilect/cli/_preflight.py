@@ -19,6 +19,7 @@ from unilect.config.server import Config, each_listener, process_environment
 from unilect.config.store import check_place, location, may_have_keys
 from unilect.core.errors import ConfigError
 from unilect.hub import download as hub
+from unilect.hub.web_files import is_address
 from unilect.models import sources
 from unilect.models.checked_defaults import check_supported
 from unilect.models.discovery import MAX_MODELS
@@ -128,8 +129,11 @@ def _check_memory(spec: BackendSpec, backend: Backend) -> None:
         and spec.scheme != sources.DEMO
     ):
         from unilect.engines.gguf.fit import check_fit
+        from unilect.engines.gguf.source import is_for_all, locate
 
-        check_fit(spec.name, Path(spec.location), spec.config, backend.capabilities)
+        if not is_for_all(spec):
+            path = Path(locate(spec).location).expanduser()
+            check_fit(spec.name, path, spec.config, backend.capabilities)
 
 
 def _look_at_store(config: Config, found: ErrorCollector) -> Iterator[str]:
@@ -177,12 +181,13 @@ def _describe(spec: BackendSpec, backend: Backend | None) -> list[str]:
     kind, config = sources.kind_of(spec.scheme), spec.config
     words = [backend_name(spec.scheme)]
     if backend is None:
-        words.append("on the Hugging Face hub, downloaded when served")
+        where = "at a web address" if is_address(spec.location) else "on the Hugging Face hub"
+        words.append(f"{where}, downloaded when served")
+    elif config.model == sources.ALL:
+        words.append(f"all its models (at most {MAX_MODELS}), not contacted")
     elif kind in ("gguf", "hf", "chatglm"):
         words.append(f"context {backend.capabilities.context}")
         words += [f"{config.parallel} requests at a time"] if kind != "chatglm" else []
-    elif config.model == sources.ALL:
-        words.append(f"all its models (at most {MAX_MODELS}), not contacted")
     elif kind in UPSTREAMS:
         words.append("not contacted")
     return words + ([f"options {', '.join(config.options)}"] if config.options else [])

@@ -363,9 +363,9 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
     # upstreams
     model: str | None = option(
         None,
-        "Model name on the upstream. Default: this table's name if the upstream has it, else its only model. `*` serves every "
-        "model of the upstream under its own name, including models added later.",
-        kinds=UPSTREAMS,
+        "Model name on the upstream, or in a folder of GGUF files. Default: this table's name if the upstream has it, else its only model. "
+        "`*` serves every model of the upstream or the folder under its own name, including models added later.",
+        kinds=("gguf", *UPSTREAMS),
         example="qwen3",
     )
     api_key: str | None = option(

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from unilect.api.backend import BackendSpec
+from unilect.core.errors import ConfigError
 from unilect.engines.gguf import engine as gguf
 
 FOLDER = Path(__file__).parent
@@ -18,8 +19,15 @@ CACHE_RAM_MIB = 64  # twelve whole contexts; memory is for models that need it
 
 
 def backend(spec: BackendSpec) -> gguf.GgufEngine:
-    """The engine for `demo:`."""
+    """
+    Make the engine for `demo:`.
+
+    Raises:
+        ConfigError: It is given a name of another model.
+    """
     config = spec.config
+    if config.model is not None and len(config.sources) == 1:
+        raise ConfigError("model: is for an upstream or a folder of GGUF files; leave it out.")
     if config.cache_ram_mib is None:
         config = msgspec.structs.replace(config, cache_ram_mib=CACHE_RAM_MIB)
     return gguf.engine(msgspec.structs.replace(spec, config=config), MODEL)

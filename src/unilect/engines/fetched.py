@@ -36,6 +36,15 @@ def when_here(
     """
     if hub.is_here(spec.location):
         return make(spec, fetch(spec.location, lambda part, size=0, /: None))
+    return later(spec, fetch, make)
+
+
+def later(
+    spec: BackendSpec,
+    fetch: Callable[[str, OnProgress], Path],
+    make: Callable[[BackendSpec, Path], Backend],
+) -> Backend:
+    """Make an engine that finds its files when it is started; see `when_here`."""
     return _Fetched(spec, fetch, make)
 
 

@@ -1,5 +1,5 @@
 """
-Model discovery: the models of a server with `model = "*"` are added and removed as the server lists them.
+Model discovery: the models of a server, or of a folder of GGUF files, with `model = "*"` are added and removed as it lists them.
 
 Such a table is not a model itself. Its server's list is requested at the start and every `EVERY_S`; each listed model is
 served under its own name, with the table's settings. A request with an unknown name refreshes the lists at once, because the model may be
@@ -69,6 +69,7 @@ class Discovery:
     def __init__(self, config: Config, registry: Registry) -> None:
         self._tables = _tables(config)
         self._registry = registry
+        self._shared = sources.share(config, registry.checker) if self._tables else None
         self._found: dict[str, set[str]] = {name: set() for name in self._tables}
         self._down: set[str] = set()
         self._crowded: set[str] = set()
@@ -97,6 +98,7 @@ class Discovery:
         new settings.
         """
         own, prepared = _collect_own_names(config), Prepared()
+        shared = sources.share(config, self._registry.checker)
         new = {n: one for n, one in _tables(config).items() if self._tables.get(n) != one}
         self._down -= new.keys()
         self._crowded -= new.keys()
@@ -110,7 +112,7 @@ class Discovery:
             self._refused[table] = {}
             prepared[table] = []
             for name in self._choose(table, names, self._found.get(table, set())):
-                if (model := self._make(table, name, settings)) is not None:
+                if (model := self._make(table, name, settings, shared)) is not None:
                     prepared[table].append(model)
                 await asyncio.sleep(0)
         return prepared
@@ -123,6 +125,7 @@ class Discovery:
             prepared: What `prepare` has returned for it.
         """
         before, self._tables = self._tables, _tables(config)
+        self._shared = sources.share(config, self._registry.checker) if self._tables else None
         own = _collect_own_names(config)
         for found in self._found.values():
             found -= own
@@ -236,18 +239,21 @@ class Discovery:
                 return
             if name in self._registry:
                 continue
-            if (model := self._make(table, name, config)) is not None:
+            if (model := self._make(table, name, config, self._shared)) is not None:
                 log.info("%s: serving its model %s", table, name)
                 self._serve(table, model)
             await asyncio.sleep(0)
 
-    def _make(self, table: str, name: str, config: ModelConfig) -> Model | None:
+    def _make(
+        self, table: str, name: str, config: ModelConfig, shared: sources.Shared | None
+    ) -> Model | None:
         """A model of a table; None where it cannot be served, which is told once."""
         refused = self._refused[table]
         try:
             if not _is_name(name):
                 raise ConfigError(f"a name has 1 to {MAX_NAME} characters, each of which can be printed.")  # fmt: skip
-            model = sources.model(name, msgspec.structs.replace(config, model=name, aliases=[]))
+            own = msgspec.structs.replace(config, model=name, aliases=[])
+            model = sources.model(name, own, *(shared or ()))
         except ConfigError as error:
             if refused.get(name) != str(error):
                 shown = name if _is_name(name) else repr(name[:MAX_NAME])

@@ -7,17 +7,24 @@ Sources: https://huggingface.co/docs/hub/models-downloading (the paths of a repo
 https://github.com/ollama/ollama/blob/main/docs/openai.md (where Ollama answers OpenAI's API)
 """
 
+import logging
 import os
 import re
 import stat
 from collections.abc import Iterable
+from itertools import chain, islice
 from pathlib import Path
 from urllib.parse import unquote
 
+from unilect.config.kinds import KIND_OF, UPSTREAMS
 from unilect.config.paths import without_file_scheme
 from unilect.core.errors import ConfigError
 from unilect.hub.repositories import REPO, scheme_of
+from unilect.hub.repository_files import ggufs
+from unilect.hub.stores import find_file, find_in_ollama, is_store_name
+from unilect.runtime.redact import redact
 
+log = logging.getLogger("unilect")
 _HUB_ADDRESS = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.*)$", re.I)
 _QUANTIZATION = re.compile(r"^[A-Za-z][\w.-]{0,49}$", re.ASCII)
 _NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "blog", "models")
@@ -27,7 +34,8 @@ _ENDPOINT = re.compile(
 _HOST = re.compile(
     r"^(localhost|[\w-]+(\.[\w-]+)*\.[A-Za-z][\w-]*|\d+(\.\d+){3}|[\w-]+(?=:\d\d))(:\d+)?(/\S*)?$"
 )
-_PULLED = re.compile(r"^(?:ollama:(?://)?)?([\w.-]+(?:/[\w.-]+)*(?::[\w.-]+)?)$")
+_PULLED = re.compile(r"^([\w.-]+(?:/[\w.-]+)*(?::[\w.-]+)?)$")
+_MOST_LOOKED_AT = 1000
 _CONFIGURATIONS = (".yaml", ".yml", ".json", ".ini", ".conf", ".cfg")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -52,6 +60,8 @@ def read_as(source: str) -> str:
     """
     source = without_file_scheme(source)
     address = _HUB_ADDRESS.match(source)
+    if is_store_name(source):
+        return f"gguf:{find_file(source)}"
     if address is None:
         return _of_repository(source) if _is_repository(source) else source
     path = unquote(re.split(r"[?#]", address.group(1), maxsplit=1)[0])
@@ -84,6 +94,20 @@ def _is_repository(source: str) -> bool:
     if not plain or _HOST.match(source) or (colon and not _QUANTIZATION.match(quantization)):
         return False
     return not os.path.exists(source)
+
+
+def tell(name: str, source: str) -> None:
+    """Say where a source was taken for something else than it says; of a URL only its end, since it may hold a secret."""
+    meant = read_as(source)
+    if meant != source:
+        log.info("models.%s: %s is read as %s", name, redact(source), redact(meant))
+    scheme, _, location = source.partition(":")
+    if KIND_OF.get(scheme) in UPSTREAMS and (end := endpoint(location)):
+        log.warning(
+            "models.%s: the source ends in %s; it is left out, since each request adds its endpoint to the base URL",
+            name,
+            end,
+        )
 
 
 def base_url(location: str) -> str:
@@ -121,6 +145,16 @@ def is_web_file(url: str) -> bool:
     return path.lower().endswith(".gguf")
 
 
+def holds_ggufs(folder: str) -> bool:
+    """Return True for a folder of GGUF files, in it or in its folders, that is no model of transformers itself."""
+    if os.path.exists(os.path.join(folder, "config.json")):
+        return False
+    found = chain.from_iterable(
+        Path(folder).glob(one) for one in ("*.[gG][gG][uU][fF]", "*/*.[gG][gG][uU][fF]")
+    )
+    return any(ggufs([file.name]) for file in islice(found, _MOST_LOOKED_AT))
+
+
 def may_be_gguf(source: str) -> bool:
     """Return True for the path of a GGUF file: by its ending, or by the magic bytes, as Ollama's blobs have no ending."""
     if source.lower().endswith(".gguf"):
@@ -148,9 +182,11 @@ def unknown(source: str, schemes: Iterable[str]) -> str:
     pulled = _PULLED.match(source)
     if pulled is not None:
         name = pulled.group(1)
+        if find_in_ollama(name) is not None:
+            return f"{source}: there is no such file or folder. The store of Ollama has a model of that name: ollama:{name}."
         return (
-            f"{source}: there is no such file or folder, and unilect pulls no models by such names. Name a GGUF file, "
-            "a folder of transformers, or a model of the Hugging Face hub (hf:org/name, gguf:org/repo/file.gguf). "
+            f"{source}: there is no such file or folder, and no library has models by such names. Name a GGUF file, a folder, "
+            "a model of the Hugging Face hub (org/repo, org/repo:Q4_K_M), or one of `unilect list`. "
             "A model of a running Ollama is served from a configuration file: "
             f'source = "http://127.0.0.1:11434/v1", model = "{name}".'
         )

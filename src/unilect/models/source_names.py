@@ -8,13 +8,15 @@ from urllib.parse import unquote
 
 from unilect.config.model import name_from, wrong_name
 from unilect.core.errors import ConfigError
+from unilect.hub.stores import is_store_name, plain_name
 from unilect.hub.web_files import is_address
 from unilect.models.sources import ALL, DEMO, SCHEME, is_known, split
 
 
 def name_source(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     """
-    Return name and source of an argument `[NAME=]SOURCE`; a source without a name gets one.
+    Return name and source of an argument `[NAME=]SOURCE`; a source without a name gets one, `*` if it is
+    several models.
 
     >>> named("m=http://gpu:8000/v1")
     ('m', 'http://gpu:8000/v1')
@@ -27,7 +29,9 @@ def name_source(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     if _has_name(argument):
         name, _, source = argument.partition("=")
         return name, source
-    name = name_from(_own_name(argument))
+    if (own := _own_name(argument)) == ALL:
+        return ALL, argument
+    name = name_from(own)
     known, numbered = set(taken), (f"{name}-{number}" for number in count(2))
     return next(one for one in chain([name], numbered) if one not in known), argument
 
@@ -39,7 +43,7 @@ def rename_note(name: str, argument: str) -> str:
     Raises:
         ConfigError: As `name_source`.
     """
-    if _has_name(argument) or name == (own := _own_name(argument)):
+    if _has_name(argument) or (own := _own_name(argument)) in (name, ALL):
         return ""
     why = ", since another model has that name" if name != name_from(own) else ""
     return (
@@ -48,8 +52,12 @@ def rename_note(name: str, argument: str) -> str:
 
 
 def _own_name(source: str) -> str:
-    """Return the name that a source brings: of a file without its ending, of a server `default`."""
+    """Return the name that a source brings: of a file without its ending, of a server `default`, of a folder of GGUF files `*`."""
     scheme, location = split(source)
+    if scheme == "gguf" and os.path.isdir(location):
+        return ALL
+    if is_store_name(source):
+        location = plain_name(source)
     if scheme == DEMO:
         return DEMO
     if "http" in scheme:

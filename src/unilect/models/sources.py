@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, structs
 
@@ -41,7 +41,7 @@ from unilect.models.model import Model
 from unilect.models.preset import Preset
 from unilect.models.registry import Registry
 from unilect.runtime import plugins
-from unilect.runtime.redact import Secrets, redact, secrets_of
+from unilect.runtime.redact import Secrets, secrets_of
 from unilect.scheduling.fair_queue import QueueSettings
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.scheduling.prefixes import without_billing
@@ -85,17 +85,14 @@ def build_models(config: Config, checker: Checker, progress: Progress | None = N
         ConfigError: A source or a setting is wrong.
     """
     models, found, made = models_of(config), ErrorCollector(), dict[str, Model]()
-    engines = _count_engines(models)
-    threads = max(1, (cores() - 1) // engines)
-    shared: dict[Any, Any] = {FleetConfig: config.fleet}
-    several = bool(config.api_keys) or may_have_keys(config.store, process_environment())
+    common = share(config, checker, progress)
     for name, one in models.items():
         if one.base is not None:
             continue
         with found:
             check_server(name, one, models)
         with found:
-            of_table = model(name, one, threads, progress, shared, checker, engines, several)
+            of_table = model(name, one, *common)
             if one.model != ALL:
                 made[name] = of_table
     for name, one in models.items():
@@ -109,9 +106,28 @@ def build_models(config: Config, checker: Checker, progress: Progress | None = N
     return [made[name] for name in models if name in made]
 
 
+class Shared(NamedTuple):
+    """Arguments of `model` that all models of a configuration share."""
+
+    threads: int
+    progress: Progress | None
+    backends: dict[Any, Any]
+    checker: Checker
+    engines: int
+    several_callers: bool
+
+
+def share(config: Config, checker: Checker, progress: Progress | None = None) -> Shared:
+    """Return what the models of a configuration share."""
+    engines = _count_engines(models_of(config))
+    several = bool(config.api_keys) or may_have_keys(config.store, process_environment())
+    threads = max(1, (cores() - 1) // engines)
+    return Shared(threads, progress, {FleetConfig: config.fleet}, checker, engines, several)
+
+
 def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
     """
-    Check a table that stands for all models of a server: it has one, and is no fallback.
+    Check a table that stands for all models of a server or a folder: it has one, and is no fallback.
 
     Raises:
         ConfigError: It is not so.
@@ -179,7 +195,7 @@ def split(source: str) -> tuple[str, str]:
             return "gguf", source
         return scheme, hints.base_url(location)
     if os.path.isdir(source):
-        return "hf", source
+        return "gguf" if hints.holds_ggufs(source) else "hf", source
     if hints.may_be_gguf(source):
         return "gguf", source
     raise ConfigError(hints.unknown(source, [*_ours(), *plugins.find_others(plugins.BACKENDS)[0]]))
@@ -238,7 +254,7 @@ def model(
             spec = structs.replace(spec, several_callers=several_callers)
             members.append(PooledBackend(backend(spec), source, _secrets(source, config), queue))
             check_supported(name, config, members[-1].backend.capabilities)
-            _tell(name, source)
+            hints.tell(name, source)
     found.raise_all()
     schemes = {split(source)[0] for source in config.sources}
     return Model(
@@ -443,27 +459,13 @@ def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable
     )
     if found is None or len(config.sources) > 1:
         raise ConfigError(
-            f'models.{name}: `model = "*"` needs one source, a server of many models.'
+            f'models.{name}: `model = "*"` needs one source, a server of many models or a folder of GGUF files.'
         )
     return found  # type: ignore[no-any-return]
 
 
 def _silent(what: str, part: float, size_bytes: int = 0, /) -> None:
     """A progress callback that discards everything."""
-
-
-def _tell(name: str, source: str) -> None:
-    """Say where a source was taken for something else than it says; of a URL only its end, since it may hold a secret."""
-    meant = hints.read_as(source)
-    if meant != source:
-        log.info("models.%s: %s is read as %s", name, redact(source), redact(meant))
-    scheme, _, location = source.partition(":")
-    if _is_upstream(scheme) and (end := hints.endpoint(location)):
-        log.warning(
-            "models.%s: the source ends in %s; it is left out, since each request adds its endpoint to the base URL",
-            name,
-            end,
-        )
 
 
 def is_known(scheme: str) -> bool:

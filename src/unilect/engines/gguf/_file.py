@@ -20,6 +20,7 @@ from unilect.api.parameters.support import names
 from unilect.core.errors import BackendUnavailable, join_names
 from unilect.core.file_errors import unreadable
 from unilect.engines.gguf._infill import MARK_TEXTS, FillIn, fill_in_of
+from unilect.engines.gguf._quantization import name_quantization
 
 MAX_TENSORS = 100_000
 MAX_FIELDS = 100_000
@@ -38,11 +39,6 @@ _LIBRARY = "xllamacpp"
 _POOLING_RANK = 4
 #: The tensors of which llama.cpp makes a score.
 _CLASSIFIERS = frozenset({b"cls.weight", b"cls.output.weight"})
-#: llama.cpp's names by its numbers; some are no longer made.
-_FILE_TYPES = names(
-    "F32 F16 Q4_0 Q4_1 Q4_1 Q4_2 Q4_3 Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS "
-    "IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 Q4_0 Q4_0 Q4_0 TQ1_0 TQ2_0 MXFP4"
-)
 
 
 class GgufHead(Struct, frozen=True):
@@ -82,10 +78,9 @@ class GgufHead(Struct, frozen=True):
     def description(self) -> Description:
         """The description of the model, from the metadata."""
         told = self.fields.get
-        weights = dict(zip(map(str, range(99)), _FILE_TYPES, strict=False))
         context = told(f"{self.architecture}.context_length")
         context = context if isinstance(context, int) else None
-        kind = weights.get(str(told("general.file_type")))
+        kind = name_quantization(told("general.file_type"), self.matrices)
         width = told(f"{self.architecture}.embedding_length")
         return Description(
             self.architecture or None,

@@ -39,7 +39,6 @@ from unilect.core.requests import (
     TextRequest,
 )
 from unilect.engines import text_bounds as bounds
-from unilect.engines.fetched import when_here
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._answers import (
     CONVERSATION,
@@ -65,7 +64,9 @@ from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, load_recorder, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
-from unilect.engines.gguf.fit import may_fit, require_room, room_of
+from unilect.engines.gguf.fit import require_room, room_of
+from unilect.engines.gguf.source import list_models as list_models
+from unilect.engines.gguf.source import make_backend
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.loads import LoadRecorder
@@ -73,7 +74,6 @@ from unilect.engines.process.memory import free_bytes, resident_bytes
 from unilect.engines.settings import context_of, read_checked
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
-from unilect.hub import download as hub
 from unilect.runtime.tasks import Tasks
 from unilect.tools.forced import must_call
 from unilect.tools.grammar import calls_grammar
@@ -485,12 +485,12 @@ class GgufEngine(Backend):
 
 def backend(spec: BackendSpec) -> Backend:
     """
-    Make the engine for `path/to/x.gguf` or `gguf:...`: a local file, one of the hub as `org/repo/file.gguf`, or a web address.
+    Make the engine for `path/to/x.gguf` or `gguf:...`: a local file, one of the hub, or a folder.
 
     Raises:
         ConfigError: There is no such file, or it is no valid GGUF file.
     """
-    return when_here(spec, lambda location, told: hub.local_file(location, told, may_fit), engine)
+    return make_backend(spec, engine)
 
 
 def engine(spec: BackendSpec, path: Path) -> GgufEngine:
