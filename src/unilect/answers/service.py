@@ -169,7 +169,10 @@ class Run:
         """Generate the answer on a leased backend."""
         self.answering, self._fitted = lease.model, lease.fitted
         self._context.set_backend(lease.model.name, lease.member.source)
+        self._context.push = None if self._attempts.lost else self.push
         request = lease.fitted.request
+        if is_plain(request):
+            return lease.backend.generate(request)
         if not lease.can.image_urls and other_images(request):
             return self._with_images(lease, request)
         return self._generate(lease, request)
@@ -185,13 +188,10 @@ class Run:
     def _generate(self, lease: Lease[Fitted], request: TextRequest) -> Batches:
         """Generate the answer behind the stages that make up for what the backend lacks for this request."""
         can, checker = lease.can, self._registry.checker
-        prompted, enforced, several = None, False, False
-        if not is_plain(request):
-            prompted = tools.plan(request, can)
-            enforced = can.schema_keywords is not None and bool(output_constraints(request))
-            several = (can.fans_out or prompted is not None) and emulation.several(request)
+        prompted = tools.plan(request, can)
+        enforced = can.schema_keywords is not None and bool(output_constraints(request))
+        several = (can.fans_out or prompted is not None) and emulation.several(request)
         if not (prompted or enforced or several):
-            self._context.push = None if self._attempts.lost else self.push
             return lease.backend.generate(request)
         self._context.push = None
         backend: Generates = lease.backend
