@@ -8,6 +8,7 @@ import pytest
 
 from support.common.clock import Clock
 from support.common.watched import WatchedBytes, WatchedText
+from unilect.accounting.ledger import LedgerRecorder
 from unilect.auth import key_cache
 from unilect.auth.key_cache import KeyCache
 from unilect.auth.secret import _checksum, digest, id_of, new_secret
@@ -15,6 +16,7 @@ from unilect.core.errors import AuthenticationError, StoreUnavailable
 from unilect.runtime.context import Context
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
+from unilect.store.ledger import Ledger
 from unilect.store.records import Key, KeyChanges
 
 NOW = 1_800_000_000.0
@@ -190,6 +192,21 @@ async def test_open_while_the_store_is_away(rig: Rig, monkeypatch: pytest.Monkey
     assert not rig.known.required
     with pytest.raises(StoreUnavailable):
         assert rig.known.has_keys
+
+
+async def test_the_ledger_follows(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger is asked about requests while the store has keys, or nobody knows whether it has, and not else; without being asked it finds out."""
+    ledger = LedgerRecorder(Ledger(rig.database), known=rig.known)
+    assert not ledger.is_on
+    monkeypatch.setattr(key_cache, "STALE_S", -1.0)
+    await rig.until(lambda: ledger.is_on)
+    monkeypatch.setattr(key_cache, "STALE_S", 60.0)
+    await rig.until(lambda: not ledger.is_on)
+    await rig.create("ann")
+    await rig.until(lambda: ledger.is_on)
+    await rig.theirs.delete("ann")
+    await rig.until(lambda: not ledger.is_on)
+    await ledger.aclose()
 
 
 async def test_what_the_server_changes_itself(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
