@@ -136,6 +136,15 @@ def test_why_did_a_request_fail(night: Night) -> None:
     assert "zebra" not in told + every + night.server.log.read_text()
 
 
+def test_why_is_a_model_loaded(night: Night) -> None:
+    """`unilect why MODEL` says when a model was loaded, how long that took, and what it takes."""
+    night.ask("demo")
+    told = night.run("why", "demo")
+
+    assert told.startswith("demo: ready\n")
+    assert re.search(r"loaded in [\d.]+ s: takes \d+ MB at most, all models \d+ MB of ", told)
+
+
 def test_what_is_slow(night: Night) -> None:
     """`unilect ps` says how fast each model answers, and how many requests wait for it."""
     head, told = row(night.run("ps"), "MODEL"), row(night.run("ps"), "demo")

@@ -27,6 +27,7 @@ DECLARED = ModelConfig.declared
 #: A function that reads options for its backend.
 OF_THE_QUEUE = {"max_in_flight"}  # is read where requests wait for a backend
 OF_THE_FLEET = {"replicas", "resources", "accelerator"}  # are read in fleet/
+OF_THE_PLACE = {"pin", "memory", "while_loading"}  # are read where models get their places
 READ_BY = {
     "server_at(": "config.api_key config.api_key_header config.reuse_connections (",
     "context_of(": "config.context (",
@@ -148,4 +149,5 @@ def test_the_table_is_true(kind: str) -> None:
         == {name for name, option in DECLARED.items() if kind in option.kinds}
         - OF_THE_QUEUE
         - OF_THE_FLEET
+        - OF_THE_PLACE
     )

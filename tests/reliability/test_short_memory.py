@@ -16,8 +16,8 @@ from unilect.config.model import RopeScaling
 from unilect.config.server import ModelConfig
 from unilect.core.errors import OutOfMemory
 from unilect.demo import FOLDER
-from unilect.engines.process.memory import free_bytes
 from unilect.engines.transformers.engine import HfEngine
+from unilect.runtime.memory import free_bytes
 
 TOKEN_BYTES = 1280 * 4
 ROWS, LENGTH, SPARE_BYTES = 32, 260, 30 * 2**20

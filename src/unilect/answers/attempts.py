@@ -168,8 +168,8 @@ class Attempts(Generic[FittedT]):
             deadline = self._context.deadline
             if deadline is not None and asyncio.get_running_loop().time() >= deadline:
                 raise BackendTimeout("No backend took the request before its deadline.")
-            if model.stopping is not None:
-                await asyncio.shield(model.stopping)
+            if not model.open and await self._waits_in_vain(model):
+                continue
             self.tried |= self._unable(model)
             if model.closed:  # a request that was in it would start it again
                 self._go_on(
@@ -194,6 +194,52 @@ class Attempts(Generic[FittedT]):
                 finally:
                     member.release()
         raise StopAsyncIteration
+
+    async def _waits_in_vain(self, model: Model) -> bool:
+        """
+        Wait until the model of this attempt may be asked; returns True where another one is to be, since it answers meanwhile, or
+        is served under its name by now, or since the model can have no place.
+
+        Raises:
+            UnilectError: As `_go_on`.
+        """
+        if self._again is None and self.tried.issuperset(model.pool.members):
+            return False  # nothing of it would be asked
+        if (other := self._stand_in(model)) is not None:
+            model.load_soon()
+            self._change_to(other)
+            return True
+        try:
+            await model.wait_until_open(self._context.deadline)
+        except UnilectError as error:
+            self.note(model, "memory", error.for_log)
+            self._go_on(error)
+            return True
+        if model.closed and model.successor is not None and not self._leases:
+            self._change_to(model.latest)
+            return True
+        return False
+
+    def _stand_in(self, model: Model) -> Model | None:
+        """The model that answers while this one is not loaded; None where none does, or where it would have to be loaded, too."""
+        name = model.stays.while_loading
+        if name is None or self._other is None or self.begun:
+            return None
+        with suppress(ModelNotFound):
+            other = self._other(name)
+            able = other.open and not other.draining and self._context.may_use(other.name)
+            return other if able and other.name not in self._seen else None
+        return None
+
+    def _change_to(self, other: Model) -> None:
+        """Ask the backends of another model from now on."""
+        self.tried.clear()
+        self._again = self._home = None
+        self._seen += (other.name,)
+        self._model.release()
+        self._model, self._failure = other, None
+        self._model.acquire()
+        self.asked.falls_back = self._fallback() is not None
 
     def _lease(self, model: Model, member: PooledBackend) -> Lease[FittedT] | None:
         """
@@ -326,13 +372,7 @@ class Attempts(Generic[FittedT]):
             raise (
                 self._failure if alone and self._failure is not None else error
             ) from self._failure
-        self.tried.clear()
-        self._again = self._home = None
-        self._seen += (other.name,)
-        self._model.release()
-        self._model, self._failure = other, None
-        self._model.acquire()
-        self.asked.falls_back = self._fallback() is not None
+        self._change_to(other)
 
     def _fallback(self) -> Model | None:
         """

@@ -6,6 +6,7 @@ of HTTP requests of clients, of keys or of other backends. It serves one model.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -221,11 +222,13 @@ class Backend:
         capabilities: As of `Generates`.
         device: What its model runs on, in words; empty where that is not known, or before its first start.
         children: The processes that it runs, whether they run or not.
+        files: The files that are read to load its model, where they are on this machine.
     """
 
     capabilities: Capabilities
     device: str = ""
     children: Sequence[Life] = ()
+    files: Sequence[Path] = ()
 
     async def start(self) -> None:
         """
@@ -379,6 +382,7 @@ class BackendSpec(Struct, frozen=True):
         checker: Compiles the grammars and schemas of clients; the server's only one.
         engines: The number of the server's engines.
         several_callers: The server has a key, as far as is known before it starts: there may be several callers.
+        memory_bytes: What all engines of the server may take together; None for all that is free.
     """
 
     name: str
@@ -392,3 +396,4 @@ class BackendSpec(Struct, frozen=True):
     engines: int = 1
     options: Any = None
     several_callers: bool = False
+    memory_bytes: int | None = None

@@ -81,7 +81,7 @@ def show(config: Path | None, as_json: bool, server: str | None = None) -> None:
 
 
 def explain(config: Path | None, request: str | None, as_json: bool, server: str | None) -> None:
-    """Print why a request failed; without an id, the last failures."""
+    """Print why a request failed, or why a model was loaded, stopped or not loaded; without an id or a name, the last failures."""
     clients = servers.choose(config, server)
     if request is None:
         found = [one.ask("GET", "/failures") for one in clients]
@@ -92,6 +92,12 @@ def explain(config: Path | None, request: str | None, as_json: bool, server: str
             _print_failures(failures)
         else:
             tell("No request has failed since the server started.")
+        return
+    if (told := _events(clients, request)) is not None:
+        if as_json:
+            tell(json.dumps(told))
+        else:
+            _print_events(told)
         return
     failure = _failure(clients, request)
     if as_json:
@@ -117,6 +123,25 @@ def _change(config: Path | None, model: str, what: str, server: str | None) -> d
 
 def _tell_model(model: dict[str, Any]) -> None:
     tell(f"{model['name']}: {model['state']}, {model['requests']} requests")
+
+
+def _events(clients: Sequence[AdminClient], name: str) -> dict[str, Any] | None:
+    """Return the events of a model, of the first server that has one of this name or alias; None where none has."""
+    for client in clients:
+        for model in client.ask("GET", "/models")["models"]:
+            if name in (model["name"], *model["aliases"]):
+                return dict(client.ask("GET", f"/models/{quote(model['name'])}/events"))
+    return None
+
+
+def _print_events(told: dict[str, Any]) -> None:
+    """Print the events of a model, the last one last."""
+    tell(f"{told['model']}: {told['state']}")
+    for one in told["events"]:
+        reason = one["reason"].removeprefix(f"{told['model']}: ")
+        tell(f"  {clock(one['time'])}  {reason}")
+    if not told["events"]:
+        tell("  Nothing has happened to its place in memory since the server started.")
 
 
 def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:

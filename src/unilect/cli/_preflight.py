@@ -24,6 +24,7 @@ from unilect.models import sources
 from unilect.models.checked_defaults import check_supported
 from unilect.models.discovery import MAX_MODELS
 from unilect.models.facts import backend_name
+from unilect.models.mistakes import error_scope
 from unilect.runtime import plugins
 from unilect.runtime.redact import redact
 from unilect.server.tls import server_context
@@ -171,7 +172,7 @@ def _here(spec: BackendSpec) -> BackendSpec | None:
     """Return the spec with files that are on this machine; None where they would have to be fetched first."""
     if sources.kind_of(spec.scheme) not in ("gguf", "hf") or spec.scheme == sources.DEMO:
         return spec
-    with sources.error_scope(spec.name):
+    with error_scope(spec.name):
         path = hub.local_copy(spec.location, folder=sources.kind_of(spec.scheme) == "hf")
     return None if path is None else structs.replace(spec, location=str(path))
 
@@ -199,12 +200,12 @@ def _check_beside(spec: BackendSpec, found: ErrorCollector) -> None:
     if sources.kind_of(spec.scheme) == "hf":
         from unilect.engines.transformers.engine import check_installed
 
-        with found, sources.error_scope(name):
+        with found, error_scope(name):
             check_installed(spec.location)
     if table.chat_template is not None:
         from unilect.templates import chat as templates  # with Jinja, which takes 30 ms to import
 
-        with found, sources.error_scope(name):
+        with found, error_scope(name):
             templates.find(table.chat_template)
     paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
     paths += [("lora", adapter_of(text)[0]) for text in table.lora]

@@ -246,9 +246,12 @@ def ps() -> None:
     """List the models and the requests of your servers."""
 
 
-@app.command(examples=("unilect why", "unilect why req_0123456789"))
+@app.command(examples=("unilect why", "unilect why req_0123456789", "unilect why small"))
 @click.argument(
-    "request", required=False, help="Id of the request, as its client and the log have it."
+    "request",
+    required=False,
+    metavar="[REQUEST|MODEL]",
+    help="Id of the request, as its client and the log have it; or the name of a model.",
 )
 @_servers_config
 @_server
@@ -256,9 +259,9 @@ def ps() -> None:
 @runs("_admin", "explain")
 def why() -> None:
     """
-    Say why a request failed.
+    Say why a request failed, or why a model was loaded or stopped.
 
-    Without an id the last failures are listed.
+    Without an id or a name the last failures are listed.
     """
 
 

@@ -13,6 +13,7 @@ from unilect.config.limits import Limits
 from unilect.config.llamacpp import LlamaCppOptions
 from unilect.config.mistakes import ErrorCollector
 from unilect.config.option import Flag, check_table, option
+from unilect.config.sizes import wrong_size
 from unilect.runtime.redact import redact
 
 #: The characters of a model's name: letters and digits of any script, the marks that some scripts write letters with, and signs.
@@ -121,6 +122,29 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         "Stop the engine after this long without a request. The next request starts it again.",
         live=True,
         example=600.0,
+    )
+    pin: bool = option(
+        False,
+        "Keep the model in memory once it is loaded: it is never stopped to make room for another one.",
+        kinds=ENGINES,
+        live=True,
+    )
+    memory: str | None = option(
+        None,
+        "Memory that the model takes at most, such as `6GiB`, where the engine cannot say or says it wrong. Default: what the engine "
+        "reckons from the model's files, and what the last load took.",
+        kinds=ENGINES,
+        live=True,
+        check=wrong_size,
+        example="6GiB",
+    )
+    while_loading: str | None = option(
+        None,
+        "Model that answers while this one is not loaded, if it is loaded itself; this one is loaded meanwhile. The header "
+        "`X-Unilect-Fallback` then names it. Default: requests wait.",
+        kinds=ENGINES,
+        live=True,
+        example="spare",
     )
     unsupported: Literal["refuse", "report"] = option(
         "refuse",

@@ -28,6 +28,8 @@ def check_names(models: Mapping[str, ModelConfig]) -> None:
     for name, model in models.items():
         with found:
             _check_fallback(models, name, model)
+        with found:
+            _check_known(models, name, "while_loading", model.while_loading)
     with found:
         check_presets(models)
     found.raise_all()
@@ -45,9 +47,7 @@ def _check_fallback(models: Mapping[str, ModelConfig], name: str, model: ModelCo
         if model.fallback not in models:
             if len(seen) > 1:
                 return  # told of the model whose fallback it is
-            near = nearest(model.fallback, models)
-            hint = f"; did you mean `{near}`?" if near else ". Name another model of the file."
-            raise OptionError(path, f"unknown model `{model.fallback[:100]}`{hint}")
+            _check_known(models, name, "fallback", model.fallback)
         if model.fallback in seen:
             if seen[0] != min(seen[seen.index(model.fallback) :]):
                 return  # told of another model of the circle
@@ -56,3 +56,20 @@ def _check_fallback(models: Mapping[str, ModelConfig], name: str, model: ModelCo
             )
         seen.append(model.fallback)
         model = models[model.fallback]
+
+
+def _check_known(
+    models: Mapping[str, ModelConfig], name: str, option: str, other: str | None
+) -> None:
+    """
+    Check that a model that an option names is another one of the file.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    if other is None or (other in models and other != name):
+        return
+    near = nearest(other, [one for one in models if one != name])
+    hint = f"; did you mean `{near}`?" if near else ". Name another model of the file."
+    what = "the model itself," if other == name else "unknown model"
+    raise OptionError(("models", name, option), f"{what} `{other[:100]}`{hint}")

@@ -23,6 +23,7 @@ from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
 from unilect.config.option import Flag, Table, check_table, option
 from unilect.config.otel import OtelConfig
+from unilect.config.sizes import wrong_size
 from unilect.config.store import StoreConfig, may_have_keys
 from unilect.config.values import describe_value
 
@@ -152,6 +153,19 @@ class Config(Table, frozen=True, kw_only=True):
         0.0,
         "Seconds for which an answer goes on after its client has disconnected: the same request of the same API key gets it. "
         "Default: off, a disconnect stops generation at once. See docs/rejoin.md.",
+    )
+    memory: str | None = option(
+        None,
+        "Memory for the models that this server runs, all together, such as `24GiB`: what does not fit beside the others is exchanged for "
+        "idle models when it is asked for. Default: what is free at start, but for a reserve. See docs/memory.md.",
+        flag=Flag("--memory", "Memory for all models, such as 24GiB."),
+        check=wrong_size,
+        example="24GiB",
+    )
+    swap_wait_s: Annotated[float, Meta(ge=0, le=3600)] = option(
+        5.0,
+        "Shortest time that a model stays in memory while it is asked for and another one waits for its memory; at least four times the "
+        "seconds that loading it took.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = option(
         "info",

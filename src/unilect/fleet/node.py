@@ -24,9 +24,9 @@ import msgspec
 
 from unilect.config.mistakes import ErrorCollector
 from unilect.core.errors import ConfigError
-from unilect.engines.process import memory
 from unilect.engines.process.child_process import python_command
 from unilect.fleet.environment import is_alone, ray_environment
+from unilect.runtime import memory
 from unilect.runtime.child_environment import child_environment
 from unilect.runtime.socket_folders import make_folder
 

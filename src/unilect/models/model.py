@@ -9,6 +9,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from unilect.api.backend import Backend, Capabilities
@@ -16,6 +18,8 @@ from unilect.api.parameters.rules import Unsupported, fill_defaults
 from unilect.config.limits import Limits
 from unilect.config.model import Price
 from unilect.core.errors import BackendUnavailable, UnilectError
+from unilect.models.stays import Stays, name_idle
+from unilect.residency.seat import Seat
 from unilect.runtime.context import current_request
 from unilect.runtime.tasks import spawn_detached
 from unilect.scheduling.fair_queue import Queue
@@ -31,9 +35,6 @@ _TRIED_AGAIN_S = 60.0
 State: TypeAlias = Literal[
     "leaving", "draining", "stopping", "loading", "stopped", "ready", "failed", "out"
 ]
-
-
-_NO_ROOM = "does not fit into memory"  # in the words of all engines
 
 
 class Settings(NamedTuple):
@@ -56,14 +57,7 @@ class Settings(NamedTuple):
         return fill_defaults(request, self.defaults, can) if self.defaults else request
 
 
-def name_idle(error: BackendUnavailable, idle: Callable[[], list[str]]) -> BackendUnavailable:
-    """Return the error of a start, which tells the operator what is loaded and idle where it failed for want of memory."""
-    names = idle() if _NO_ROOM in error.for_operator else []
-    if not names:
-        return error
-    told = error.alone()
-    told.reason = f"{error.for_operator} Loaded and idle: {', '.join(names[:10])}; `unilect stop MODEL` stops one."
-    return told
+_ELSEWHERE = Stays()
 
 
 class Model:
@@ -84,8 +78,13 @@ class Model:
         price: What its tokens cost; None where they are free.
         limits: Of all requests to it together.
         unlisted: It is in no list for clients.
+        stays: Its stay in memory.
 
     Attributes:
+        open: Requests go to its backends at once; else they wait for what stops, or for its place in memory (`wait_until_open`).
+        place: Its place in memory; None where it takes none that others want.
+        used_at: When its last request ended, by `time.monotonic`.
+        on_idle: Called when its last running request has ended; None for nobody.
         pool: Its backends.
         closed: It was stopped for good.
         successor: The model of the same name that is served instead of it, since the configuration was reloaded.
@@ -100,6 +99,8 @@ class Model:
 
     closed = draining = False
     stopping: asyncio.Task[None] | None = None
+    open = True
+    place: Seat | None = None
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class Model:
         price: Price | None = None,
         limits: Limits | None = None,
         unlisted: bool = False,
+        stays: Stays = _ELSEWHERE,
     ) -> None:
         self.name = name
         pool = members if isinstance(members, Iterable) else [PooledBackend(members)]
@@ -129,10 +131,13 @@ class Model:
         self.runs_locally = runs_locally
         self.created = created
         self.price, self.limits, self.unlisted = price, limits, unlisted
+        self._stays, self.used_at = stays, 0.0
+        self.on_idle: Callable[[], None] | None = None
         self._idle_stop_s = self._stays_s = idle_stop_s
         self._in_use = 0
         self._retired = False
         self.successor: Model | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self.own_defaults: dict[str, dict[str, Any]] = {}
         self.retries, self.fallbacks = 0, Counter[str]()
@@ -153,6 +158,49 @@ class Model:
     def runs_here(self) -> bool:
         """True while something of it runs that this server starts and stops."""
         return self.runs_locally and not self._cold and self.stopping is None
+
+    @property
+    def stays(self) -> Stays:
+        """Its stay in memory."""
+        return self._stays
+
+    @property
+    def is_loading(self) -> bool:
+        """True while something of it starts."""
+        return any(one.loads for one in self.pool.members)
+
+    @property
+    def has_begun(self) -> bool:
+        """True if a start has begun since the last stop."""
+        return any(one.begun for one in self.pool.members)
+
+    @property
+    def pinned(self) -> bool:
+        """True if it is not stopped to make room for another one."""
+        return self.stays.pinned
+
+    @property
+    def most_waiting(self) -> int:
+        """The most requests that may wait for it."""
+        return max((one.queue_settings.max_queue for one in self.pool.members), default=0)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are read to load it."""
+        return [file for one in self.pool.members for file in one.backend.files]
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes that serve."""
+        found = (child.pid for one in self.pool.members for child in one.backend.children)
+        return [pid for pid in found if pid is not None]
+
+    def memory_need(self) -> int | None:
+        """Return the bytes that it takes at most, 0 where nobody knows; None where it takes none of this machine's."""
+        if not self.stays.takes_memory or self.stays.memory_bytes is not None:
+            return self.stays.memory_bytes
+        needs = [one.backend.memory_need() for one in self.pool.members]
+        return sum(one.ready + one.grows for one in needs if one is not None)
 
     @property
     def in_use(self) -> int:
@@ -212,7 +260,7 @@ class Model:
         """
         if not self.runs_locally or self.closed:
             return
-        runs = self.stopping is None and any(one.begun for one in self.pool.members)
+        runs = self.stopping is None and self.has_begun
         if runs or self._in_use:
             self._stays_s = 0 if self.draining else seconds
         if runs and not self._in_use:
@@ -238,6 +286,7 @@ class Model:
         self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
         self.unsupported, self.fallback = other.unsupported, other.fallback
         self.price, self.limits, self.unlisted = other.price, other.limits, other.unlisted
+        self._stays = other._stays
 
     @property
     def queue(self) -> Queue:
@@ -283,8 +332,14 @@ class Model:
         try:
             await member.start()
         except BackendUnavailable as error:
+            if self.place is not None:
+                self.place.note_failed(error)
             raise name_idle(error, self.idle_others) from error.__cause__
-        if alone:
+        if self.place is not None:
+            told = f"{self.place.note_loaded():.1f}"
+            request = current_request()
+            request.headers = {**request.headers, "X-Unilect-Loaded-In": told}
+        elif alone:
             log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
 
     async def start(self) -> None:
@@ -297,9 +352,13 @@ class Model:
         self.acquire()
         self.draining, self._stays_s = False, self._idle_stop_s
         try:
-            if self.stopping is not None:
-                await asyncio.shield(self.stopping)
+            await self.wait_until_open()
             errors = await self.pool.start(tell=not self.runs_locally)
+            if self.place is not None:
+                if self._cold and errors:
+                    self.place.note_failed(errors[0])
+                else:
+                    self.place.note_loaded()
         finally:
             self.release()
         if errors and (self.runs_locally or len(errors) == len(self.pool.members)):
@@ -325,10 +384,55 @@ class Model:
     def release(self) -> None:
         """End what `acquire` has begun."""
         self._in_use -= 1
+        if self._in_use:
+            return
+        self.used_at = time.monotonic()
         if self._retired:
             self.retire()
-        elif self._stays_s is not None and self._in_use == 0 and not self.closed:
+        elif self._stays_s is not None and not self.closed:
             self._await_idle()
+        if self.on_idle is not None:
+            self.on_idle()
+
+    async def wait_until_open(self, until: float | None = None) -> None:
+        """
+        Wait until requests may go to its backends: nothing of it stops, and it has its place in memory. Who waits for a place does not
+        keep it running.
+
+        Args:
+            until: The event loop's time after which nobody waits any more; None for never.
+
+        Raises:
+            UnilectError: It can have no place, or not in time.
+        """
+        while not self.open and not self.closed:
+            if self.stopping is not None:
+                await asyncio.shield(self.stopping)
+            elif self.place is not None:
+                await self._wait_for_place(self.place, until)
+
+    async def _wait_for_place(self, place: Seat, until: float | None) -> None:
+        request = current_request()
+        request.stage = lambda: place.stage
+        self.release()
+        try:
+            await place.wait(until, self.pool.members[0].queue_settings.timeout_s)
+        finally:
+            self.acquire()
+
+    def load_soon(self) -> None:
+        """Have it loaded, though nobody waits for it."""
+        if self._loading is None or self._loading.done():
+            self._loading = spawn_detached(self._load_quietly())
+
+    async def _load_quietly(self) -> None:
+        with suppress(UnilectError):  # its events tell
+            await self.start()
+
+    def evict(self) -> None:
+        """Stop it for another model, now that nothing runs in it."""
+        if self.stopping is None and not self._in_use:
+            self._stop_now()
 
     def record_result(
         self, member: PooledBackend, error: UnilectError | None, asked: RoutedRequest | None = None
@@ -342,7 +446,11 @@ class Model:
         self.closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        await self.pool.aclose()
+        try:
+            await self.pool.aclose()
+        finally:
+            if self.place is not None:
+                self.place.note_gone(for_good=True)
 
     def retire(self) -> None:
         """No request will come any more: stop the backends once nothing runs in them."""
@@ -372,14 +480,20 @@ class Model:
 
     def _stop_idle(self) -> None:
         self._idle_timer = None
-        if self.stopping is not None:
-            return  # a request came while it stopped, and left before it was done
+        if self.stopping is not None or not self.has_begun:
+            return  # a request came while it stopped, or waited for its place, and left before that was done
         log.info("%s: idle, stopping", self.name)
+        self._stop_now()
+
+    def _stop_now(self) -> None:
         self._stays_s = self._idle_stop_s  # what is said from now on is of its next life
+        self.open = False
         self.stopping = spawn_detached(self._stop())
 
     async def _stop(self) -> None:
         try:
             await self.pool.aclose()
         finally:
-            self.stopping = None
+            self.stopping, self.open = None, self.place is None
+            if self.place is not None:
+                self.place.note_gone(for_good=False)

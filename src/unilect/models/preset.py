@@ -8,6 +8,8 @@ from typing import Any
 
 from unilect.core.errors import UnilectError
 from unilect.models.model import Model, State
+from unilect.models.stays import Stays
+from unilect.residency.seat import Seat
 from unilect.scheduling.pool import RoutedRequest
 from unilect.scheduling.pooled_backend import PooledBackend
 
@@ -29,6 +31,9 @@ class Preset(Model):
 
     closed: bool = _of_base("closed")
     draining: bool = _of_base("draining")
+    open: bool = _of_base("open")
+    place: Seat | None = _of_base("place")
+    stays: Stays = _of_base("stays")
 
     def __init__(self, name: str, base: Model, **settings: Any) -> None:
         super().__init__(name, (), **settings)
@@ -78,6 +83,14 @@ class Preset(Model):
     async def start_for_request(self, member: PooledBackend) -> None:
         """Start a backend of the base."""
         await self.base.start_for_request(member)
+
+    async def wait_until_open(self, until: float | None = None) -> None:
+        """Wait until requests may go to the backends of the base."""
+        await self.base.wait_until_open(until)
+
+    def load_soon(self) -> None:
+        """Have the base loaded."""
+        self.base.load_soon()
 
     async def start(self) -> None:
         """Start the base."""

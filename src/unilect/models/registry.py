@@ -11,6 +11,7 @@ from unilect.config.model import Price
 from unilect.constraints.checker import Checker
 from unilect.core.errors import BackendUnavailable, ModelNotFound, UnilectError
 from unilect.models.model import Model
+from unilect.residency.residency import Residency
 from unilect.runtime.context import current_request
 from unilect.scheduling.fair_queue import Queue
 from unilect.scheduling.parts import Room
@@ -26,6 +27,7 @@ class Registry:
     Args:
         models: The models.
         checker: What compiles the grammars and schemas of clients; it is closed with the models.
+        residency: Gives the models their places in memory; None where they share none.
 
     Attributes:
         room: The room for parts of requests.
@@ -33,8 +35,13 @@ class Registry:
         forgotten: Is told the name of a model that was taken out.
     """
 
-    def __init__(self, models: Iterable[Model], checker: Checker | None = None) -> None:
-        self.checker, self.room = checker or Checker(), Room()
+    def __init__(
+        self,
+        models: Iterable[Model],
+        checker: Checker | None = None,
+        residency: Residency | None = None,
+    ) -> None:
+        self.checker, self.room, self.residency = checker or Checker(), Room(), residency
         self.seek: Callable[[], Awaitable[None]] | None = None
         self.forgotten: Callable[[str], None] = lambda name: None
         self.models: dict[str, Model] = {}
@@ -65,6 +72,8 @@ class Registry:
         if (before := self.models.get(model.name)) is not None and before is not model:
             self._leave(before, model)
         self.models[model.name] = self._by_name[model.name] = model
+        if self.residency is not None:
+            self.residency.take(model.base)
         model.idle_others = lambda: [
             one.name for one in self.bases if one.runs_here and not one.in_use
         ]
@@ -174,10 +183,16 @@ class Registry:
         Raises:
             UnilectError: The first of the required ones that cannot be started.
         """
-        await self.start_all([self.models[name] for name in names])
+        models = [self.models[name] for name in names]
+        if self.residency is not None:
+            models = self.residency.admit_at_start(models)
+        await self.start_all(models)
 
     async def start_all(self, models: Iterable[Model]) -> None:
-        """As `start`, also of models that are not served yet."""
+        """As `start`, also of models that are not served yet, which wait for their places."""
+        models = list(models)
+        if self.residency is not None:
+            self.residency.force(one.base for one in models)
         async with asyncio.TaskGroup() as group:
             for model in models:
                 group.create_task(self._start(model))

@@ -10,8 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -28,18 +27,21 @@ from unilect.config.model import ModelConfig, check_options
 from unilect.config.paths import check_adapters
 from unilect.config.presets import resolve_presets
 from unilect.config.server import Config, process_environment
+from unilect.config.sizes import parse_size
 from unilect.config.store import may_have_keys
 from unilect.config.values import convert_table
 from unilect.constraints.checker import Checker
-from unilect.core.errors import ConfigError, ConfigErrors
-from unilect.core.file_errors import unreadable
+from unilect.core.errors import ConfigError
 from unilect.core.requests import ChatRequest, CompletionRequest
 from unilect.models import source_hints as hints
 from unilect.models.checked_defaults import check_defaults, check_supported
 from unilect.models.doubts import cores, doubts
+from unilect.models.mistakes import error_scope
 from unilect.models.model import Model
 from unilect.models.preset import Preset
 from unilect.models.registry import Registry
+from unilect.models.stays import Stays
+from unilect.residency.residency import Residency
 from unilect.runtime import plugins
 from unilect.runtime.redact import Secrets, secrets_of
 from unilect.scheduling.fair_queue import QueueSettings
@@ -70,7 +72,8 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         ConfigError: A source or a setting is wrong.
     """
     checker = Checker()
-    return Registry(build_models(config, checker, progress), checker)
+    residency = Residency(parse_size(config.memory), config.swap_wait_s)
+    return Registry(build_models(config, checker, progress), checker, residency)
 
 
 def build_models(config: Config, checker: Checker, progress: Progress | None = None) -> list[Model]:
@@ -115,6 +118,7 @@ class Shared(NamedTuple):
     checker: Checker
     engines: int
     several_callers: bool
+    memory: int | None
 
 
 def share(config: Config, checker: Checker, progress: Progress | None = None) -> Shared:
@@ -122,7 +126,8 @@ def share(config: Config, checker: Checker, progress: Progress | None = None) ->
     engines = _count_engines(models_of(config))
     several = bool(config.api_keys) or may_have_keys(config.store, process_environment())
     threads = max(1, (cores() - 1) // engines)
-    return Shared(threads, progress, {FleetConfig: config.fleet}, checker, engines, several)
+    memory = parse_size(config.memory)
+    return Shared(threads, progress, {FleetConfig: config.fleet}, checker, engines, several, memory)
 
 
 def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
@@ -226,6 +231,7 @@ def model(
     checker: Checker | None = None,
     engines: int = 1,
     several_callers: bool = False,
+    memory: int | None = None,
 ) -> Model:
     """
     Make the model of a table, not started.
@@ -235,6 +241,7 @@ def model(
         checker: The server's, where the model's engine needs one.
         engines: How many engines the server has.
         several_callers: The server has a key: there may be several callers.
+        memory: The bytes that all engines may take together; None for all that is free.
 
     Raises:
         ConfigError: A source or a setting is wrong.
@@ -251,7 +258,7 @@ def model(
     for source in config.sources:
         with found:
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
-            spec = structs.replace(spec, several_callers=several_callers)
+            spec = structs.replace(spec, several_callers=several_callers, memory_bytes=memory)
             members.append(PooledBackend(backend(spec), source, _secrets(source, config), queue))
             check_supported(name, config, members[-1].backend.capabilities)
             hints.tell(name, source)
@@ -262,6 +269,7 @@ def model(
         members,
         idle_stop_s=config.idle_stop_s,
         runs_locally=not any(scheme.endswith(("http", "https")) for scheme in schemes),
+        stays=_stays(config, schemes),
         **_settings(config, prepare, schemes == {DEMO}),
     )
 
@@ -300,6 +308,12 @@ def _settings(config: ModelConfig, prepare: Callable[[Any], Any], is_demo: bool)
         "limits": config.limits,
         "unlisted": config.unlisted,
     }
+
+
+def _stays(config: ModelConfig, schemes: Collection[str]) -> Stays:
+    """Return how a model stays in memory; only engines of this machine take any."""
+    here = config.replicas is None and all(map(_is_engine, schemes))
+    return Stays(here, config.pin, parse_size(config.memory), config.while_loading)
 
 
 def _secrets(source: str, config: ModelConfig) -> Secrets:
@@ -410,25 +424,6 @@ def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
     )
     found.raise_all()
     return structs.replace(spec, options=kind(**good))
-
-
-@contextmanager
-def error_scope(name: str) -> Iterator[None]:
-    """Put the name of a model before its mistakes, and the option that each begins with; without one it is the source."""
-    try:
-        yield
-    except (ConfigError, PermissionError) as failure:
-        error = (
-            ConfigError(unreadable(failure)) if isinstance(failure, PermissionError) else failure
-        )
-        told = ErrorCollector()
-        for one in error.each:
-            text = str(one)
-            option = text.partition(":")[0]
-            option = option if option in ModelConfig.__struct_fields__ else "source"
-            prefix = "" if text.startswith(f"models.{name}") else f"models.{name}: "
-            told.add(prefix + text, one.path or ("models", name, option))
-        raise ConfigErrors(told.errors) from failure
 
 
 def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:

@@ -111,6 +111,7 @@ class Context(Struct, eq=False, kw_only=True):
         priority: `BATCH`, or less, for one that gives way to others that wait for a backend, for a time.
         body: Its large body's part of the memory for all of them; None where the body is not large. What outlives the request takes it over.
         queued: Its place in the queue; None where it does not wait.
+        stage: Tells what it waits for before a backend is ready; None where it has waited for nothing.
         deadline: The event loop's time after which the request is sent to no backend any more; None for never.
         started: The time when the request came, by `time.perf_counter`.
         model: The requested model; empty until it is known.
@@ -145,6 +146,7 @@ class Context(Struct, eq=False, kw_only=True):
     priority: int = 0
     body: Lease | None = None
     queued: Queued | None = None
+    stage: Callable[[], str] | None = None
     deadline: float | None = None
     started: float = field(default_factory=time.perf_counter)
     model: str = ""

@@ -37,7 +37,7 @@ class PooledBackend:
         queue: How requests wait for it.
 
     Attributes:
-        backend, secrets: As given.
+        backend, secrets, queue_settings: As given.
         source: Where it comes from, without credentials.
         told_at_s: When it was told last that it fails.
         outstanding: Requests that are in it now.
@@ -75,7 +75,7 @@ class PooledBackend:
         self.next_look_at: float | None = None
         self.began_at = 0.0
         self._starting: asyncio.Task[None] | None = None
-        self._settings = queue or QueueSettings()
+        self.queue_settings = queue or QueueSettings()
         self.queues: tuple[FairQueue, ...] = ()
         self._queued: QueuedBackend | None = None
         self._can: Capabilities | None = None  # what it could do when it was entered last
@@ -142,14 +142,14 @@ class PooledBackend:
 
     def _behind_queues(self, can: Capabilities) -> Backend | QueuedBackend:
         """The backend behind queues with as many places as it has now, if it has any."""
-        most = self._settings.max_in_flight
+        most = self.queue_settings.max_in_flight
         places = most or can.max_in_flight or can.slots
         if places is None:
             return self.backend
         if self._queued is None:
             # slots are for answers: vectors are made beside them
             beside = most is None and can.max_in_flight is None
-            self.queues = tuple(FairQueue(places, self._settings) for _ in range(1 + beside))
+            self.queues = tuple(FairQueue(places, self.queue_settings) for _ in range(1 + beside))
             self._queued = QueuedBackend(self.backend, *self.queues)
         for queue in self.queues:
             queue.places = places

@@ -72,6 +72,7 @@ def routes(registry: Registry, metrics: Metrics, requests: Requests) -> list[Rou
 
     return [
         Route("GET", "/models", list_models, summary="List the models, with states"),
+        _events_route(registry),
         act("load", load_model, "Start a model; end a drain"),
         act("stop", stop_model, "Stop a model until the next request"),
         act("drain", drain_model, "Send a model no more requests, and stop it"),
@@ -155,6 +156,10 @@ def _describe(model: Model, memory: Memory) -> dict[str, Any]:
         "stops_in_s": None if stops_at is None else round(max(0.0, stops_at - now), 1),
         "memory_bytes": sum(one["memory_bytes"] for one in backends),
         "resident_memory_bytes": sum(one["resident_memory_bytes"] for one in backends),
+        "memory_need_bytes": None if model.place is None else model.place.need,
+        "pinned": model.pinned,
+        "load_s": None if model.place is None else model.place.load_s,
+        "waits_for": _waits_for(model),
         "device": ", ".join(dict.fromkeys(filter(None, (m.backend.device for m in members)))),
         "context": model.capabilities.context,
         "slots": model.slots,
@@ -163,6 +168,35 @@ def _describe(model: Model, memory: Memory) -> dict[str, Any]:
         "queue_wait_s": queue.wait_s,
         "backends": backends,
     }
+
+
+def _events_route(registry: Registry) -> Route:
+    """Return the route about what has happened to a model."""
+
+    async def list_events(request: web.Request) -> web.StreamResponse:
+        """List what has happened to a model's place in memory, and why, the oldest first."""
+        return json_of(_describe_events(await _find_model(request, registry)))
+
+    told = "List the loads and evictions of a model, with reasons"
+    return Route("GET", "/models/{model:.+}/events", list_events, summary=told)
+
+
+def _describe_events(model: Model) -> dict[str, Any]:
+    """Describe what has happened to a model's place in memory; `time` in seconds since 1970."""
+    events = [] if model.place is None else model.place.events.last
+    told = [
+        {"time": one.time, "kind": one.kind, "reason": one.reason, "numbers": one.numbers}
+        for one in events
+    ]
+    return {"model": model.name, "state": model.state, "events": told}
+
+
+def _waits_for(model: Model) -> str | None:
+    """Say why a model that is asked for is not loaded; None where it is, or nobody asks."""
+    place = model.place
+    if place is None or not place.waiting or not place.events.last:
+        return None
+    return place.events.last[-1].reason
 
 
 def _describe_backend(member: PooledBackend, memory: Memory, now: float) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Literal
 from unilect.accounting.exposition import Family
 from unilect.accounting.metrics import Metrics
 from unilect.answers.inflight import Answers
+from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.context import Requests
 from unilect.runtime.redact import shorten
@@ -31,6 +32,12 @@ _MODEL, _BACKEND, _STATE = ("model",), ("model", "backend"), ("state",)
 #: The families, by name: their type, their help and their labels.
 _FAMILIES: dict[str, tuple[Literal["counter", "gauge"], str, tuple[str, ...]]] = {
     "model_loaded": ("gauge", "1 if the model's engine is loaded.", _MODEL),
+    "model_events": ("counter", "Events of a model's place in memory: loaded, evicted (for another model), stopped, waits (for memory of others), refused, failed, skipped (at start).", (*_MODEL, "event")),
+    "model_predicted_memory_bytes": ("gauge", "Memory that the model is reckoned to take at most.", _MODEL),
+    "model_measured_memory_bytes": ("gauge", "Memory that the model took when it was last loaded, with its part of what is shared; 0 before the first load.", _MODEL),
+    "model_load_seconds": ("gauge", "Seconds that the last load of the model took.", _MODEL),
+    "memory_budget_bytes": ("gauge", "Memory that all models together may take.", ()),
+    "memory_claimed_bytes": ("gauge", "Memory that the loaded models are reckoned to take at most.", ()),
     "retries": ("counter", "Requests that were sent to another backend, or again, after a backend failed.", _MODEL),
     "fallbacks": ("counter", "Requests that were sent to the fallback of the model that was asked for.", ("model", "fallback")),
     "backends": ("gauge", "Backends by state: up (gets requests), open (left out until a probe succeeds), resting (busy, for its Retry-After).", (*_BACKEND, "state")),
@@ -133,6 +140,10 @@ class State:
         """Yield the metrics of the models and their backends."""
         names, models = self._registry.models.values(), self._registry.bases
         yield _by("model_loaded", {one.name: one.runs_here for one in models if one.runs_locally})
+        yield from _of_places(models)
+        if (residency := self._registry.residency) is not None and residency.budget is not None:
+            yield _number("memory_budget_bytes", residency.budget)
+            yield _number("memory_claimed_bytes", residency.claimed)
         yield _by("retries", {one.name: one.retries for one in names})
         pairs = [((m.name, name), count) for m in names for name, count in m.fallbacks.items()]
         yield _family("fallbacks", pairs)
@@ -151,6 +162,16 @@ class State:
             yield _sums(f"engine_{name}", rows)
         memory = [(labels, self._memory.get(one, 0)) for labels, known in engines for one in known]
         yield _sums("engine_proportional_memory_bytes", memory)
+
+
+def _of_places(models: list[Model]) -> Iterator[Family]:
+    """Yield the metrics of the models' places in memory."""
+    places = [(one.name, one.place) for one in models if one.place is not None]
+    kinds = [((name, kind), n) for name, one in places for kind, n in one.events.counts.items()]
+    yield _family("model_events", kinds)
+    yield _by("model_predicted_memory_bytes", {name: one.need for name, one in places})
+    yield _by("model_measured_memory_bytes", {name: one.measured_bytes for name, one in places})
+    yield _by("model_load_seconds", {name: one.load_s for name, one in places if one.load_s is not None})  # fmt: skip
 
 
 @cache

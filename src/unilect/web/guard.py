@@ -70,7 +70,7 @@ _SDK_HEADERS = (  # what the official JavaScript clients send from a browser
 )
 #: What pages of allowed origins may read of an answer.
 _EXPOSED = (
-    *("X-Request-Id", "request-id", "X-Unilect-Ignored", "X-Unilect-Fallback", "X-Unilect-Attempts", "X-Unilect-Rejoined"),
+    *("X-Request-Id", "request-id", "X-Unilect-Ignored", "X-Unilect-Fallback", "X-Unilect-Attempts", "X-Unilect-Loaded-In", "X-Unilect-Rejoined"),
     *("X-Unilect-Queue-Position", "X-Unilect-Queue-Wait-S"),
     *("Retry-After", *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset"))),
 )  # fmt: skip

@@ -195,7 +195,7 @@ def headers_of(
         headers |= of_all
     if run is not None:
         ignored = run.ignored
-        if run.answering is not run.model:  # headers are ASCII
+        if run.answering.name != run.model.name:  # headers are ASCII
             headers["X-Unilect-Fallback"] = quote(run.answering.name, safe="/:@+")
         if run.attempts:
             headers["X-Unilect-Attempts"] = str(run.attempts)
@@ -344,6 +344,9 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         """Send what changes nothing for the reader; the end of the answer waits for it."""
         # encoded and sent in one turn, and not before what was encoded earlier: events may be numbered
         if self._filler is not None and not self.last and (filler := self._filler()):
+            request = current_request()
+            if filler is COMMENT and request.leased_at is None and request.stage is not None:
+                filler = b": %b\n\n" % request.stage().encode()
             with suppress(ConnectionError):
                 await self.write(filler)
 

@@ -27,7 +27,7 @@ from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.engines.gguf._file import _Reader
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.process.memory import MIB, resident_bytes
+from unilect.runtime.memory import MIB, resident_bytes
 
 ALL = "UNILECT_HOSTILE" in os.environ
 COUNT = int(os.environ.get("UNILECT_HOSTILE", "5000" if THOROUGH else "500"))

@@ -28,7 +28,7 @@ from unilect.engines.gguf._memory import (
     size_error,
 )
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.process.memory import MIB, processor_words
+from unilect.runtime.memory import MIB, processor_words
 from unilect.scheduling.pooled_backend import PooledBackend
 
 GB = 10**9

@@ -7,9 +7,9 @@ import pytest
 
 from support.servers.clusters import free_row
 from unilect.core.errors import ConfigError
-from unilect.engines.process import memory
 from unilect.fleet import node
 from unilect.fleet.node import NodeSettings
+from unilect.runtime import memory
 
 GIB = 1024**3
 

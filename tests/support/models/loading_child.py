@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from unilect.engines.gguf import _child
-from unilect.engines.process import memory
+from unilect.runtime import memory
 from unilect.runtime.child_limits import limit_growth
 
 LONGEST_S = 30

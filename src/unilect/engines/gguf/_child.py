@@ -21,8 +21,9 @@ from unilect.engines.gguf._memory import (
     memory_warning,
     size_error,
 )
-from unilect.engines.process import child, memory, trial
-from unilect.engines.process.memory import MIB, free_bytes, total_bytes
+from unilect.engines.process import child, trial
+from unilect.runtime import memory
+from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
 _GPU_BATCH = 2048
 # what a GPU's driver and library may take of the machine's memory while they run
@@ -55,7 +56,13 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
     except trial.TrialError as error:
         raise ValueError(f"{settings['name']}: {_useless(error)}") from error
     warning = _check(settings, needs)
-    needs = budget(needs, settings["cache_ram_mib"], free_bytes(), settings["engines"])
+    needs = budget(
+        needs,
+        settings["cache_ram_mib"],
+        free_bytes(),
+        settings["engines"],
+        settings["memory_bytes"],
+    )
     chosen = parameters(settings, needs)
     if fault or settings["embedding"]:  # else the model's own would be used, and refused
         chosen.chat_template = _STAND_IN

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.engines.gguf._layers import cells, layers, number
-from unilect.engines.process.memory import MIB, processor_words
+from unilect.runtime.memory import MIB, processor_words
 
 if TYPE_CHECKING:  # the child needs neither, and is to start soon
     from unilect.config.model import ModelConfig
@@ -110,7 +110,13 @@ def needs(
     )
 
 
-def budget(need: Needs, cache_ram_mib: int | None, free: int | None, engines: int = 1) -> Needs:
+def budget(
+    need: Needs,
+    cache_ram_mib: int | None,
+    free: int | None,
+    engines: int = 1,
+    memory: int | None = None,
+) -> Needs:
     """
     Return the needs with what may be remembered beside the slots: a share of what is left where the model is loaded, unless somebody says.
 
@@ -118,7 +124,9 @@ def budget(need: Needs, cache_ram_mib: int | None, free: int | None, engines: in
         cache_ram_mib: The option.
         free: Bytes that are free, before it is loaded; None where nobody knows.
         engines: How many engines share that.
+        memory: What they may take together, if the operator says.
     """
+    free = memory if free is None or (memory is not None and memory < free) else free
     left = None if free is None else max(0, free - need.own - need.weights)
     share = _MOST_MIB // engines
     share = share if left is None else min(share, left // (_SHARE * engines) // MIB)

@@ -33,6 +33,7 @@ def child_settings(
     lora: list[tuple[str, float]],
     template: str | None,
     engines: int,
+    memory: int | None,
     embedding: bool,
 ) -> dict[str, Any]:
     """Make the settings of a child, without its socket and its key."""
@@ -55,6 +56,7 @@ def child_settings(
         "trial_model": str(DEMO),
         "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
         "engines": engines,
+        "memory_bytes": memory,
         "cache_type_k": config.cache_type_k,
         "cache_type_v": config.cache_type_v,
         "embedding": embedding,

@@ -70,10 +70,10 @@ from unilect.engines.gguf.source import make_backend
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
 from unilect.engines.process.loads import LoadRecorder
-from unilect.engines.process.memory import free_bytes, resident_bytes
 from unilect.engines.settings import context_of, read_checked
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
+from unilect.runtime.memory import free_bytes, resident_bytes
 from unilect.runtime.tasks import Tasks
 from unilect.tools.forced import must_call
 from unilect.tools.grammar import calls_grammar
@@ -98,6 +98,7 @@ class GgufEngine(Backend):
         checker: The server's; None for one of the engine's own.
         engines: How many engines the server has, among which the memory for prompts is shared out.
         several_callers: The server has a key: there may be several callers.
+        memory: The bytes that all engines may take together; None for all that is free.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -113,13 +114,13 @@ class GgufEngine(Backend):
         checker: Checker | None = None,
         engines: int = 1,
         several_callers: bool = False,
+        memory: int | None = None,
     ) -> None:
-        self._engines, self._name = engines, name
+        self._engines, self._memory, self._name = engines, memory, name
         self._head = read_checked(read_model, path)
         self._writes = not (self._head.embedding_only or ranks(self._head, config))
-        self._path = path
-        self._config = config
-        self._threads = config.threads or threads
+        self._path, self.files = path, (path,)
+        self._config, self._threads = config, config.threads or threads
         self._context = context_of(self._head.context, config)
         self._adapters, self._template, self._stop = read_beside(config)
         self._emptying = Tasks()
@@ -140,8 +141,7 @@ class GgufEngine(Backend):
         self._kept = KeptConversations(name, path, config)
         generator.before_stop = self._keep
         self._chat_template = ModelTemplate(self._template or self._head.template)
-        self._checker = checker or Checker()
-        self._has_own_checker = checker is None
+        self._checker, self._has_own_checker = checker or Checker(), checker is None
         self._loaded: Loaded | None = None
         self._takes = needs(self._head, path, config, self._context, not self._writes)
         self._need: Needs | None = None  # with what may be remembered
@@ -283,7 +283,7 @@ class GgufEngine(Backend):
         """Return the memory of the child that this model mainly needs; see `Backend`."""
         if self._need is None:
             cache = self._config.cache_ram_mib if self._writes else 0
-            self._need = budget(self._takes, cache, free_bytes(), self._engines)
+            self._need = budget(self._takes, cache, free_bytes(), self._engines, self._memory)
         if (known := self._loads[not self._writes].known) is None:
             return MemoryNeed(self._need.loaded, self._need.grows)
         return MemoryNeed(known.ready, max(known.grown, self._need.grows), known.count > 0)
@@ -398,6 +398,7 @@ class GgufEngine(Backend):
             lora=self._adapters.files,
             template=self._template,
             engines=self._engines,
+            memory=self._memory,
             embedding=embedding,
         )
 
@@ -496,4 +497,4 @@ def backend(spec: BackendSpec) -> Backend:
 def engine(spec: BackendSpec, path: Path) -> GgufEngine:
     """Make the engine for a file, with the settings of a model."""
     own = (spec.threads, partial(spec.progress, "loading"), spec.checker)
-    return GgufEngine(spec.name, path, spec.config, *own, spec.engines, spec.several_callers)
+    return GgufEngine(spec.name, path, spec.config, *own, spec.engines, spec.several_callers, spec.memory_bytes)  # fmt: skip

@@ -10,8 +10,8 @@ from unilect.core.errors import BackendUnavailable, ConfigError, ModelTooLarge
 from unilect.engines.gguf._file import read_model
 from unilect.engines.gguf._memory import Needs, memory_error, needs, size_error
 from unilect.engines.process.gpus import gpu_memory
-from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 from unilect.engines.settings import read_checked
+from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
 _LEAST_BESIDE = 512 * MIB
 

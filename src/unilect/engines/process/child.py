@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from unilect.engines.process import memory
+from unilect.runtime import memory
 from unilect.runtime.child_limits import die_with, go_first, ignore_user_signals, limit_growth
 
 #: The memory that a child may take after it has loaded, beside what it says itself: requests, answers, compiled grammars.

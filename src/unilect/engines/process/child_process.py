@@ -33,10 +33,10 @@ import msgspec
 from unilect.core.errors import BackendUnavailable, ModelTooLarge
 from unilect.engines.process._stderr_tail import StderrTail
 from unilect.engines.process.loads import LoadRecorder
-from unilect.engines.process.memory import proportional_bytes, resident_bytes
-from unilect.engines.process.reservations import RESERVATIONS
+from unilect.residency.ledger import LEDGER
 from unilect.runtime.child_environment import child_environment
 from unilect.runtime.line_log import Line, LineLog
+from unilect.runtime.memory import proportional_bytes, resident_bytes
 from unilect.runtime.socket_folders import make_folder
 from unilect.runtime.tasks import join_shared, spawn_detached
 
@@ -55,6 +55,10 @@ _PF_EXITING = 0x4  # of the flags in /proc/PID/stat: the process ends, and close
 
 #: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
 State: TypeAlias = Literal["stopped", "loading", "ready", "stopping", "died", "failed"]
+
+
+class _Killed(BackendUnavailable):
+    """The child was killed before it was ready."""
 
 
 class ChildProcess:
@@ -250,8 +254,12 @@ class ChildProcess:
             await self._pause()
             self.state = "loading"
             began = time.monotonic()
-            with RESERVATIONS.reserve(self, self._takes_bytes):
-                self._ready = await self._launch()
+            with LEDGER.reserve(self, self._takes_bytes):
+                try:
+                    self._ready = await self._launch()
+                except _Killed:  # somebody else has done it, or it was no better than any other process to the kernel
+                    log.warning("%s: the engine was killed while it loaded; it is started again", self.name)  # fmt: skip
+                    self._ready = await self._launch()
                 self._stderr_tail.serves = True
                 if self._loads is not None and self._process is not None:
                     took = time.monotonic() - began, self._ready
@@ -347,7 +355,7 @@ class ChildProcess:
         assert process.stdout is not None
         settings = self._settings(self.socket_path) | {
             "parent": os.getpid(),
-            "reserved_bytes": RESERVATIONS.of_others(self),
+            "reserved_bytes": LEDGER.of_others(self),
             "verbose": log.isEnabledFor(logging.DEBUG),
         }
         try:
@@ -371,7 +379,8 @@ class ChildProcess:
             progress.cancel()
         if self._watcher is not None:  # it reads stderr to its end
             await asyncio.shield(self._watcher)
-        raise BackendUnavailable(
+        killed = process.returncode == -signal.SIGKILL
+        raise (_Killed if killed else BackendUnavailable)(
             f"The engine ended while it loaded the model {self.name}: {self._stderr_tail.of_load(process.returncode)}"
         )
 

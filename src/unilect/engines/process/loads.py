@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from unilect.config.server import process_environment
 from unilect.config.store import data_folder
-from unilect.engines.process.memory import resident
 from unilect.runtime.child_limits import field_of
+from unilect.runtime.memory import resident
 
 log = logging.getLogger("unilect")
 _MOST = 500  # the least recently loaded go first

@@ -48,7 +48,6 @@ from unilect.engines import text_bounds as bounds
 from unilect.engines.fetched import when_here
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.frame_server import FrameServer
-from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE
 from unilect.engines.transformers.model.folder import check_folder, own_template, read_folder
 from unilect.engines.transformers.model.memory import load_recorder, need_of, require_room
@@ -58,6 +57,7 @@ from unilect.engines.transformers.words.request import bound_by
 from unilect.hub import download as hub
 from unilect.runtime.context import cache_owner
 from unilect.runtime.extras import install
+from unilect.runtime.memory import resident_bytes
 from unilect.templates import chat as templates
 from unilect.wire import frames
 from unilect.wire.llamacpp import with_prompt_tokens

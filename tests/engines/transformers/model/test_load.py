@@ -15,11 +15,11 @@ need("torch", "transformers")
 import torch
 
 from unilect.demo import FOLDER
-from unilect.engines.process.memory import free_bytes
 from unilect.engines.transformers.batch.loop import BatchLoop
 from unilect.engines.transformers.model.folder import read_folder
 from unilect.engines.transformers.model.load import LoadedModel
 from unilect.engines.transformers.model.packed import is_worth_packing
+from unilect.runtime.memory import free_bytes
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]  # a model may have to be fetched
 LEAST_COSINE = 0.9999

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from unilect.engines.process.memory import free_bytes
+from unilect.runtime.memory import free_bytes
 
 _FOR_WEIGHTS = 0.8  # of each of several GPUs; answers need memory beside the layers
 

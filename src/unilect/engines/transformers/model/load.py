@@ -26,7 +26,6 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.utils import logging
 
 from unilect.config.model import RopeScaling
-from unilect.engines.process.memory import MIB
 from unilect.engines.transformers.batch.frequencies import freeze_rope
 from unilect.engines.transformers.model import devices
 from unilect.engines.transformers.model.folder import has_tokenizer
@@ -37,6 +36,7 @@ from unilect.engines.transformers.model.lora import Adapters
 from unilect.engines.transformers.model.memory import grows_bytes, weight_bytes
 from unilect.engines.transformers.model.packed import is_worth_packing, pack
 from unilect.engines.transformers.model.rope import stretch
+from unilect.runtime.memory import MIB
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none

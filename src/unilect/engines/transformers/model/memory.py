@@ -10,7 +10,7 @@ from unilect.api.backend import MemoryNeed
 from unilect.core.errors import ModelTooLarge
 from unilect.engines.process.gpus import gpu_memory
 from unilect.engines.process.loads import Load, LoadRecorder, load_key
-from unilect.engines.process.memory import MIB, processor_words, total_bytes
+from unilect.runtime.memory import MIB, processor_words, total_bytes
 
 #: Bytes of a number in each `dtype` on a processor.
 WIDTHS = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}

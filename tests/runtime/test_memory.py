@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.process.memory, on files as the kernel writes them and on real children."""
+"""Tests of unilect.runtime.memory, on files as the kernel writes them and on real children."""
 
 import os
 import resource
@@ -13,15 +13,15 @@ from support.backends.engine import ENGINES_IN_CI, answer, chat, engine, process
 from support.backends.tiny_child import Tiny
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import FOLDER, MODEL
-from unilect.engines.process.memory import (
+from unilect.engines.transformers.engine import HfEngine
+from unilect.models import sources
+from unilect.runtime.memory import (
     MIB,
     free_bytes,
     proportional_bytes,
     resident_bytes,
     total_bytes,
 )
-from unilect.engines.transformers.engine import HfEngine
-from unilect.models import sources
 
 
 def written(root: Path, files: dict[str, str]) -> Path:

@@ -1,0 +1,58 @@
+"""The events of a model's place in memory, with reasons: a line of the log each, and the last ones are kept."""
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+log = logging.getLogger("unilect")
+KEPT = 100  # of each model
+
+#: loaded, evicted or stopped; waits: for the memory of others; refused: it can never fit; failed: its load; skipped: at the server's start.
+Kind: TypeAlias = Literal["loaded", "evicted", "stopped", "waits", "refused", "failed", "skipped"]
+
+
+class Event(Struct, frozen=True):
+    """
+    One event.
+
+    Attributes:
+        time: Seconds since 1970.
+        kind: As `Kind`.
+        reason: A sentence with the numbers.
+        numbers: The same by name: bytes (`..._bytes`) and seconds (`..._s`).
+    """
+
+    time: float
+    kind: Kind
+    reason: str
+    numbers: Mapping[str, float]
+
+
+class Events:
+    """
+    The last events of a model.
+
+    Attributes:
+        last: The events, the oldest first.
+        counts: How many of each kind there were.
+    """
+
+    def __init__(self) -> None:
+        self.last: deque[Event] = deque(maxlen=KEPT)
+        self.counts: Counter[Kind] = Counter()
+
+    def add(self, kind: Kind, reason: str, **numbers: float) -> None:
+        """Log and keep an event."""
+        failed = kind in ("refused", "failed")
+        log.log(logging.WARNING if failed else logging.INFO, "%s", reason)
+        self.last.append(Event(time.time(), kind, reason, numbers))
+        self.counts[kind] += 1
+
+
+def describe_size(size: float) -> str:
+    """Write bytes as people do: `4.1 GB`, `62 MB`."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

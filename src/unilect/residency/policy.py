@@ -1,0 +1,106 @@
+"""
+The choice of the models that make room for another one, as functions of what is known: nothing here waits, or has an effect.
+
+A model that was loaded keeps its turn for a time made of what a swap costs (`turn_s`), so that at most a fifth of the time goes by with
+loading; whoever waits for its memory gets it at the end of that turn at the latest, but for answers that run then.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+#: How many times its load a model stays at least, while it is asked for.
+TURN = 4.0
+_HALF_S = 60.0  # after so long without a request it is half as likely that the next one comes soon
+_ASKED = 4.0  # how much more likely a model is needed again at once that is being asked for
+_STEADY = 3.0  # turns after which a model counts as one that is always asked for, whose place is not the one that others take turns in
+_MOST = 10  # models of which every set is looked at
+_LEAST_S = 0.05  # no load is for nothing
+
+
+class Loaded(NamedTuple):
+    """
+    A model in memory that may go.
+
+    Attributes:
+        name: Its name.
+        bytes: What is free once it is gone.
+        reload_s: Seconds to load it again, as its file lies now.
+        idle_s: Seconds since its last request came; 0 while one runs.
+        stays_s: Seconds since it was loaded.
+        turn_s: So long it stays at least while it is asked for.
+        runs: A request runs in it.
+    """
+
+    name: str
+    bytes: int
+    reload_s: float
+    idle_s: float
+    stays_s: float
+    turn_s: float
+    runs: bool = False
+
+    @property
+    def is_asked(self) -> bool:
+        """True while its next request is likely to come before it could be loaded again."""
+        return self.idle_s < max(self.reload_s, _LEAST_S)
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until it may go: at once if nobody asks for it, else at the end of its turn."""
+        if not self.is_asked:
+            return 0.0
+        left_s = max(0.0, self.turn_s - self.stays_s)
+        return left_s if self.runs else min(left_s, max(self.reload_s, _LEAST_S) - self.idle_s)
+
+    @property
+    def cost(self) -> float:
+        """The seconds that it would cost to have it go: those of its load, as likely as it is asked for again; more where it always is."""
+        reload_s = max(self.reload_s, _LEAST_S)
+        if not self.is_asked:
+            return reload_s / (1 + self.idle_s / _HALF_S)
+        turns = self.stays_s / max(self.turn_s, _LEAST_S)
+        return reload_s * _ASKED * (1 + min(_STEADY, turns))
+
+
+def turn_s(swap_wait_s: float, load_s: float) -> float:
+    """Return how long a model stays that is asked for, while others wait."""
+    return max(swap_wait_s, TURN * load_s)
+
+
+def choose_victims(loaded: Sequence[Loaded], lacking: int) -> list[Loaded] | None:
+    """
+    Choose the cheapest set of models whose bytes are enough; None where all together are not.
+
+    All sets are looked at for a few models; of more the cheapest for each byte go first, and who is not needed in the end stays.
+    """
+    if lacking <= 0:
+        return []
+    if sum(one.bytes for one in loaded) < lacking:
+        return None
+    order = sorted(loaded, key=lambda one: one.cost / max(1, one.bytes))
+    if len(order) > _MOST:
+        return _choose_greedily(order, lacking)
+    best, least = list(order), math.inf
+    for count in range(1, len(order) + 1):
+        for some in combinations(order, count):
+            cost = sum(one.cost for one in some)
+            if cost < least and sum(one.bytes for one in some) >= lacking:
+                best, least = list(some), cost
+    return best
+
+
+def _choose_greedily(order: Sequence[Loaded], lacking: int) -> list[Loaded]:
+    """Take the first that are enough, and leave out again whom the others make superfluous, the dearest first."""
+    chosen, size = list[Loaded](), 0
+    for one in order:
+        if size >= lacking:
+            break
+        chosen.append(one)
+        size += one.bytes
+    for one in sorted(chosen, key=lambda one: -one.cost):
+        if size - one.bytes >= lacking:
+            chosen.remove(one)
+            size -= one.bytes
+    return chosen

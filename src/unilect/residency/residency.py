@@ -1,0 +1,391 @@
+"""
+The places in memory: one owner gives them to models, in the order in which these began to be asked for, and takes them back.
+
+1. A model has a place (`Seat.granted`) from before its start until it is stopped; the ledger has its bytes for so long. A request goes to
+   a model only while it is `open`, which is set here alone.
+2. Every change is followed by `_decide`, which looks at all that waits, and runs to its end without waiting: nobody else decides, and no
+   state that somebody has read before is relied on.
+3. Requests for a model that is not open wait together. The first model that waits comes first: if its bytes are free it gets them; else
+   the cheapest models leave for it (`policy.py`), at the end of their turn. One that is to leave takes no new request, finishes those that
+   run, and is stopped; requests that come for it wait behind the swap. So everybody's turn comes.
+4. Without a configured budget it is what was free at the start: then nothing is refused here, since nobody has said that it must not be
+   tried, and what is to be loaded at the server's start is.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from unilect.core.errors import ModelTooLarge, QueueFull, QueueTimeout, UnilectError
+from unilect.residency.events import describe_size
+from unilect.residency.ledger import LEDGER, Ledger
+from unilect.residency.policy import Loaded, choose_victims, turn_s
+from unilect.residency.seat import Resident, Seat
+from unilect.runtime.memory import MIB, free_bytes, proportional_bytes
+
+_RESERVE = 20  # of what is free at the start such a part stays free, beside `_LEAST_RESERVE`
+_LEAST_RESERVE = 256 * MIB
+_LOOK_S = 1.0  # from one look to the next at loads that others wait for
+
+
+ResidentT = TypeVar("ResidentT", bound=Resident)
+
+
+class Residency:
+    """
+    The places of a server's models.
+
+    Args:
+        memory_bytes: The budget; None for what is free now, but for a reserve.
+        swap_wait_s: The shortest turn of a model that is asked for while another one waits.
+        ledger: Where the bytes are promised.
+
+    Attributes:
+        budget: The bytes that all models together may take; None where neither the operator nor the system says.
+        is_hard: The operator has said so: what cannot fit is refused.
+        swap_wait_s: As given.
+        seats: The models that take part.
+    """
+
+    def __init__(
+        self, memory_bytes: int | None, swap_wait_s: float = 5.0, ledger: Ledger = LEDGER
+    ) -> None:
+        self.is_hard, self.swap_wait_s = memory_bytes is not None, swap_wait_s
+        self.budget = memory_bytes
+        if memory_bytes is None and (free := free_bytes()) is not None:
+            self.budget = max(0, free - max(_LEAST_RESERVE, free // _RESERVE))
+        self.seats: dict[Resident, Seat] = {}
+        self._claims = ledger.claims
+        self._queue: dict[Seat, float] = {}  # since when they wait, the first first
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def claimed(self) -> int:
+        """The bytes of the models that have a place."""
+        return sum(self._claims[seat] for seat in self.seats.values() if seat.granted)
+
+    def take(self, model: Resident) -> Seat | None:
+        """Have a model take part, if its need is known and of this machine; returns its seat. Idempotent."""
+        if (seat := self.seats.get(model)) is None and self.budget is not None:
+            if model.memory_need() is None:
+                return None
+            seat = self.seats[model] = model.place = Seat(self, model)
+            model.open = model.runs_here
+            model.on_idle = self._decide if self._queue else None
+        return seat
+
+    def admit_at_start(self, models: Iterable[ResidentT]) -> list[ResidentT]:
+        """
+        Give places to the models that are to be loaded at the server's start, pinned ones first, and return those that are to be started; a
+        budget that the operator has set may leave no room for some, which are loaded when they are asked for.
+
+        Raises:
+            ModelTooLarge: One can never fit.
+        """
+        models, admitted = list(models), set[ResidentT]()
+        for model in sorted(models, key=lambda one: not one.pinned):
+            seat = self.take(model)
+            if seat is None or self._admit(seat):
+                admitted.add(model)
+        return [one for one in models if one in admitted]
+
+    def force(self, models: Iterable[Resident]) -> None:
+        """Give places to models that were not to be refused one, unless the operator has set a budget."""
+        for model in models:
+            if (seat := self.take(model)) is not None and not self.is_hard and not seat.granted:
+                self._grant(seat, seat.need)
+
+    def _admit(self, seat: Seat) -> bool:
+        if self.is_hard:
+            self._check_fits(seat)
+            if seat.need > (free := self._free()):
+                told = f"{seat.model.name}: not loaded at start: needs {describe_size(seat.need)}, {describe_size(free)} of memory are free; the first request loads it"
+                seat.events.add("skipped", told, need_bytes=seat.need, free_bytes=free)
+                return False
+        self._grant(seat, seat.need)
+        return True
+
+    async def wait(self, seat: Seat, until: float | None, timeout_s: float) -> None:
+        """
+        Wait until a model has its place.
+
+        Args:
+            until: The event loop's time after which nobody waits any more; None for never.
+            timeout_s: The longest wait.
+
+        Raises:
+            ModelTooLarge: It can never fit.
+            QueueTimeout: The time is over.
+            QueueFull: Too many requests wait for it.
+        """
+        self._check_fits(seat)
+        if len(seat.waiting) >= seat.model.most_waiting:
+            raise QueueFull(
+                f"Too many requests wait for the model to be loaded. Try again in {math.ceil(seat.wait_s)} s.",
+                retry_after_s=seat.wait_s,
+            )
+        turn = asyncio.get_running_loop().create_future()
+        seat.waiting.append(turn)
+        if seat not in self._queue:
+            self._queue[seat] = time.monotonic()
+            if len(self._queue) == 1:
+                self._hook(self._decide)
+        end = asyncio.get_running_loop().time() + timeout_s
+        try:
+            self._decide()
+            async with asyncio.timeout_at(end if until is None else min(end, until)):
+                await turn
+        except TimeoutError:
+            raise QueueTimeout(
+                "The model waited for memory of other models, which are answering, for too long. Try again later.",
+                retry_after_s=seat.wait_s,
+            ) from None
+        except asyncio.CancelledError:
+            self._drop_unused(seat, turn)
+            raise
+        finally:
+            if turn in seat.waiting:
+                seat.waiting.remove(turn)
+                self._decide()
+
+    def wait_s(self, seat: Seat) -> float:
+        """Return seconds until a model is loaded, as far as is known: the turn of whom it waits for, and the loads until its own."""
+        before = 0.0
+        for other in self._queue:
+            if other is seat:
+                break
+            before += self._turn_s(other) + other.reload_s
+        return before + seat.reload_s
+
+    def note_loaded(self, seat: Seat) -> float:
+        """Note that a model is loaded, if that is not known; returns the seconds that it took."""
+        if seat.loaded_at is None:
+            self._set_loaded(seat)
+            self._decide()
+        return seat.load_s or 0.0
+
+    def _set_loaded(self, seat: Seat) -> None:
+        seat.loaded_at = time.monotonic()
+        seat.load_s = seat.loaded_at - seat.granted_at
+        claim, budget = self._claims.get(seat, 0), self.budget or 0
+        told = (
+            f"{seat.model.name}: loaded in {seat.load_s:.1f} s: takes {describe_size(claim)} at most, all models "
+            f"{describe_size(self.claimed)} of {describe_size(budget)}"
+        )
+        numbers = {"load_s": seat.load_s, "need_bytes": claim, "claimed_bytes": self.claimed}
+        seat.events.add("loaded", told, **numbers, budget_bytes=budget)
+        measuring = asyncio.get_running_loop().run_in_executor(None, _measure, seat.model.pids)
+        measuring.add_done_callback(partial(self._note_measured, seat))
+
+    def _note_measured(self, seat: Seat, measuring: "asyncio.Future[int]") -> None:
+        """Reckon with what a model takes, where it is more than it was reckoned to take."""
+        if measuring.cancelled() or measuring.exception() is not None:
+            return
+        seat.measured_bytes = measuring.result()
+        if seat.granted and seat.loaded_at is not None:
+            self._claims[seat] = max(self._claims[seat], seat.measured_bytes)
+
+    def note_failed(self, seat: Seat, error: UnilectError) -> None:
+        """Note that a model could not be loaded, where nothing of it runs; who waits for memory may have its place."""
+        if seat.granted and seat.loaded_at is None and not seat.model.runs_here:
+            seat.events.add("failed", f"{seat.model.name}: not loaded: {error.for_operator}")
+            self._free_seat(seat)
+
+    def note_gone(self, seat: Seat, for_good: bool) -> None:
+        """Note that a model is stopped; `for_good`: who waits for it is told by the model."""
+        if seat.granted and seat.leaves_for is None:
+            size = self._claims.get(seat, 0)
+            seat.events.add("stopped", f"{seat.model.name}: stopped: {describe_size(size)} are free again", freed_bytes=size)  # fmt: skip
+        if for_good:
+            self.seats.pop(seat.model, None)
+            self._queue.pop(seat, None)
+            _wake(seat)
+        self._free_seat(seat)
+
+    def _free_seat(self, seat: Seat) -> None:
+        """Take a place back, and decide who gets it."""
+        seat.granted = seat.planned = seat.model.open = False
+        seat.loaded_at = seat.leaves_for = None
+        self._claims.pop(seat, None)
+        self._decide()
+
+    def _drop_unused(self, seat: Seat, turn: asyncio.Future[None]) -> None:
+        """Take the place back of a model that nobody starts any more: the request that would have has left in the moment of its turn."""
+        model = seat.model
+        begun = model.in_use or model.runs_here or model.is_loading
+        if turn not in seat.waiting and seat.granted and seat.loaded_at is None and not begun:
+            self._free_seat(seat)
+
+    def _grant(self, seat: Seat, size: int) -> None:
+        """Give a place."""
+        self._claims[seat] = size
+        seat.granted, seat.planned, seat.granted_at = True, False, time.monotonic()
+        seat.model.open = True
+        self._queue.pop(seat, None)
+        _wake(seat)
+
+    def _hook(self, on_idle: Callable[[], None] | None) -> None:
+        """Be told of models that become idle, or not: nobody needs to be while none waits."""
+        for seat in self.seats.values():
+            seat.model.on_idle = on_idle
+
+    def _decide(self) -> None:
+        """Give places to those who wait, as far as there are any, and have others leave."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._queue:
+            return
+        self._settle()
+        for seat in list(self._queue):
+            if not seat.waiting:
+                self._give_up(seat)
+        for seat in list(self._queue):
+            if seat.granted:  # it leaves, or is stopped: then it waits as others do
+                continue
+            if not seat.planned and not self._plan(seat):
+                break
+            size = self._claims[seat]
+            if self.claimed + size <= (self.budget or 0) or not any(
+                map(_goes, self.seats.values())
+            ):
+                self._grant(seat, size)
+        for seat in list(self.seats.values()):
+            if (
+                seat.leaves_for is not None
+                and not seat.model.in_use
+                and seat.model.stopping is None
+            ):
+                seat.model.evict()
+        if not self._queue:
+            self._hook(None)
+
+    def _settle(self) -> None:
+        """Note the loads that have ended, or were never begun, and that nobody has told of: all who waited for them had left."""
+        for seat in self.seats.values():
+            model = seat.model
+            if not seat.granted or seat.loaded_at is not None or model.is_loading:
+                continue
+            if model.runs_here:
+                self._set_loaded(seat)
+            elif not model.in_use and time.monotonic() > seat.granted_at + _LOOK_S:
+                seat.granted = model.open = False
+                del self._claims[seat]
+
+    def _give_up(self, seat: Seat) -> None:
+        """Leave off a swap that nobody waits for any more: who was to leave for it stays, unless it is gone by now."""
+        del self._queue[seat]
+        if seat.planned:
+            seat.planned = False
+            del self._claims[seat]
+            for other in self.seats.values():
+                if other.leaves_for is seat and other.model.stopping is None:
+                    other.leaves_for, other.model.open = None, True
+                    self._queue.pop(other, None)
+                    _wake(other)
+
+    def _plan(self, seat: Seat) -> bool:
+        """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
+        need, free = seat.need, self._free()
+        if not self.is_hard:
+            need = min(need, self._most(seat))
+        movable = {one: other for other, one in self._movable(seat)}
+        victims = choose_victims(list(movable), need - free)
+        if victims is None:
+            self._tell_of_wait(seat, need, free, "models that are being loaded")
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._decide)
+            return False
+        due_s = max((one.due_s for one in victims), default=0.0)
+        if due_s > 0:
+            names = ", ".join(f"`{one.name}`" for one in victims)
+            self._tell_of_wait(seat, need, free, f"{names} for {due_s:.1f} s at most")
+            self._timer = asyncio.get_running_loop().call_later(due_s, self._decide)
+            return False
+        for one in victims:
+            self._have_leave(movable[one], one, seat, need, free)
+        self._claims[seat], seat.planned = need, True
+        return True
+
+    def _movable(self, seat: Seat) -> list[tuple[Seat, Loaded]]:
+        """Return the models that may leave for another one."""
+        now, found = time.monotonic(), list[tuple[Seat, Loaded]]()
+        for other in self.seats.values():
+            model = other.model
+            fixed = (
+                model.pinned and model.name != seat.model.name
+            )  # its successor may take its place
+            if other is seat or fixed or other.loaded_at is None or _goes(other):
+                continue
+            idle_s = 0.0 if model.in_use else now - max(model.used_at, other.loaded_at)
+            loaded = Loaded(model.name, self._claims[other], other.reload_s, idle_s, now - other.loaded_at, self._turn_s(other), bool(model.in_use))  # fmt: skip
+            found.append((other, loaded))
+        return found
+
+    def _have_leave(self, seat: Seat, one: Loaded, other: Seat, need: int, free: int) -> None:
+        """Have a model leave for another one, as soon as no request runs in it."""
+        seat.leaves_for, seat.model.open = other, False
+        idle = f"idle {one.idle_s:.0f} s" if one.idle_s else f"{seat.model.in_use} requests run"
+        told = (
+            f"{one.name}: evicted ({describe_size(one.bytes)}, {idle}, {one.reload_s:.1f} s to load) for `{other.model.name}`: "
+            f"needs {describe_size(need)}, {describe_size(max(0, free))} free"
+        )
+        numbers = {"freed_bytes": one.bytes, "idle_s": one.idle_s, "reload_s": one.reload_s}
+        seat.events.add("evicted", told, **numbers, need_bytes=need, free_bytes=free)
+
+    def _tell_of_wait(self, seat: Seat, need: int, free: int, for_whom: str) -> None:
+        """Note once for each time that a model begins to wait what it waits for."""
+        since, last = self._queue[seat], seat.events.last
+        if last and last[-1].kind == "waits" and last[-1].numbers["since_s"] == since:
+            return
+        told = f"{seat.model.name}: waits for {for_whom}: needs {describe_size(need)}, {describe_size(max(0, free))} free"
+        seat.events.add("waits", told, need_bytes=need, free_bytes=free, since_s=since)
+
+    def _turn_s(self, seat: Seat) -> float:
+        return turn_s(self.swap_wait_s, seat.load_s or 0.0)
+
+    def _free(self) -> int:
+        """Return the bytes that are promised to nobody who stays; less than 0 where too much is."""
+        taken = (size for seat, size in self._claims.items() if not _goes(seat))
+        return (self.budget or 0) - sum(taken)
+
+    def _most(self, seat: Seat) -> int:
+        """Return the bytes that a model can ever have, beside those that are pinned."""
+        others = (one for one in self.seats.values() if one.model.name != seat.model.name)
+        return max(0, (self.budget or 0) - sum(one.need for one in others if one.model.pinned))
+
+    def _check_fits(self, seat: Seat) -> None:
+        """
+        Raises:
+            ModelTooLarge: The operator's budget has no room for a model, whatever leaves.
+        """
+        need, most = seat.need, self._most(seat)
+        if not self.is_hard or need <= most:
+            return
+        pins = (self.budget or 0) - most
+        beside = f", of which pinned models have {describe_size(pins)}" if pins else ""
+        sizes = f"it needs {describe_size(need)}, and `memory` is {describe_size(self.budget or 0)}{beside}"
+        seat.events.add("refused", f"{seat.model.name}: refused: {sizes}", need_bytes=need, most_bytes=most)  # fmt: skip
+        raise ModelTooLarge(
+            f"The model `{seat.model.name}` does not fit into this server's memory: {sizes}. Ask another model."
+        )
+
+
+def _goes(seat: Hashable) -> bool:
+    """Return True for a model whose bytes will be free soon."""
+    return isinstance(seat, Seat) and (
+        seat.leaves_for is not None or (seat.granted and seat.model.stopping is not None)
+    )
+
+
+def _wake(seat: Seat) -> None:
+    """Let all who wait for a model look again."""
+    while seat.waiting:
+        if not (turn := seat.waiting.popleft()).done():
+            turn.set_result(None)
+
+
+def _measure(pids: Sequence[int]) -> int:
+    return sum(map(proportional_bytes, pids))

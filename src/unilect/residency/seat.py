@@ -1,0 +1,170 @@
+"""The place of a model in memory: of the model what is to be known for it, and of the place what has happened to it."""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from unilect.core.errors import UnilectError
+from unilect.residency.events import Events
+from unilect.residency.page_cache import measure_share
+
+_DISK = 500e6  # bytes a second of a file that is not in the page cache
+_WARM = 2e9  # the same of one that is, with all that a load does
+_START_S = 0.3  # of an engine without a model
+
+
+class Resident(Protocol):
+    """
+    A model that this server starts and stops.
+
+    Attributes:
+        name: Its name.
+        open: Requests go to it at once.
+        stopping: Stops it.
+        used_at: When its last request ended, by `time.monotonic`.
+        on_idle: Called when its last running request has ended; None for nobody.
+        place: Its place; None where it does not take part.
+    """
+
+    name: str
+    open: bool
+    stopping: asyncio.Task[None] | None
+    used_at: float
+    on_idle: Callable[[], None] | None
+    place: "Seat | None"
+
+    @property
+    def pinned(self) -> bool:
+        """True if it never leaves for another one."""
+
+    @property
+    def in_use(self) -> int:
+        """The number of requests and starts that keep it running."""
+
+    @property
+    def runs_here(self) -> bool:
+        """True while something of it runs."""
+
+    @property
+    def is_loading(self) -> bool:
+        """True while something of it starts."""
+
+    @property
+    def most_waiting(self) -> int:
+        """The most requests that may wait for it."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files that are read to load it."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Its processes that serve."""
+
+    def memory_need(self) -> int | None:
+        """The bytes that it takes at most; None where nobody knows, or where they are not this machine's."""
+
+    def evict(self) -> None:
+        """Stop it; it is asked for nothing now."""
+
+
+class Owner(Protocol):
+    """The one that gives places and takes them back."""
+
+    async def wait(self, seat: "Seat", until: float | None, timeout_s: float) -> None:
+        """Wait until a model has its place, until a time of the event loop, and no longer than so many seconds."""
+
+    def wait_s(self, seat: "Seat") -> float:
+        """Return seconds until a model is loaded, as far as is known."""
+
+    def note_loaded(self, seat: "Seat") -> float:
+        """Note that a model is loaded; returns the seconds that it took."""
+
+    def note_failed(self, seat: "Seat", error: UnilectError) -> None:
+        """Note that a model could not be loaded."""
+
+    def note_gone(self, seat: "Seat", for_good: bool) -> None:
+        """Note that a model is stopped."""
+
+
+class Seat:
+    """
+    The place of a model, whether it has one or not.
+
+    Attributes:
+        model: The model.
+        events: What has happened.
+        granted: It may be started, or is; its bytes are in the ledger.
+        leaves_for: The model for which it takes no new requests, and is stopped as soon as none runs; None where it stays.
+        planned: The models that leave for it have been told.
+        load_s: Seconds that its last load took; None before the first.
+        measured_bytes: What it took once it was loaded, of memory that is shared its part; 0 while nobody knows.
+    """
+
+    def __init__(self, owner: Owner, model: Resident) -> None:
+        self.model, self.events = model, Events()
+        self.granted = self.planned = False
+        self.leaves_for: Seat | None = None
+        self.load_s: float | None = None
+        self.measured_bytes = 0
+        self.granted_at = 0.0
+        self.loaded_at: float | None = None
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        self._owner = owner
+
+    @property
+    def need(self) -> int:
+        """The bytes that it takes at most, as far as is known."""
+        return max(self.model.memory_need() or 0, self.measured_bytes)
+
+    @property
+    def reload_s(self) -> float:
+        """Seconds to load it, as its files lie now: longer where they are not in the page cache."""
+        size = cold = 0.0
+        for file in self.model.files:
+            share = measure_share(file)
+            length = _size(file)
+            size += length
+            cold += length * (0.0 if share is None else 1 - share)
+        known = self.load_s if self.load_s is not None else _START_S + size / _WARM
+        return known + cold / _DISK
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until it is loaded, as far as is known: its load, or the rest of it, after those before it in line."""
+        if self.granted and self.loaded_at is None:
+            return max(0.1, self.reload_s - (time.monotonic() - self.granted_at))
+        return self._owner.wait_s(self)
+
+    @property
+    def stage(self) -> str:
+        """The wait of a request for it, in a few words."""
+        what = "loading" if self.granted else "waiting for memory to load"
+        return f"{what} {self.model.name}, about {math.ceil(self.wait_s)} s left"
+
+    async def wait(self, until: float | None, timeout_s: float) -> None:
+        """As `Residency.wait`."""
+        await self._owner.wait(self, until, timeout_s)
+
+    def note_loaded(self) -> float:
+        """Note that it is loaded, if that is not known; returns the seconds that it took."""
+        return self._owner.note_loaded(self)
+
+    def note_failed(self, error: UnilectError) -> None:
+        """Note that it could not be loaded, where nothing of it runs."""
+        self._owner.note_failed(self, error)
+
+    def note_gone(self, for_good: bool) -> None:
+        """Note that it is stopped; `for_good`: it is not started again."""
+        self._owner.note_gone(self, for_good)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
