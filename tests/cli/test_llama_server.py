@@ -58,10 +58,22 @@ def test_the_model(line: str, names: list[str], source: str) -> None:
 
 def test_what_has_no_effect() -> None:
     """A flag that asks for what is here anyway, or cannot be chosen, is told with why."""
-    notices = read("-m x.gguf -fa on --mlock -md draft.gguf").notices
+    notices = read("-m x.gguf -fa on --mlock -ngld 3").notices
 
-    assert ["-fa", "--mlock", "-md"] == [notice.partition(":")[0] for notice in notices]
+    assert ["-fa", "--mlock", "-ngld"] == [notice.partition(":")[0] for notice in notices]
     assert all("no effect" in notice for notice in notices)
+
+
+def test_drafts_and_gpus() -> None:
+    """A draft model, drafting from the conversation, and the places of a model on several GPUs are options here."""
+    ((_, first),) = read("-m x.gguf -md d.gguf --draft-max 5 -sm row -mg 1 -ts 3/1").config.models.items()  # fmt: skip
+    ((_, second),) = read("-m x.gguf --spec-type ngram-mod").config.models.items()
+
+    assert ("d.gguf", 5) == (first.speculative, first.draft_max)
+    assert ("row", 1, [3.0, 1.0]) == (first.split_mode, first.main_gpu, first.tensor_split)
+    assert "ngram" == second.speculative
+    with pytest.raises(ConfigError, match="-ts: expected numbers such as 3,1"):
+        read("-m x.gguf -ts a")
 
 
 def test_keys(tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ _OPTIONS: dict[str, tuple[type, str]] = {
     "cache_ram_mib": (int, "-cram --cache-ram"),
     "slot_save_path": (str, "--slot-save-path"),
     "mmproj": (str, "-mm --mmproj"),
+    "speculative": (str, "-md --model-draft"),
+    "draft_max": (int, "--draft --draft-n --draft-max"),
+    "main_gpu": (int, "-mg --main-gpu"),
+    "split_mode": (str, "-sm --split-mode"),
 }
 #: parameter of requests -> type, flags
 _PARAMETERS: dict[str, tuple[type, str]] = {
@@ -68,6 +72,8 @@ _FLAGS: dict[str, tuple[type, str]] = {
     "chat_template_file": (str, "--chat-template-file"),
     "chat_template_kwargs": (str, "--chat-template-kwargs"),
     "sleep": (int, "--sleep-idle-seconds"),
+    "spec_type": (str, "--spec-type"),
+    "tensor_split": (str, "-ts --tensor-split"),
     **_PARAMETERS,
 }
 _SWITCHES = {"rerank": "--rerank --reranking", "verbose": "-v --verbose --log-verbose"}
@@ -83,9 +89,9 @@ _WITHOUT = (
 #: The same with a value, which some may lack.
 _WITH = (
     "-fa --flash-attn -ub --ubatch-size -tb --threads-batch -to --timeout --threads-http --log-file --log-colors -lv --verbosity "
-    "--prio --poll --numa --cache-reuse -sps --slot-prompt-similarity -md --model-draft --draft --draft-max --draft-min --draft-p-min "
-    "-ngld --gpu-layers-draft -cd --ctx-size-draft --spec-type --reasoning-format --keep -sm --split-mode -mg --main-gpu -ts "
-    "--tensor-split --defrag-thold -dt --ctx-checkpoints --swa-checkpoints -fit --fit --image-min-tokens --image-max-tokens"
+    "--prio --poll --numa --cache-reuse -sps --slot-prompt-similarity --draft-min --draft-p-min "
+    "-ngld --gpu-layers-draft -cd --ctx-size-draft --reasoning-format --keep "
+    "--defrag-thold -dt --ctx-checkpoints --swa-checkpoints -fit --fit --image-min-tokens --image-max-tokens"
 )
 #: The flags that have an effect.
 NAMES = [
@@ -208,7 +214,7 @@ def _table(given: dict[str, Any]) -> tuple[str, dict[str, Any], list[str]]:
     """Return the name and the table of the model, and what is otherwise than it was."""
     notices = [_without(flag) for flag in given.pop("without", [])]
     table = {name: given[name] for name in _OPTIONS if name in given}
-    table |= _engine(given, notices)
+    table = _engine(given, notices) | table
     if defaults := _defaults(given):
         table["defaults"] = defaults
     name, table["source"], table["aliases"] = _model(given)
@@ -290,8 +296,24 @@ def _engine(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
         found["chat_template"] = template
     if given.get("pooling", "none") != "none" or given.get("rerank"):
         found["pooling"] = "rank" if given.get("rerank") else given["pooling"]
+    found |= _drafts_and_shares(given)
     if given.get("sleep", -1) > 0:
         found["idle_stop_s"] = float(given["sleep"])
+    return found
+
+
+def _drafts_and_shares(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of speculative decoding without a model, and of several GPUs."""
+    found: dict[str, Any] = {}
+    if given.get("spec_type", "").startswith("ngram"):
+        found.setdefault("speculative", "ngram")
+    if shares := given.get("tensor_split"):
+        try:
+            found["tensor_split"] = [float(share) for share in re.split("[,/]", shares)]
+        except ValueError as error:
+            raise ConfigError(
+                f"-ts: expected numbers such as 3,1, found {shares[:50]!r}."
+            ) from error
     return found
 
 

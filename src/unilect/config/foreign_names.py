@@ -20,7 +20,8 @@ _OPTIONS = {
     "cache_type_v": "ctv type_v",
     "chat_template": "template prompt_template chat_format prompt_format chat_template_file",
     "context": "c n_ctx num_ctx ctx ctx_size context_size context_length context_window max_model_len max_seq_len max_context",
-    "device": "tensor_parallel_size tp gpus num_gpus main_gpu mg dev split_mode sm tensor_split ts cuda_device",
+    "device": "tensor_parallel_size tp gpus num_gpus dev cuda_device",
+    "draft_max": "draft draft_n num_speculative_tokens draft_num_predict",
     "fallback": "fallbacks",
     "gpu_layers": "ngl n_gpu_layers num_gpu_layers num_gpu n_gpu",
     "hang_timeout_s": "hang_timeout",
@@ -28,6 +29,7 @@ _OPTIONS = {
     "idle_stop_s": "ttl keep_alive keepalive idle_timeout sleep_idle_seconds unload_after",
     "log_level": "loglevel verbosity verbose debug lv log_verbosity uvicorn_log_level",
     "lora": "loras adapter adapters lora_path lora_adapter lora_modules lora_scaled",
+    "main_gpu": "mg",
     "max_age_days": "max_age ttl retention",
     "max_queue": "queue queue_size max_queue_size",
     "max_size_mib": "max_size max_bytes",
@@ -36,13 +38,17 @@ _OPTIONS = {
     "port": "listen_port",
     "quantize": "quantization load_8bit load_4bit load_in_8bit load_in_4bit",
     "queue_timeout_s": "queue_timeout",
+    "repack": "no_repack nr no_extra_bufts",
     "requests_per_minute": "rpm rate_limit requests_per_min",
     "rope_scaling": "rope_scale rope_freq_base rope_freq_scale",
     "shutdown_grace_s": "shutdown_timeout grace grace_period",
     "source": "path file url base_url model_path model_file gguf",
+    "speculative": "draft_model model_draft md speculative_model speculative_config spec_type",
+    "split_mode": "sm",
     "start_timeout_s": "start_timeout load_timeout startup_timeout health_check_timeout",
     "stop": "stop_words stop_sequences reverse_prompt",
     "system": "system_prompt system_message sys",
+    "tensor_split": "ts",
     "threads": "t n_threads num_thread num_threads cpu_threads threads_batch tb",
     "timeout_s": "timeout request_timeout read_timeout",
     "tls_cert": "ssl_certfile ssl_cert_file ssl_cert cert certfile",
@@ -67,17 +73,16 @@ _PARAMETERS = {
 }
 _MEANT_PARAMETER = {name: ours for ours, names in _PARAMETERS.items() for name in names.split()}
 
-_DRAFT = "there is no speculative decoding here; leave the draft model out, the answers are the same without it"
+_DRAFT = "`speculative` and `draft_max` are all that is set of speculative decoding: leave it out"
 _GPU_MEMORY = "a model takes what it needs: `context`, `parallel` and `gpu_layers` decide how much memory that is"
 _TOOLS = "tool calls work with every model, and need no parser of their own: leave it out"
 _MMAP = "model files are mapped into memory: leave it out"
 #: A name elsewhere -> why there is no such option here, and what to do, as the rest of a sentence.
 _ABSENT = {
     **dict.fromkeys((
-        "draft", "draft_model", "model_draft", "md", "draft_max", "draft_min", "draft_n", "draft_p_min", "ngld", "gpu_layers_draft",
-        "n_gpu_layers_draft", "ctx_size_draft", "cd", "device_draft", "devd", "spec_type", "spec_replace", "speculative",
-        "speculative_config", "speculative_model", "num_speculative_tokens", "hf_repo_draft", "hfd", "lookup_cache_static",
-        "lookup_cache_dynamic"), _DRAFT),
+        "draft_min", "draft_p_min", "ngld", "gpu_layers_draft", "n_gpu_layers_draft", "ctx_size_draft", "cd", "device_draft", "devd", "spec_replace",
+        "lookup_cache_static", "lookup_cache_dynamic"), _DRAFT),
+    **dict.fromkeys(("hf_repo_draft", "hfd"), "download the draft model, and name its path in `speculative`"),
     **dict.fromkeys(("gpu_memory_utilization", "mem_fraction_static", "swap_space", "cpu_offload_gb", "fit"), _GPU_MEMORY),
     **dict.fromkeys(("enable_auto_tool_choice", "tool_call_parser", "tools"), _TOOLS),
     "reasoning_parser": "thoughts are told from answers without it: leave it out",

@@ -20,6 +20,46 @@ class LlamaCppOptions(Table, frozen=True, kw_only=True):
         flag=Flag("--gpu-layers", "Layers on the GPU; -1: all."),
         example=-1,
     )
+    split_mode: Literal["layer", "row", "none"] = option(
+        "layer",
+        "How a model is split across several GPUs: by *layer*, by the rows of its weights, or not (*none*: it is on `main_gpu`). Refused without a GPU.",
+        kinds=("gguf",),
+    )
+    tensor_split: Annotated[
+        list[Annotated[float, Meta(ge=0, le=1_000_000)]], Meta(max_length=16)
+    ] = option(
+        [],
+        "How much of the model each GPU gets, in any unit: `[3, 1]` is three quarters and one. Default: by their free memory. Refused without a GPU.",
+        kinds=("gguf",),
+        example=[3.0, 1.0],
+    )
+    main_gpu: Annotated[int, Meta(ge=0, le=15)] = option(
+        0,
+        'Number of the GPU that has the whole model with `split_mode = "none"`, or intermediate results with `row`. Refused without such a GPU.',
+        kinds=("gguf",),
+    )
+    repack: bool = option(
+        True,
+        "Copy weights of some types into an order that suits the processor, which makes prompts faster. Without it the model takes less memory, by "
+        "up to the size of its file.",
+        kinds=("gguf",),
+    )
+    speculative: str | None = option(
+        None,
+        "Speculative decoding: several tokens are drafted and checked in one step, which makes answers faster and changes none. `ngram` drafts what followed the same words "
+        "before in the conversation (good for edits of a text or of code); the path of a small GGUF model with the same vocabulary drafts with that.",
+        kinds=("gguf",),
+        path=paths.draft,
+        flag=Flag("--speculative", "ngram, or the path of a draft model."),
+        example="ngram",
+    )
+    draft_max: Annotated[int, Meta(ge=1, le=64)] | None = option(
+        None,
+        "Most tokens that are drafted at once. Default: with `ngram` 16, on a GPU 48; 3 with a draft model.",
+        kinds=("gguf",),
+        needs="speculative",
+        example=8,
+    )
     mmproj: str | None = option(
         None,
         "Multimodal projector (GGUF) of a vision model.",

@@ -73,6 +73,11 @@ def template(text: str, move: Move) -> str:
     return move(text) if not is_jinja and ("/" in text or _FILE_NAME.search(text)) else text
 
 
+def draft(text: str, move: Move) -> str:
+    """Change the path of a draft model; `ngram` is none."""
+    return text if text == "ngram" else move(text)
+
+
 def adapter(text: str, move: Move) -> str:
     """Change the path of an adapter, and keep its scale."""
     path, _ = adapter_of(text)

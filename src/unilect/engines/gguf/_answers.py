@@ -40,9 +40,10 @@ from unilect.core.events import (
 from unilect.core.requests import ChatRequest, CompletionRequest, ImagePart, TextRequest
 from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.gguf._request import template_body
+from unilect.engines.gguf._turns import ModelTemplate
 from unilect.families import CallStyle, Scanner, has_begun, thoughts_of
 from unilect.http.client import HttpServer
-from unilect.tools.forced import call_reader
+from unilect.tools.forced import call_reader, must_call
 from unilect.tools.reader import Reader, reading_of
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.llamacpp import NO_PROBABILITY, FrameDecoder, apply_template, detokenize
@@ -82,6 +83,26 @@ async def stream_completion(
                 yield batch
     except BackendError as error:
         raise fault(error) from error
+
+
+async def start_chat(
+    server: HttpServer, request: ChatRequest, body: dict[str, Any], template: ModelTemplate
+) -> Batches:
+    """Start the answer to a chat with its template; returns its batches."""
+    if not must_call(request):
+        body = body | {"messages": await template.fit(server, body["messages"])}
+        if "grammar" in body:
+            prompt = await template.render(server, request)
+            body = await template.bound(server, body, prompt)
+        is_legacy = request.reasoning_format == "deepseek-legacy"
+        tell = with_inline_reasoning if is_legacy else stream_chat
+        return tell(server, request, body, template.text)
+    prompt = await template.render(server, request)
+    if (ending := await template.find_open_ending(server, prompt)) is not None:
+        prompt += ending.mark + ending.rest
+    without = (*CONVERSATION, "stop")
+    sampling = {name: value for name, value in body.items() if name not in without}
+    return stream_forced_call(server, request, prompt, sampling, template.style)
 
 
 async def stream_echo(

@@ -26,6 +26,8 @@ from unilect.runtime import memory
 from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
 _GPU_BATCH = 2048
+# tokens, as llama-server has them; on a CPU, where each that is drafted in vain takes its time, fewer
+_NGRAM_DRAFT, _NGRAM_CPU, _MODEL_DRAFT = 48, 16, 3
 # what a GPU's driver and library may take of the machine's memory while they run
 _GPU_GROWS_BYTES = 8 * 2**30
 _IMAGE_BYTES = 2 * 2**30  # a large picture, unpacked
@@ -139,6 +141,8 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
             f"{name}: gpu_layers: {layers} was set, and this llama.cpp has no GPU: it was built for the CPU alone, or sees "
             "none. Leave `gpu_layers` out, or install a build for your GPU: `unilect docs gpu` says how."
         )
+    if reason := _placement_error(settings, len(gpus)):
+        raise ValueError(f"{name}: {reason}")
     free, total, reserved = free_bytes(), total_bytes(), settings["reserved_bytes"]
     if free is not None and total is not None and layers != 0:
         free += sum(int(device["memory_free"]) for device in gpus)
@@ -148,6 +152,21 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
     if reason := memory_error(name, needs, free, reserved):
         raise ValueError(reason)
     return memory_warning(name, needs, None if free is None else free - reserved)
+
+
+def _placement_error(settings: dict[str, Any], gpus: int) -> str:
+    """Return the reason why a model cannot be placed on GPUs as it is to be; empty where it can."""
+    defaults = {"split_mode": "layer", "tensor_split": [], "main_gpu": 0}
+    given = [option for option, default in defaults.items() if settings[option] != default]
+    if given and not gpus:
+        return f"{given[0]}: {settings[given[0]]} was set, and this llama.cpp has no GPU. Leave `{given[0]}` out."
+    if settings["main_gpu"] and settings["main_gpu"] >= gpus:
+        return (
+            f"main_gpu: {settings['main_gpu']} was set, and llama.cpp sees {gpus} GPUs, from 0 on."
+        )
+    if len(settings["tensor_split"]) > gpus:
+        return f"tensor_split: has {len(settings['tensor_split'])} parts, and llama.cpp sees {gpus} GPUs. Give one part for each."
+    return ""
 
 
 def parameters(settings: dict[str, Any], needs: Needs) -> Any:
@@ -178,6 +197,11 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
     p.fit_params = settings["gpu_layers"] is None and has_gpu()
     if settings["gpu_layers"] is not None:
         p.n_gpu_layers = 10_000 if settings["gpu_layers"] == -1 else settings["gpu_layers"]
+    p.no_extra_bufts = not settings["repack"]
+    p.main_gpu = settings["main_gpu"]
+    p.split_mode = _member(xllamacpp.llama_split_mode, "LLAMA_SPLIT_MODE", settings["split_mode"])
+    if settings["tensor_split"]:
+        p.tensor_split = settings["tensor_split"]
     if settings["mmproj"]:
         p.mmproj.path = settings["mmproj"]
     if settings["chat_template"]:
@@ -187,6 +211,8 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
     if settings["cache_type_k"] == settings["cache_type_v"] == "f32":
         # llama.cpp's flash attention reckons with 16 bits, whatever the cache holds
         p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    if settings["speculative"]:
+        _draft(p, settings)
     p.lora_adapters = [
         xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in settings["lora"]
     ]
@@ -197,6 +223,29 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
             kind = xllamacpp.llama_pooling_type
             p.pooling_type = _member(kind, "LLAMA_POOLING_TYPE", settings["pooling"])
     return p
+
+
+def _draft(p: Any, settings: dict[str, Any]) -> None:
+    """Set the parameters of speculative decoding."""
+    kind, draft, most = "NGRAM_SIMPLE", p.speculative.draft, settings["draft_max"]
+    if settings["speculative"] == "ngram":
+        most = most or (_NGRAM_DRAFT if has_gpu() else _NGRAM_CPU)
+        repeated = p.speculative.ngram_simple
+        repeated.size_m, repeated.size_n = (
+            most,
+            min(repeated.size_n, most),
+        )  # else nothing is drafted
+    else:
+        kind = "DRAFT_SIMPLE"
+        draft.mparams.path = settings["speculative"]
+        most = draft.n_max = most or _MODEL_DRAFT
+        draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = settings["threads"]
+        draft.cache_type_k, draft.cache_type_v = p.cache_type_k, p.cache_type_v
+        draft.n_gpu_layers = p.n_gpu_layers
+    p.speculative.types = [
+        _member(xllamacpp.common_speculative_type, "COMMON_SPECULATIVE_TYPE", kind)
+    ]
+    p.n_batch = max(p.n_batch, most + 1)  # what is drafted is checked in one step
 
 
 def _build() -> str:

@@ -83,6 +83,12 @@ class Needs(Struct, frozen=True):
         """The bytes that come while it answers, at most."""
         return self.checkpoint * self.checkpoints * self.parallel + self.prompts
 
+    def with_draft(self, draft: "Needs") -> "Needs":
+        """Return the needs together with those of a draft model, which has as many requests of the same length."""
+        names = ("weights", "slot", "repacked", "work", "checkpoint")
+        both = {name: getattr(self, name) + getattr(draft, name) for name in names}
+        return msgspec.structs.replace(self, **both)
+
 
 def needs(
     head: "GgufHead", path: Path, config: "ModelConfig", context: int, embedding: bool
@@ -96,18 +102,25 @@ def needs(
     work += 24 * step * number(head, "ssm.inner_size") + 2 * kept.widest * parallel
     work += (4 * parallel + _TOKEN) * head.vocabulary
     from unilect.config.paths import adapter_of  # the child does without
+    from unilect.engines.gguf._draft import draft_of
+    from unilect.engines.gguf._file import read_model
 
     beside = [adapter_of(text)[0] for text in config.lora]
     beside += [config.mmproj] if config.mmproj and not embedding else []
-    return Needs(
+    takes = Needs(
         weights=_size(path, head.size_bytes),
         slot=kept.slot(context, step),
         parallel=parallel,
         context=context,
-        repacked=0 if config.gpu_layers not in (None, 0) else _count_repacked(head),
+        repacked=_count_repacked(head) if config.gpu_layers in (None, 0) and config.repack else 0,
         work=work + sum(Path(file).stat().st_size for file in beside),
         checkpoint=0 if embedding else kept.checkpoint(context, step),
     )
+    draft = None if embedding else draft_of(config)
+    if draft is None:
+        return takes
+    alone = msgspec.structs.replace(config, speculative=None, draft_max=None, lora=[], mmproj=None)
+    return takes.with_draft(needs(read_model(draft), draft, alone, context, embedding=False))
 
 
 def budget(

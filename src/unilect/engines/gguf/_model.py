@@ -12,6 +12,7 @@ from unilect.config.model import ModelConfig
 from unilect.constraints.keywords import LLAMACPP
 from unilect.core.errors import ConfigError
 from unilect.engines.gguf import _request as wire
+from unilect.engines.gguf._draft import check_drafting
 from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._turns import prompt_of
 from unilect.families import PLAIN, may_think, name_of, of_template
@@ -52,13 +53,18 @@ class Loaded(Struct):
     takes_tools: bool
 
 
-async def read_loaded(server: HttpServer, template: str | None) -> Loaded:
+async def read_loaded(server: HttpServer, template: str | None, config: ModelConfig) -> Loaded:
     """
     Ask a child that has started.
 
     Args:
         template: The configured chat template; None for the model's own.
+        config: The model's settings.
+
+    Raises:
+        ConfigError: It does not draft, and should.
     """
+    await check_drafting(server, config)
     body = await server.get("/props")
     props = decode_answer(body, Props)
     models = decode_answer(await server.get("/v1/models"), _Models)

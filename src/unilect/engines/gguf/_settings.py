@@ -2,6 +2,7 @@
 The settings of a GGUF model, checked before its start, and those that its child gets.
 """
 
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import MODEL as DEMO
+from unilect.engines.gguf._draft import check_draft, draft_of
 from unilect.engines.gguf._file import GgufHead, check_projector
 from unilect.engines.gguf._lora import Adapters
 from unilect.engines.gguf._memory import needs
@@ -19,7 +21,7 @@ from unilect.engines.settings import read_checked
 
 _LIBRARY = "xllamacpp"
 #: The settings that change what a child takes of memory.
-_TAKEN_BY = ("context", "parallel", "batch", "gpu_layers", "mmproj", "cache_type_k", "cache_type_v", "embedding", "lora")  # fmt: skip
+_TAKEN_BY = ("context", "parallel", "batch", "gpu_layers", "mmproj", "cache_type_k", "cache_type_v", "embedding", "lora", "speculative", "repack")  # fmt: skip
 
 
 def child_settings(
@@ -61,6 +63,12 @@ def child_settings(
         "cache_type_v": config.cache_type_v,
         "embedding": embedding,
         "pooling": config.pooling or pooling,
+        "speculative": None if embedding else config.speculative,
+        "draft_max": config.draft_max,
+        "repack": config.repack,
+        "main_gpu": config.main_gpu,
+        "split_mode": config.split_mode,
+        "tensor_split": config.tensor_split,
     }
 
 
@@ -78,12 +86,12 @@ def to_try(path: Path, head: GgufHead, template: str | None) -> list[str]:
     return own if template is None else [template]
 
 
-def read_beside(config: ModelConfig) -> tuple[Adapters, str | None, list[str]]:
+def read_beside(head: GgufHead, config: ModelConfig) -> tuple[Adapters, str | None, list[str]]:
     """
     Return what a table adds to its model: the adapters, the Jinja of `chat_template`, and the stop words that belong to it.
 
     Raises:
-        ConfigError: Something is wrong with it, or with the projector; all is told.
+        ConfigError: Something is wrong with it, with the projector or with the draft model; all is told.
     """
     found = ErrorCollector()
     adapters, template, stop = Adapters([]), None, list[str]()
@@ -92,6 +100,13 @@ def read_beside(config: ModelConfig) -> tuple[Adapters, str | None, list[str]]:
     if config.mmproj:
         with found:
             read_checked(check_projector, Path(config.mmproj))
+    if (draft := draft_of(config)) is not None:
+        with found:
+            read_checked(partial(check_draft, head=head), draft)
+    if config.speculative and config.mmproj:
+        found.add(
+            "speculative: llama.cpp does not draft for a model with `mmproj`. Leave one of the two out."
+        )
     if config.chat_template is not None:
         from unilect.templates import chat as templates  # with Jinja, which takes 30 ms to import
 

@@ -41,13 +41,10 @@ from unilect.core.requests import (
 from unilect.engines import text_bounds as bounds
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._answers import (
-    CONVERSATION,
     of_server,
-    stream_chat,
+    start_chat,
     stream_completion,
     stream_echo,
-    stream_forced_call,
-    with_inline_reasoning,
     without_alternatives,
 )
 from unilect.engines.gguf._cache_isolation import CacheIsolation
@@ -122,7 +119,7 @@ class GgufEngine(Backend):
         self._path, self.files = path, (path,)
         self._config, self._threads = config, config.threads or threads
         self._context = context_of(self._head.context, config)
-        self._adapters, self._template, self._stop = read_beside(config)
+        self._adapters, self._template, self._stop = read_beside(self._head, config)
         self._emptying = Tasks()
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
@@ -163,7 +160,10 @@ class GgufEngine(Backend):
         if self._writes:
             await self._kept.open(said["build"], said["devices"])
             server = await self._generator.connect()
-            self._learn(await read_loaded(server, self._template), said.get("template_fault", ""))
+            self._learn(
+                await read_loaded(server, self._template, self._config),
+                said.get("template_fault", ""),
+            )
         self._is_known = True
 
     async def generate(self, request: TextRequest) -> Batches:
@@ -364,21 +364,7 @@ class GgufEngine(Backend):
             return stream_echo(server, request, body, ids)
         if isinstance(request, CompletionRequest):
             return stream_completion(server, request, body)
-        template = self._chat_template
-        if not must_call(request):
-            body = body | {"messages": await template.fit(server, body["messages"])}
-            if "grammar" in body:
-                prompt = await template.render(server, request)
-                body = await template.bound(server, body, prompt)
-            is_legacy = request.reasoning_format == "deepseek-legacy"
-            tell = with_inline_reasoning if is_legacy else stream_chat
-            return tell(server, request, body, template.text)
-        prompt = await template.render(server, request)
-        if (ending := await template.find_open_ending(server, prompt)) is not None:
-            prompt += ending.mark + ending.rest
-        without = (*CONVERSATION, "stop")
-        sampling = {name: value for name, value in body.items() if name not in without}
-        return stream_forced_call(server, request, prompt, sampling, template.style)
+        return await start_chat(server, request, body, self._chat_template)
 
     def _learn(self, found: Loaded, fault: str) -> None:
         """Take over the facts that only the loaded model shows."""
