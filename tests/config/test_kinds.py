@@ -46,7 +46,7 @@ READ_BY = {
         (
             "gguf",
             {"api_key": "k"},
-            "api_key: applies to OpenAI-compatible servers and llama.cpp servers",
+            "api_key: applies to OpenAI-compatible servers, llama.cpp servers and",
         ),
         pytest.param(
             "hf", {"mmproj": "x.gguf"}, "mmproj: applies to GGUF models", marks=needs_transformers
@@ -60,8 +60,16 @@ READ_BY = {
             "cache_type_k: applies to GGUF models",
             marks=needs_transformers,
         ),
-        ("openai", {"context": 512}, "context: applies to GGUF models, transformers models and"),
-        ("openai", {"parallel": 8}, "parallel: applies to GGUF models and transformers models"),
+        (
+            "openai",
+            {"context": 512},
+            "context: applies to GGUF models, transformers models, chatglm.cpp models and",
+        ),
+        (
+            "openai",
+            {"parallel": 8},
+            "parallel: applies to GGUF models, transformers models and servers by `command`",
+        ),
         ("openai", {"chat_template": "chatml"}, "chat_template: applies to GGUF models"),
         ("llamacpp", {"lora": ["x.gguf"]}, "lora: applies to GGUF models"),
         (

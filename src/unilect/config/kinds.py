@@ -8,11 +8,13 @@ KINDS = {
     "openai": "OpenAI-compatible servers",
     "llamacpp": "llama.cpp servers",
     "fastchat": "FastChat controllers",
+    "command": "servers by `command`",
     "echo": "`echo:` and backends of plugins",
 }
 #: scheme -> kind; of a scheme that another package brings, itself
 KIND_OF = {
     "chatglm": "chatglm",
+    "command": "command",
     "demo": "gguf",
     "echo": "echo",
     "gguf": "gguf",
@@ -23,6 +25,7 @@ KIND_OF = {
 }
 ENGINES = ("gguf", "hf", "chatglm")
 UPSTREAMS = ("openai", "llamacpp", "fastchat")
+COMMANDS = ("command",)
 BATCHED = ("gguf", "hf")
 
 

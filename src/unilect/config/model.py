@@ -8,9 +8,9 @@ from unicodedata import normalize
 from msgspec import Meta, Struct
 
 from unilect.config import paths
-from unilect.config.kinds import BATCHED, ENGINES, UPSTREAMS, name_kinds
+from unilect.config.command import CommandOptions
+from unilect.config.kinds import BATCHED, COMMANDS, ENGINES, UPSTREAMS, name_kinds
 from unilect.config.limits import Limits
-from unilect.config.llamacpp import LlamaCppOptions
 from unilect.config.mistakes import ErrorCollector
 from unilect.config.option import Flag, check_table, option
 from unilect.config.sizes import wrong_size
@@ -88,7 +88,7 @@ class Replicas(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     down_after_s: Annotated[float, Meta(ge=0, le=86400)] = 60.0
 
 
-class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
+class ModelConfig(CommandOptions, frozen=True, kw_only=True):
     """One model: the table `[models.NAME]`."""
 
     source: str | Annotated[list[str], Meta(min_length=1)] = option(
@@ -103,6 +103,13 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         "`defaults`, `stop`, `limits`, ...; see docs/operation.md). Nothing is loaded a second time. Takes the place of `source`.",
         of_presets=True,
         example="demo",
+    )
+    command: str | Annotated[list[str], Meta(min_length=1)] | None = option(
+        None,
+        "Command line of any server that answers OpenAI's API or llama.cpp's; it is started and stopped as the model is. Words are split "
+        "as a shell does, with its quotes and `#` comments, and no shell runs. Placeholders: `{port}` or `{socket}`, `{file}` or "
+        "`{folder}` of `source`, `{name}`, `{context}`, `{parallel}`, `{threads}`, `{key}`; `$NAME` of the environment. See docs/backends/command.md.",
+        example="llama-server -m {file} --port {port}",
     )
     fallback: str | None = option(
         None,
@@ -208,14 +215,14 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         None,
         "Context size in tokens for each request (prompt and answer); llama.cpp rounds up to a multiple of 256. Default: the "
         "model's own, at most 8192.",
-        kinds=ENGINES,
+        kinds=(*ENGINES, *COMMANDS),
         flag=Flag("--context", "Context size per request."),
         example=8192,
     )
     parallel: Annotated[int, Meta(ge=1, le=256)] = option(
         4,
         "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`.",
-        kinds=BATCHED,
+        kinds=(*BATCHED, *COMMANDS),
         of_replicas=True,
         flag=Flag("--parallel", "Concurrent requests [4]."),
     )
@@ -244,7 +251,7 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         None,
         "Maximum number of concurrent requests to each backend; further requests are queued. Default: the slots of a llama.cpp "
         "server, else unlimited. Engines have `parallel`.",
-        kinds=(*UPSTREAMS, "echo"),
+        kinds=(*UPSTREAMS, *COMMANDS, "echo"),
         example=16,
     )
     max_queue: Annotated[int, Meta(ge=0, le=100_000)] = option(
@@ -261,7 +268,7 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         None,
         "CPU threads. Default: one less than the number of cores, divided among the engines of this server: with a thread on "
         "every core, any other load makes the engine very slow.",
-        kinds=ENGINES,
+        kinds=(*ENGINES, *COMMANDS),
         flag=Flag("--threads", "CPU threads per engine."),
         example=4,
     )
@@ -366,7 +373,7 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         "Share the prompt cache among all callers (API keys). By default a caller's prompts are reused for that caller only, so that "
         "no other caller learns from the time to the first token whether a prompt was sent before. Set it where all callers may "
         "know of each other's prompts, such as one team with a long common system prompt.",
-        kinds=("gguf", "hf", "openai"),
+        kinds=("gguf", "hf", "openai", *COMMANDS),
     )
     pooling: Literal["mean", "cls", "last", "rank"] | None = option(
         None,
@@ -389,20 +396,20 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         None,
         "Model name on the upstream, or in a folder of GGUF files. Default: this table's name if the upstream has it, else its only model. "
         "`*` serves every model of the upstream or the folder under its own name, including models added later.",
-        kinds=("gguf", *UPSTREAMS),
+        kinds=("gguf", *UPSTREAMS, *COMMANDS),
         example="qwen3",
     )
     api_key: str | None = option(
         None,
         "API key for the upstream; `$NAME` takes it from the environment.",
-        kinds=("openai", "llamacpp"),
+        kinds=("openai", "llamacpp", *COMMANDS),
         secret="key",
         example="$UPSTREAM_KEY",
     )
     api_key_header: str = option(
         "Authorization",
         "Header that carries `api_key`; in `Authorization` it follows `Bearer`.",
-        kinds=("openai", "llamacpp"),
+        kinds=("openai", "llamacpp", *COMMANDS),
     )
     timeout_s: Annotated[float, Meta(gt=0)] = option(
         300.0,
@@ -412,7 +419,7 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         False,
         "Reuse upstream connections. Off by default: if an upstream sends a surplus response, the next request would receive "
         "it.",
-        kinds=UPSTREAMS,
+        kinds=(*UPSTREAMS, *COMMANDS),
     )
     embedding_batch: Annotated[int, Meta(ge=1, le=2048)] = option(
         32, "Batch size of embedding requests to a FastChat worker.", kinds=("fastchat",)
@@ -421,7 +428,7 @@ class ModelConfig(LlamaCppOptions, frozen=True, kw_only=True):
         "auto",
         "How non-streaming requests are sent upstream: *stream* (cancellable everywhere) or *whole* (cheaper, but many servers "
         "do not stop generating on a disconnect). *auto* is whole for vLLM and unilect, which stop, and stream for others.",
-        kinds=("openai",),
+        kinds=("openai", *COMMANDS),
     )
     # backends of other packages
     options: dict[str, Any] = option(
@@ -448,6 +455,11 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
         ConfigError: An option that differs from its default has no effect on any of the sources; all are told.
     """
     found, path = ErrorCollector(), ("models", name)
+    if config.command is not None and len(config.sources) > 1:
+        found.add(
+            f"models.{name}: a model with `command` takes one source, and this one has several. Give each a model of its own.",
+            (*path, "source"),
+        )
     for option_name, one in ModelConfig.declared.items():
         replicated = one.of_replicas and config.replicas is not None
         if config.is_set(option_name) and not replicated and not one.applies_to(kinds.values()):

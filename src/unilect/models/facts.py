@@ -6,7 +6,7 @@ from unilect.config.kinds import KINDS, UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.models.model import Model
-from unilect.models.sources import DEMO, kind_of, split
+from unilect.models.sources import COMMAND, DEMO, kind_of, split
 from unilect.runtime import plugins
 from unilect.scheduling.pooled_backend import PooledBackend
 
@@ -18,6 +18,7 @@ _WORDS = {
     "openai": "a server of OpenAI's API",
     "llamacpp": "a llama.cpp server",
     "fastchat": "a FastChat controller",
+    "command": "a server by",
 }
 
 
@@ -80,7 +81,7 @@ def line(model: Model, config: ModelConfig | None) -> str:
     places = [where for member in members if (where := _place(member, len(members) > 1))]
     told = [" ".join([kind(model), ", ".join(places)]).rstrip(), *traits(model, config)]
     if config is not None:
-        kinds = {kind_of(split(member.source)[0]) for member in members}
+        kinds = {kind_of(split(member.source)[0]) for member in members} - {COMMAND}
         if ModelConfig.declared["parallel"].applies_to(kinds & KINDS.keys()):
             told.append(f"{config.parallel} at a time")
         if config.load == "demand":

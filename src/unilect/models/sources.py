@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, structs
 
 from unilect.api.backend import Backend, BackendSpec, Report
+from unilect.config.commands import program_of
 from unilect.config.fleet import FleetConfig, check_replicas
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS
@@ -50,6 +51,9 @@ from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")
 DEMO = "demo"
+COMMAND = (
+    "command"  # the scheme of a table's `command`; its location is the source, with its scheme
+)
 ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
 SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
@@ -155,7 +159,7 @@ def _count_engines(models: Mapping[str, ModelConfig]) -> int:
         for source in one.sources if one.base is None else ():
             with ErrorCollector():  # told where the model is made
                 scheme, location = split(source)
-                if _is_engine(scheme):
+                if one.command is not None or _is_engine(scheme):
                     engines.add((scheme, location) if scheme == "hf" else (name, scheme, location))
     return max(1, len(engines))
 
@@ -213,6 +217,8 @@ def kinds(config: ModelConfig) -> dict[str, str]:
     Raises:
         ConfigError: A source is nothing that can be served.
     """
+    if config.command is not None:
+        return {"a `command`": COMMAND}
     schemes = {source: split(source)[0] for source in config.sources}
     return {source: kind_of(scheme) for source, scheme in schemes.items()}
 
@@ -259,11 +265,12 @@ def model(
         with found:
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
             spec = structs.replace(spec, several_callers=several_callers, memory_bytes=memory)
-            members.append(PooledBackend(backend(spec), source, _secrets(source, config), queue))
+            shown = source if config.command is None else f"{COMMAND}:{program_of(config.command)}"
+            members.append(PooledBackend(backend(spec), shown, _secrets(source, config), queue))
             check_supported(name, config, members[-1].backend.capabilities)
             hints.tell(name, source)
     found.raise_all()
-    schemes = {split(source)[0] for source in config.sources}
+    schemes = {split(one.source)[0] for one in members}
     return Model(
         name,
         members,
@@ -374,6 +381,8 @@ def spec_of(
     """
     with error_scope(name):
         scheme, location = split(source)
+        if config.command is not None:
+            scheme, location = COMMAND, f"{scheme}:{location}"
     children = {} if shared is None else shared
     report = progress or _silent
     return BackendSpec(

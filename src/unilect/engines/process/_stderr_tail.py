@@ -10,6 +10,7 @@ import signal
 from collections import deque
 
 _KEPT_LINES = 60
+_TOLD_LINES = 10
 _MOST_CHARACTERS = 300
 #: Control characters, also those that only some terminals follow; a line's text is all that is told.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -54,11 +55,15 @@ class StderrTail:
     """
     The last lines that a child wrote to stderr.
 
+    Args:
+        tells_all: They are the log of a server of another make, whose forms nobody knows: all are kept, and the last ones told at its death.
+
     Attributes:
         serves: The child has loaded: clients' texts are in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tells_all: bool = False) -> None:
+        self._tells_all = tells_all
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._is_harmless = True  # of the last line with a beginning
         self.serves = False
@@ -66,7 +71,7 @@ class StderrTail:
     def append(self, line: bytes) -> str:
         """Keep a line; returns it as it may be logged, or nothing."""
         text = _CONTROL.sub(" ", line.decode(errors="replace")).strip()
-        if self.serves and _PREFIX.match(text):
+        if self.serves and not self._tells_all and _PREFIX.match(text):
             self._is_harmless = bool(_OF_REQUESTS.match(text))
         if text and self._is_harmless:
             self._lines.append(text)
@@ -81,6 +86,9 @@ class StderrTail:
 
     def of_death(self, status: int | None) -> str:
         """Return the reason why a child ended that served."""
+        if self._tells_all and self._lines:
+            last = (line[:_MOST_CHARACTERS] for line in [*self._lines][-_TOLD_LINES:])
+            return f"{_status(status)}. Its log ends: {' | '.join(last)}"
         told = next(iter(self._select_harmless()), "")
         return f"{told} ({_status(status)})" if told else _status(status)
 

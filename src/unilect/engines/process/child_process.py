@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -31,8 +31,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from unilect.core.errors import BackendUnavailable, ModelTooLarge
+from unilect.engines.process._processes import is_ending, kill_group, read_lines
 from unilect.engines.process._stderr_tail import StderrTail
 from unilect.engines.process.loads import LoadRecorder
+from unilect.engines.process.tree import descendants
 from unilect.residency.ledger import LEDGER
 from unilect.runtime.child_environment import child_environment
 from unilect.runtime.line_log import Line, LineLog
@@ -51,7 +53,6 @@ _LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told a
 _DYING_S = 0.2  # from a broken connection to the first sign that the process ends
 _REAPED_S = 30.0  # from that sign to its end: a large process is taken apart first
 _SOCKET = "engine.sock"
-_PF_EXITING = 0x4  # of the flags in /proc/PID/stat: the process ends, and closes what it has open
 
 #: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
 State: TypeAlias = Literal["stopped", "loading", "ready", "stopping", "died", "failed"]
@@ -69,11 +70,14 @@ class ChildProcess:
         name: For logs.
         command: The command line; the child gets `settings` on stdin.
         settings: Given the path of the socket to listen on, the child's settings.
-        start_timeout_s: The longest time until it is ready.
+        start_timeout_s: The longest time until it is ready; None for one that watches its start itself.
         on_progress: Called several times a second while it starts, with its pid.
         takes_bytes: What it takes of memory while it starts, beside files that it maps, as far as that is known.
         environment: Variables for it, beside ours.
         loads: Measures its memory when it is ready, and before it is stopped.
+        stop_timeout_s: How long it may take to end when it is told to.
+        is_keeper: It keeps a server of another make, which listens where it will: it has no socket of its own, it is told to end at any time, so
+            that it ends that server, and the lines of its log are the reason when it dies.
 
     Attributes:
         state: What it is doing.
@@ -93,11 +97,13 @@ class ChildProcess:
         command: Sequence[str],
         settings: Callable[[str], dict[str, Any]],
         *,
-        start_timeout_s: float,
+        start_timeout_s: float | None,
         on_progress: Callable[[int], None] | None = None,
         environment: Mapping[str, str] | None = None,
         takes_bytes: int = 0,
         loads: LoadRecorder | None = None,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
+        is_keeper: bool = False,
     ) -> None:
         self.name = name
         self._environment = dict(environment or {})
@@ -113,7 +119,8 @@ class ChildProcess:
         self._reviving: asyncio.Task[None] | None = None
         self._folder: Path | None = None
         self._folder_lock: int | None = None
-        self._stderr_tail = StderrTail()
+        self._stop_timeout_s, self._is_keeper = stop_timeout_s, is_keeper
+        self._stderr_tail = StderrTail(is_keeper)
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._failures = 0  # of the starts since it was last ready
         self._failure = BackendUnavailable("")  # the last one
@@ -132,7 +139,8 @@ class ChildProcess:
     @property
     def alive(self) -> bool:
         """True while the child serves, and can be reached."""
-        return self.pid is not None and os.path.exists(self.socket_path)
+        reachable = self._is_keeper or os.path.exists(self.socket_path)
+        return self.pid is not None and reachable
 
     @property
     def pid(self) -> int | None:
@@ -154,12 +162,18 @@ class ChildProcess:
     @property
     def resident_memory_bytes(self) -> int:
         """The bytes that the child has in memory; 0 while it does not run."""
-        return 0 if (pid := self.pid) is None else resident_bytes(pid)
+        if (pid := self.pid) is None:
+            return 0
+        others = descendants(pid).values() if self._is_keeper else ()
+        return resident_bytes(pid) + sum(one.resident for one in others)
 
     @property
     def proportional_memory_bytes(self) -> int:
         """The bytes that the child has in memory, its part of what it shares with others; 0 while it does not run. See `proportional_bytes`."""
-        return 0 if (pid := self.pid) is None else proportional_bytes(pid)
+        if (pid := self.pid) is None:
+            return 0
+        others = descendants(pid) if self._is_keeper else ()
+        return proportional_bytes(pid) + sum(map(proportional_bytes, others))
 
     @property
     def comes_back(self) -> bool:
@@ -214,7 +228,7 @@ class ChildProcess:
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await process.wait()
-            if process.returncode is not None or not _is_ending(process.pid):
+            if process.returncode is not None or not is_ending(process.pid):
                 break
         if process.returncode is not None and self._watcher is not None:
             with suppress(TimeoutError):  # it hears why
@@ -230,7 +244,7 @@ class ChildProcess:
             self._process.kill()
 
     async def aclose(self) -> None:
-        """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S. One that still loads is not waited for."""
+        """Stop the child: SIGTERM, and SIGKILL after its time. One that still loads, and keeps nothing, is not waited for."""
         if self._stopping is None or self._stopping.done():
             serves, self.state = self.state == "ready", "stopping"  # at once: who comes now waits
             self.replaced = self.starts
@@ -300,11 +314,13 @@ class ChildProcess:
             self.state = "failed"
             if isinstance(self._failure, ModelTooLarge):
                 raise self._failure.alone()
-            raise BackendUnavailable(self._failure.message, retry_after_s=rest_s)
+            raise BackendUnavailable(
+                self._failure.message, retry_after_s=rest_s, reason=self._failure.reason
+            )
         await asyncio.sleep(max(0.0, rest_s))
 
     async def _launch(self) -> dict[str, Any]:
-        self._stderr_tail = StderrTail()
+        self._stderr_tail = StderrTail(self._is_keeper)
         try:
             self._make_folder()
             process = await self._spawn()
@@ -365,7 +381,7 @@ class ChildProcess:
             log.debug("%s: the child closed its stdin", self.name)
         progress = asyncio.create_task(self._report_progress(process))
         try:
-            async for line in _lines(process.stdout):
+            async for line in read_lines(process.stdout):
                 try:
                     said = msgspec.json.decode(line, type=dict[str, Any])
                 except msgspec.DecodeError:
@@ -374,7 +390,7 @@ class ChildProcess:
                     return dict(said["ready"])
                 if "failed" in said:
                     kind = ModelTooLarge if "too_large" in said else BackendUnavailable
-                    raise kind(str(said["failed"]))
+                    raise kind(str(said["failed"]), reason=said.get("reason"))
         finally:
             progress.cancel()
         if self._watcher is not None:  # it reads stderr to its end
@@ -393,7 +409,7 @@ class ChildProcess:
         """Keep the last lines of stderr; when a child that served ends unasked, clean up after it and have it come back."""
         assert process.stderr is not None
         words = self._stderr_tail
-        async for line in _lines(process.stderr):
+        async for line in read_lines(process.stderr):
             text = words.append(line)
             if text:
                 log.debug("%s: %s", self.name, text)
@@ -405,6 +421,8 @@ class ChildProcess:
         self.deaths += 1
         self._ended_at = time.monotonic()
         self._deaths.append(self._ended_at)
+        if self._is_keeper:
+            kill_group(process)
         for _ in range(min(self.on_death(self.starts), len(self._deaths))):
             self._deaths.pop()
         log.error("%s: the engine died: %s", self.name, words.of_death(process.returncode))
@@ -423,7 +441,7 @@ class ChildProcess:
             log.info("%s: the engine is back", self.name)
         except BackendUnavailable as error:
             if not self.closed:
-                log.error("%s: %s", self.name, error.message)
+                log.error("%s: %s", self.name, error.for_operator)
 
     async def _shut_down(self, serves: bool) -> None:
         if self._starting is not None:
@@ -435,20 +453,23 @@ class ChildProcess:
             if serves and process is not None and self._loads is not None:
                 await asyncio.to_thread(self._loads.note_end, process.pid)
         finally:
-            if serves and process is not None and process.returncode is None:
-                process.terminate()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(STOP_TIMEOUT_S):
-                        await process.wait()
-            await self._end()
+            await self._end(in_order=serves)
             self.state = "stopped"
 
-    async def _end(self) -> None:
-        """Kill the child where it lives, and clean up."""
+    async def _end(self, in_order: bool = False) -> None:
+        """End the child where it lives, and clean up; in order it has time to do it itself."""
         process = self._process
         if process is not None and process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
+            if in_order or self._is_keeper:
+                process.terminate()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._stop_timeout_s):
+                        await process.wait()
+            if self._is_keeper:
+                kill_group(process)
+            else:
+                with suppress(ProcessLookupError):
+                    process.kill()
             await process.wait()
         if self._watcher is not None:
             await asyncio.shield(self._watcher)  # who is cancelled here leaves it to the stop
@@ -464,27 +485,6 @@ class ChildProcess:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder, self.socket_path = None, ""
-
-
-def _is_ending(pid: int) -> bool:
-    """Return True if a process is exiting or gone; False where the system does not say."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return os.path.exists("/proc/self")
-    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream, but for those without an end (a bar of progress): a reader that gave up would stop the writer."""
-    while True:
-        try:
-            line = await stream.readline()
-        except ValueError:  # what came of it is dropped
-            continue
-        if not line:
-            return
-        yield line
 
 
 def python_command(module: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Servers of any kind that a command line starts."""

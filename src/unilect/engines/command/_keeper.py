@@ -1,0 +1,337 @@
+"""
+The keeper of a server that a command line starts: starts it, says when it can be asked, and leaves none of its processes behind.
+
+It is the child that `ChildProcess` knows, and the parent of the server. Everything that the server starts stays below it, also what leaves
+the group or loses its own parent, since it is a subreaper: so it finds all of them when they are to end. When unilect dies, however it
+dies, the kernel tells the keeper, which then ends them in order.
+
+1. The server gets a port that was free, and was held until the server ran. If it ends because somebody else has that port, it gets another.
+2. It is ready once it answers 200. If it ends before, or shows no progress for long, that is the failure, with the last lines of its log.
+3. To end it: the stop command, then SIGTERM to all of its processes, then SIGKILL to those that are left.
+
+Source: prctl(2) (PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG)
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import IO, Any
+
+from unilect.engines.process.tree import descendants, listening_ports
+from unilect.runtime.child_limits import die_with, go_first, ignore_user_signals
+
+PORT, PID = "\0port\0", "\0pid\0"  # what they stand for is known here only
+KEPT_LINES = 20
+HIDDEN = "[hidden]"
+_MOST_LINE_BYTES = 16_384
+_TRIES = 5
+_PAUSES_S = 0.02, 0.1  # between two looks at a server that starts: at first, and in the end
+_QUICK_S = 3.0
+_LOOK_S = 1.0  # between two looks at its progress
+_ASK_TIMEOUT_S = 2.0
+_SETTLES_S = 1.0  # a server whose port another process answers on may be about to fail
+_REAPED_S = 5.0  # from SIGKILL to the end
+#: In one look: what a server that waits for nothing takes to answer our own questions is less.
+_PROGRESS_CPU_S, _PROGRESS_BYTES = 0.1, 2**20
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_FAILED = "The model's server could not be started. Try again, or ask its operator."
+_NOT_YET, _STOPPED = "not yet", "It was stopped."
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Log:
+    """The output of the server, handed on to our stderr line by line without secrets; the last lines are kept."""
+
+    def __init__(self, secrets: list[str]) -> None:
+        self._secrets = [one.encode() for one in secrets if len(one) > 3]
+        self.tail: deque[str] = deque(maxlen=KEPT_LINES)
+        self.size_bytes = 0
+
+    def follow(self, pipe: IO[bytes]) -> None:
+        """Read a pipe to its end."""
+        begun = b""
+        while data := os.read(pipe.fileno(), 65_536):
+            self.size_bytes += len(data)
+            *lines, begun = (begun + data.replace(b"\r", b"\n")).split(b"\n")
+            for line in lines:
+                self._take(line)
+            begun = begun[: 4 * _MOST_LINE_BYTES]  # a line without an end is cut
+        self._take(begun)
+
+    def _take(self, line: bytes) -> None:
+        for secret in self._secrets:
+            line = line.replace(secret, HIDDEN.encode())
+        if line := line[:_MOST_LINE_BYTES].strip():
+            self.tail.append(line.decode(errors="replace"))
+            with suppress(OSError):
+                os.write(2, line + b"\n")
+
+
+class Keeper:
+    """
+    A server and its processes.
+
+    Args:
+        settings: `name` of the model, `words` and `stop_words` (with PORT and PID in them), `environment`, `secrets`, `socket` (empty for a port), `health` (empty
+            for the usual paths), `headers` of each question, `silence_s`, `stop_timeout_s`.
+
+    Attributes:
+        event: It has ended, or is to end.
+        is_stopping: It is to end.
+        port: The one that it was given.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self.event = threading.Event()
+        self.is_stopping = False
+        self.port = self._pid = 0
+        self._statuses: dict[int, int] = {}  # of what has ended
+        self._log = Log(settings["secrets"])
+        self._server = f"The server of the model {settings['name']}"
+        self._spawned = list[
+            subprocess.Popen[bytes]
+        ]()  # one that is dropped waits for its process, and takes its status from us
+        self._threads: list[threading.Thread] = []
+
+    def stop(self, *_: object) -> None:
+        """Have it end, as SIGTERM asks."""
+        self.is_stopping = True
+        self.event.set()
+
+    def start(self) -> str:
+        """Start the server; returns an empty text when it can be asked, else why it cannot."""
+        for _ in range(_TRIES):
+            self.event.clear()
+            if self.is_stopping:
+                return _STOPPED
+            why = self._launch() or self._await_ready()
+            if not why or self.is_stopping or not self._has_clash():
+                break
+            self.end()
+        return why
+
+    def _launch(self) -> str:
+        """Start the process; returns why that is not possible."""
+        held = socket.socket()
+        held.bind(("127.0.0.1", 0))
+        self.port = held.getsockname()[1]
+        try:
+            process = self._spawn(self._settings["words"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        except OSError as error:
+            return f"`{self._settings['words'][0]}` cannot be run: {error.strerror}."
+        finally:
+            held.close()
+        self._pid = process.pid
+        assert process.stdout is not None
+        follow = threading.Thread(target=self._log.follow, args=(process.stdout,), daemon=True)
+        self._threads = [follow, threading.Thread(target=self._reap, daemon=True)]
+        for thread in self._threads:
+            thread.start()
+        return ""
+
+    def _spawn(self, words: list[str], **more: Any) -> "subprocess.Popen[bytes]":
+        own = os.getpid()
+
+        def die_with_keeper() -> None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != own:
+                os._exit(1)
+
+        words = [one.replace(PORT, str(self.port)).replace(PID, str(self._pid)) for one in words]
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            env=self._settings["environment"],
+            preexec_fn=die_with_keeper,  # no thread of ours holds a lock that it takes
+            **more,
+        )
+        self._spawned.append(process)
+        return process
+
+    def _reap(self) -> None:
+        """Reap what ends below us until nothing is left, and note how."""
+        with suppress(ChildProcessError):
+            while True:
+                ended, status = os.wait()
+                self._statuses[ended] = os.waitstatus_to_exitcode(status)
+                if ended == self._pid:
+                    self.event.set()
+
+    @property
+    def _status(self) -> int | None:
+        """The exit status of the server; None while it runs."""
+        return self._statuses.get(self._pid)
+
+    def _await_ready(self) -> str:
+        began = looked = changed = time.monotonic()
+        before = self._measure()
+        while not self.event.is_set():
+            now = time.monotonic()
+            if now - looked >= _LOOK_S:
+                looked, after = now, self._measure()
+                if self._shows_progress(before, after):
+                    changed, before = now, after
+                elif now - changed > self._settings["silence_s"]:
+                    return f"{self._server} showed no progress for {self._settings['silence_s']:g} s (`start_silence_s`): nothing in its log, no CPU time, no memory."
+            if (answer := self._ask()) != _NOT_YET:
+                return answer or self._settle()
+            self.event.wait(_PAUSES_S[now - began > _QUICK_S])
+        return _STOPPED if self.is_stopping else f"{self._server} ended: {self._ending}."
+
+    def _measure(self) -> tuple[int, float, int]:
+        processes = descendants(os.getpid()).values()
+        cpu_s = sum(one.cpu_s for one in processes)
+        return self._log.size_bytes, cpu_s, sum(one.resident for one in processes)
+
+    def _shows_progress(self, before: tuple[int, float, int], after: tuple[int, float, int]) -> bool:  # fmt: skip
+        return (
+            after[0] > before[0]
+            or after[1] > before[1] + _PROGRESS_CPU_S
+            or after[2] > before[2] + _PROGRESS_BYTES
+        )
+
+    def _settle(self) -> str:
+        """Make sure that it is our server that answers, as far as can be seen: a container's port is opened by another process."""
+        if self._settings["socket"] or self.port in listening_ports(descendants(os.getpid())):
+            return ""
+        if self.event.wait(_SETTLES_S) and not self.is_stopping:
+            return f"{self._server} ended: {self._ending}."
+        return ""
+
+    def _ask(self) -> str:
+        """Ask the server; returns an empty text if it is ready, `_NOT_YET`, or why it never will be."""
+        if path := self._settings["health"]:
+            return "" if self._status_of(path) == 200 else _NOT_YET
+        status = self._status_of("/health")
+        if status not in (401, 403, 404, 405, 501):
+            return "" if status == 200 else _NOT_YET
+        status = self._status_of("/v1/models")
+        if status in (401, 403):
+            return f"{self._server} answers {status} to /v1/models: it asks for a key. Give it ours with {{key}}, or set `api_key`."
+        return "" if status == 200 else _NOT_YET
+
+    def _status_of(self, path: str) -> int:
+        """Return the status of the answer to a GET request; 0 where none comes."""
+        headers = {"Host": "127.0.0.1", "Connection": "close", **self._settings["headers"]}
+        lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        family = socket.AF_UNIX if self._settings["socket"] else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as connection, suppress(OSError, ValueError):
+            connection.settimeout(_ASK_TIMEOUT_S)
+            connection.connect(self._settings["socket"] or ("127.0.0.1", self.port))
+            connection.sendall("\r\n".join((*lines, "", "")).encode())
+            begin = b""
+            while len(begin) < 13 and (piece := connection.recv(64)):
+                begin += piece
+            return int(begin.split(b" ", 2)[1]) if begin.startswith(b"HTTP/1.") else 0
+        return 0
+
+    def _has_clash(self) -> bool:
+        """Return True if the server ended, and somebody else has the port that it was given."""
+        if self._status is None or self._settings["socket"]:
+            return False
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", self.port))
+            except OSError:
+                return True
+        return False
+
+    @property
+    def _ending(self) -> str:
+        """The end of the server, in words."""
+        status = self._status
+        if status is None or status >= 0:
+            return f"exit status {status}"
+        return f"killed ({signal.Signals(-status).name})"
+
+    def end(self) -> None:
+        """End all processes of the server; where it has ended itself, what is left of them at once."""
+        has_ended = self._status is not None
+        until = time.monotonic() + self._settings["stop_timeout_s"]
+        if not has_ended and self._settings["stop_words"]:
+            with suppress(OSError):
+                stopper = self._spawn(self._settings["stop_words"], stdout=2, stderr=2).pid
+                while stopper not in self._statuses and time.monotonic() < until:
+                    time.sleep(_PAUSES_S[0])
+        if not has_ended:
+            self._signal(signal.SIGTERM)
+        if has_ended or not self._wait_for_end(until):
+            until = time.monotonic() + _REAPED_S
+            while time.monotonic() < until:
+                self._signal(signal.SIGKILL)
+                if self._wait_for_end(time.monotonic() + _PAUSES_S[1]):
+                    break
+        for thread in self._threads:
+            thread.join(_REAPED_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in descendants(os.getpid()):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def _wait_for_end(self, until: float) -> bool:
+        """Wait until nothing is left below us; false if something is at this time."""
+        while descendants(os.getpid()):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_PAUSES_S[0])
+        return True
+
+    def explain(self, why: str) -> str:
+        """Return a reason with the last lines of the server's log."""
+        return f"{why} Its log ends: {' | '.join(self._log.tail) or 'nothing was written'}"
+
+    def end_likewise(self) -> None:
+        """End as the server did, for whoever looks at how we end."""
+        status = self._status or 0
+        if status < 0:
+            with suppress(OSError, ValueError):
+                signal.signal(-status, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it is not our fault
+            os.kill(os.getpid(), -status)
+        os._exit(max(0, status))
+
+
+def main() -> None:
+    """Keep the server of the settings on stdin, until it ends or we are told to end it."""
+    words = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    settings = json.loads(sys.stdin.readline())
+    keeper = Keeper(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, keeper.stop)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    die_with(settings["parent"])
+    ignore_user_signals()
+    go_first()
+    why = keeper.start()
+    if why:
+        keeper.end()
+        _say(words, {"failed": _FAILED, "reason": keeper.explain(why)})
+        os._exit(1)
+    _say(words, {"ready": {"port": keeper.port}})
+    keeper.event.wait()
+    keeper.end()
+    if keeper.is_stopping:
+        os._exit(0)
+    keeper.end_likewise()
+
+
+def _say(words: IO[str], what: dict[str, Any]) -> None:
+    with suppress(OSError):
+        print(json.dumps(what), file=words, flush=True)
+
+
+if __name__ == "__main__":
+    main()

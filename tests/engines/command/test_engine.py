@@ -1,0 +1,211 @@
+"""Tests of unilect.engines.command.engine, with llama.cpp's own server and with programs that go wrong."""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.backends.engine import answer, chat, completion, events_of
+from support.common.waiting import until
+from support.servers.reloading import Reloadable
+from support.servers.serving import serve
+from unilect.api.backend import Backend
+from unilect.config.model import ModelConfig
+from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied
+from unilect.demo import MODEL
+from unilect.engines.process.tree import descendants
+from unilect.models import sources
+
+LLAMA_SERVER = Path(__file__).parents[3] / "bench" / "llama_server.py"
+#: llama.cpp's server; its arguments are file, port, requests at a time, context, threads.
+SERVED = f"{sys.executable} {LLAMA_SERVER} {{file}} {{port}} {{parallel}} {{context}} 1"
+#: A server that is ready at once.
+PLAIN = f"{sys.executable} -m http.server --bind 127.0.0.1 {{port}}"
+
+
+def made(**config: Any) -> Backend:
+    """Make the engine of a table `m`."""
+    table = ModelConfig(**config)
+    return sources.backend(sources.spec_of("m", table.sources[0], table))
+
+
+@asynccontextmanager
+async def engine(**config: Any) -> AsyncIterator[Backend]:
+    """An engine of a table, which is closed, and then has left no process behind."""
+    before = set(descendants(os.getpid()))
+    backend = made(**config)
+    try:
+        yield backend
+    finally:
+        await backend.aclose()
+    assert not set(descendants(os.getpid())) - before
+
+
+def servers_of(backend: Backend, word: str) -> list[int]:
+    """List the processes of a backend in whose command lines a word stands."""
+    pid: Any = backend.children[0]
+    return [one for one in descendants(pid.starting_pid) if word in Path(f"/proc/{one}/cmdline").read_text()]  # fmt: skip
+
+
+async def test_lives(caplog: pytest.LogCaptureFixture) -> None:
+    """A server starts with its first request, is what its protocol tells, comes back after a kill, and leaves nothing when it is stopped."""
+    caplog.set_level(logging.INFO, "unilect")
+    async with engine(command=SERVED, source=str(MODEL), parallel=2, context=512) as backend:
+        assert backend.capabilities.max_in_flight == 2
+        first = await answer(backend.generate(chat(temperature=0.0, max_tokens=4)))
+        text = first.choices[0].text
+        assert backend.capabilities.context == 512
+        assert any("a server of kind llama-server" in line for line in caplog.messages)
+        (pid,) = servers_of(backend, "llama_server")
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: backend.children[0].deaths)
+        again = await answer(backend.generate(chat(temperature=0.0, max_tokens=4)))
+        assert text == again.choices[0].text
+        assert (2, 1) == (backend.children[0].starts, backend.children[0].processes)
+        assert backend.children[0].resident_memory_bytes > 2**20
+        await backend.check()
+    assert any("the engine died: killed (SIGKILL)" in line for line in caplog.messages)
+
+
+async def test_dies_in_an_answer() -> None:
+    """An answer that a kill cuts off ends with an error that says so, and not as a whole one."""
+    async with engine(command=SERVED, source=str(MODEL), parallel=1, context=512) as backend:
+        batches = backend.generate(completion(stream=True, max_tokens=400, ignore_eos=True))
+        await anext(batches)
+        os.kill(servers_of(backend, "llama_server")[0], signal.SIGKILL)
+        with pytest.raises(EngineDied, match="died during the answer"):
+            await events_of(batches)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("sh -c 'echo one; echo two >&2; exit 3' {port}", r"model m ended: exit status 3\. Its log ends: one \| two$"),
+        ("sh -c 'kill -SEGV $$$$' {port}", r"model m ended: killed \(SIGSEGV\)\. Its log ends: nothing was written$"),
+        ("sh -c 'echo $SECRET {key}; exit 1' {port}", r"Its log ends: \[hidden\] \[hidden\]$"),
+    ],
+)  # fmt: skip
+async def test_start_fails(monkeypatch: pytest.MonkeyPatch, command: str, told: str) -> None:
+    """A server that ends before it is ready is told with its status and the end of its log, to its operator alone and without secrets."""
+    monkeypatch.setenv("SECRET", "sk-secret")
+    async with engine(command=command) as backend:
+        with pytest.raises(BackendUnavailable) as caught:
+            await backend.start()
+    assert "The model's server could not be started. Try again, or ask its operator." == caught.value.message  # fmt: skip
+    assert re.search(told, caught.value.for_operator)
+
+
+async def test_silence() -> None:
+    """A start without progress is given up, however long a start may take."""
+    async with engine(command=["sh", "-c", "sleep 60; : {port}"], start_silence_s=0.1) as backend:
+        with pytest.raises(BackendUnavailable) as caught:
+            await backend.start()
+    assert "showed no progress for 0.1 s (`start_silence_s`)" in caught.value.for_operator
+
+
+async def test_port_of_another(tmp_path: Path) -> None:
+    """A server that ends because somebody has taken its port is started once more, with another port."""
+    flag = tmp_path / "tried"
+    script = f"[ -e {flag} ] && exec {PLAIN}; touch {flag}; {PLAIN} --directory {tmp_path} & sleep 0.5; exit 1"
+    async with engine(command=["sh", "-c", script], health="/") as backend:
+        process: Any = backend.children[0]
+        await process.start()
+        assert flag.exists()
+
+
+async def test_stubborn_processes(tmp_path: Path) -> None:
+    """What a server has started ends with it, also what leaves its group and does not listen to SIGTERM; so does a start that is given up."""
+    script = f"setsid sh -c 'trap : TERM; while :; do sleep 9; done' & echo >> {tmp_path}/log; exec {PLAIN}"
+    command = ["sh", "-c", script]
+    async with engine(command=command, health="/", stop_timeout_s=0.2) as backend:
+        process: Any = backend.children[0]
+        await process.start()
+        assert servers_of(backend, "trap")
+        await backend.aclose()
+        starting = asyncio.create_task(backend.start())
+        await until(lambda: process.starting_pid and servers_of(backend, "trap"))
+        await backend.aclose()
+        with pytest.raises(BackendUnavailable):
+            await starting
+
+
+async def test_stop_command(tmp_path: Path) -> None:
+    """The stop command is run first, and knows the server's process."""
+    stopped = tmp_path / "stopped"
+    stop = f"sh -c 'echo {{name}} {{pid}} > {stopped}; kill -9 {{pid}}'"
+    async with engine(command=PLAIN, health="/", stop_command=stop) as backend:
+        process: Any = backend.children[0]
+        await process.start()
+        (pid,) = servers_of(backend, "http.server")
+        await backend.aclose()
+        assert f"m {pid}\n" == stopped.read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"command": "x"}, r"has neither of `\{port\}` and `\{socket\}`"),
+        ({"command": "nosuchserver {port}"}, "there is no program `nosuchserver`"),
+        ({"command": "sh $NOT_SET_HERE {port}"}, "variable NOT_SET_HERE is not set"),
+        ({"command": "sh {port} {file}"}, r"`\{file\}` needs a GGUF file as `source`"),
+        ({"command": "sh {port} {context}"}, r"`\{context\}` needs `context` to be set"),
+        ({"command": "sh {port}", "context": 512}, "context: has no effect"),
+        ({"command": "sh {port}", "source": str(MODEL)}, "source: has no effect"),
+        ({"command": "sh {port} {file}", "source": "/no.gguf"}, r"there is no /no\.gguf"),
+        ({"source": "command:sh"}, "Write the command line as the option `command`"),
+    ],
+)
+def test_mistakes(config: dict[str, Any], told: str) -> None:
+    """A table whose server could not start is refused with what to write."""
+    with pytest.raises(ConfigError, match=told):
+        made(**config)
+
+
+@pytest.mark.heavy
+async def test_reload(tmp_path: Path) -> None:
+    """A reload with another command serves by that one, and ends the server of the old one; one that cannot start changes nothing."""
+    file = tmp_path / "unilect.toml"
+
+    def write(context: int, program: str = sys.executable) -> None:
+        command = f"{program} {LLAMA_SERVER} {{file}} {{port}} 1 {context} 1"
+        file.write_text(f'port = 0\n[models.m]\nsource = "{MODEL}"\ncommand = "{command}"\n')
+
+    write(512)
+    server = Reloadable(file)
+    async with server.running():
+        model = server.registry.models["m"]
+        assert 512 == model.capabilities.context
+        write(1024)
+        await server.reloader.reload("a test")
+        assert 1024 == server.registry.models["m"].capabilities.context
+        await until(lambda: model.gone)
+        assert 1 == sum("llama_server" in Path(f"/proc/{one}/cmdline").read_text() for one in descendants(os.getpid()))  # fmt: skip
+
+
+@pytest.mark.heavy
+def test_server_killed(tmp_path: Path) -> None:
+    """When unilect is killed outright, no process of a server by command is left."""
+    mark = f"--directory={tmp_path}"
+    config = f"[models.m]\ncommand = '''{PLAIN} {mark}'''\nhealth = '/'\nmodel = 'm'\n"
+
+    def left() -> list[str]:
+        found = []
+        for one in os.listdir("/proc"):
+            try:
+                found += [one] if one.isdecimal() and mark in Path(f"/proc/{one}/cmdline").read_text() else []  # fmt: skip
+            except OSError:
+                continue
+        return found
+
+    with serve(config=config, killed=True) as server:
+        assert left()
+        os.kill(server.pid, signal.SIGKILL)
+    asyncio.run(until(lambda: not left()))
