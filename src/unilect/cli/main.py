@@ -382,6 +382,30 @@ def usage() -> None:
     """
 
 
+@app.command(examples=("unilect plan --config unilect.toml --memory 32GiB --memory 64GiB",))
+@_config
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    multiple=True,
+    help="Such as 32GiB; may be repeated [this machine's, and twice that].",
+)
+@click.option(
+    "--since",
+    default="30d",
+    show_default=True,
+    help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).",
+)
+@as_json
+@runs("_plan", "show")
+def plan() -> None:
+    """
+    Replay past requests with another memory.
+
+    It tells how often each model would have been loaded. The requests are read from the ledger in the store.
+    """
+
+
 @app.command(
     examples=(
         'unilect worker big.gguf --host 0.0.0.0 --port 8001 --api-key "$WORKER_KEY"',

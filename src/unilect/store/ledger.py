@@ -82,6 +82,12 @@ class Ledger:
         )
         return sorted(found, key=lambda one: (one.day or 0, one.name or "", one.model or ""))
 
+    async def requests(self, since: float) -> list[tuple[float, str, float]]:
+        """Read the requests that came since a time, the first million of them in their order: time, model, and seconds to the end."""
+        return await self._database.read(
+            lambda connection: ledger.requests_since(connection, since), long=True
+        )
+
     async def sweep(self) -> None:
         """Delete what is too old."""
         before = self._clock() - self._max_age_s

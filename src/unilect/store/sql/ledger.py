@@ -22,6 +22,7 @@ _MOST_TOKENS, _MOST_COST = 10**12, 10**15
 _LONGEST = 400
 _PROBE = LedgerRow(id="probe", at=0.0)
 _DELETE_OLD = f"DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE at < ? ORDER BY at LIMIT {_MOST_DELETED})"
+_REQUESTS = "SELECT at, model, duration_ms FROM ledger WHERE at >= ? AND status IN (200, 499) ORDER BY at LIMIT 1000000"
 _SUMS = "sum(requests) AS requests, sum(prompt) AS prompt, sum(completion) AS completion, sum(cost) AS cost"
 
 
@@ -66,6 +67,12 @@ def sums(
         for one, (*_, requests, prompt, completion, cost) in zip(parts, rows, strict=True)
         if requests
     ]
+
+
+def requests_since(connection: Connection, since: float) -> list[tuple[float, str, float]]:
+    """Read the time, the model and the seconds of requests since a time, in their order."""
+    rows = connection.rows(_REQUESTS, since)
+    return [(float(at), str(model), float(ms or 0) / 1000) for at, model, ms in rows]
 
 
 def delete_before(connection: Connection, at: float) -> bool:
