@@ -17,6 +17,7 @@ from unilect.core.requests import ChatRequest, Message
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.models.model import Model
+from unilect.scheduling.fair_queue import QueueSettings
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo, Options
 
@@ -318,6 +319,14 @@ async def test_defaults_without_wire(spy: Spy) -> None:
     request = ChatRequest(messages=[Message("user", "Hi")])
 
     assert model.settings.apply(request).temperature == 0.5
+
+
+def test_slots() -> None:
+    """How many requests a model answers at a time is known before its first one: of its backends together, where something bounds them."""
+    bounded = [PooledBackend(Echo(), queue=QueueSettings(max_in_flight=most)) for most in (2, 3)]
+
+    assert 5 == Model("m", bounded).slots
+    assert Model("m", Echo()).slots is None
 
 
 # The registry

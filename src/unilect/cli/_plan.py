@@ -18,10 +18,10 @@ from unilect.config.server import process_environment
 from unilect.config.sizes import parse_size, wrong_size
 from unilect.config.store import StoreConfig
 from unilect.core.errors import ConfigError, StoreUnavailable
-from unilect.engines.process.memory import total_bytes
 from unilect.models import sources
 from unilect.models.model import Model
 from unilect.models.registry import Registry
+from unilect.runtime.memory import total_bytes
 from unilect.store.store import Store
 
 _RIGHT = (1, 2, 3, 4, 5)

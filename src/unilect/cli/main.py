@@ -259,7 +259,7 @@ def ps() -> None:
 @runs("_admin", "explain")
 def why() -> None:
     """
-    Say why a request failed, or why a model was loaded or stopped.
+    Say why a request failed, or a model was loaded.
 
     Without an id or a name the last failures are listed.
     """

@@ -298,8 +298,8 @@ class Model:
 
     @property
     def slots(self) -> int | None:
-        """The number of requests that its backends answer at a time; None where none has a queue, or before the first request."""
-        return sum(one.queues[0].places for one in self.pool.members if one.queues) or None
+        """The number of requests that its backends answer at a time; None where nothing bounds it, or before their start."""
+        return sum(one.places or 0 for one in self.pool.members) or None
 
     @property
     def capabilities(self) -> Capabilities:

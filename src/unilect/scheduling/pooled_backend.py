@@ -106,6 +106,12 @@ class PooledBackend:
         return self._starting is not None and not self._starting.done()
 
     @property
+    def places(self) -> int | None:
+        """The number of requests that it answers at a time; None where nothing bounds it, or before its start."""
+        can = self.backend.capabilities
+        return self.queue_settings.max_in_flight or can.max_in_flight or can.slots
+
+    @property
     def has_room(self) -> bool:
         """True while a request would not wait in the queue."""
         return not self.queues or self.queues[0].has_room
@@ -142,13 +148,11 @@ class PooledBackend:
 
     def _behind_queues(self, can: Capabilities) -> Backend | QueuedBackend:
         """The backend behind queues with as many places as it has now, if it has any."""
-        most = self.queue_settings.max_in_flight
-        places = most or can.max_in_flight or can.slots
-        if places is None:
+        if (places := self.places) is None:
             return self.backend
         if self._queued is None:
             # slots are for answers: vectors are made beside them
-            beside = most is None and can.max_in_flight is None
+            beside = self.queue_settings.max_in_flight is None and can.max_in_flight is None
             self.queues = tuple(FairQueue(places, self.queue_settings) for _ in range(1 + beside))
             self._queued = QueuedBackend(self.backend, *self.queues)
         for queue in self.queues:

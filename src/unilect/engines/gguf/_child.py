@@ -176,7 +176,7 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
     p.hostnames = [settings["socket_path"]]
     p.api_keys = [settings["api_key"]]
     # errors are the reason when it fails; of the rest the parent keeps what has nothing that clients say
-    p.verbosity = 3 if settings["verbose"] else 1
+    p.verbosity = 3 if settings.get("verbose") else 1
     p.ui = False
     p.endpoint_slots = p.endpoint_props = p.endpoint_metrics = True
     p.slot_save_path = f"{Path(settings['socket_path']).parent}/"  # see `_slot_files`
