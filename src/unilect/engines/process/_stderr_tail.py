@@ -82,15 +82,15 @@ class StderrTail:
         """Return the reason why a child ended while it loaded."""
         lines = [_PREFIX.sub("", line) for line in self._lines if not _DEBUGGER.match(line)]
         telling = [line for line in lines if _TELLING.search(line)]
-        return (telling or lines[-1:] or [_status(status)])[0][:_MOST_CHARACTERS]
+        return (telling or lines[-1:] or [describe_exit(status)])[0][:_MOST_CHARACTERS]
 
     def of_death(self, status: int | None) -> str:
         """Return the reason why a child ended that served."""
         if self._tells_all and self._lines:
             last = (line[:_MOST_CHARACTERS] for line in [*self._lines][-_TOLD_LINES:])
-            return f"{_status(status)}. Its log ends: {' | '.join(last)}"
+            return f"{describe_exit(status)}. Its log ends: {' | '.join(last)}"
         told = next(iter(self._select_harmless()), "")
-        return f"{told} ({_status(status)})" if told else _status(status)
+        return f"{told} ({describe_exit(status)})" if told else describe_exit(status)
 
     def of_memory(self) -> bool:
         """Return True if its last lines say that it had no memory left."""
@@ -103,7 +103,8 @@ class StderrTail:
         return [match["told"] for match in found if match]
 
 
-def _status(status: int | None) -> str:
+def describe_exit(status: int | None) -> str:
+    """Describe how a process ended, by its exit status, which is the number of a signal below 0."""
     if status is None or status >= 0:
         return f"exit status {status}"
     name = signal.Signals(-status).name

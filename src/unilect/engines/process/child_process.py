@@ -32,7 +32,7 @@ import msgspec
 
 from unilect.core.errors import BackendUnavailable, ModelTooLarge
 from unilect.engines.process._processes import is_ending, kill_group, read_lines
-from unilect.engines.process._stderr_tail import StderrTail
+from unilect.engines.process._stderr_tail import StderrTail, describe_exit
 from unilect.engines.process.loads import LoadRecorder
 from unilect.engines.process.tree import descendants
 from unilect.residency.ledger import LEDGER
@@ -415,7 +415,7 @@ class ChildProcess:
                 log.debug("%s: %s", self.name, text)
                 self._keep(process, text)
         await process.wait()
-        self._keep(process, f"[ended: {words.of_death(process.returncode)}]")
+        self._keep(process, f"[ended: {describe_exit(process.returncode)}]")
         if self._process is not process or self.state != "ready":
             return
         self.deaths += 1
