@@ -248,6 +248,19 @@ def _draft(p: Any, settings: dict[str, Any]) -> None:
     p.n_batch = max(p.n_batch, most + 1)  # what is drafted is checked in one step
 
 
+def dry_run(settings: dict[str, Any]) -> None:
+    """
+    Have llama.cpp reckon what a model takes, which it prints on stderr as a table; this process does not outlive that by much.
+
+    Nothing is read but the head of the file, and nothing allocated for its tensors.
+    """
+    chosen = parameters(settings, msgspec.convert(settings["needs"], Needs))
+    chosen.verbosity = 4  # the table's
+    # what looks for a fit prints it, and the loading ends for want of memory
+    chosen.fit_params = chosen.no_alloc = True
+    _server.append(xllamacpp.Server(chosen))
+
+
 def _build() -> str:
     """llama.cpp's build, as its server tells it; wheels that do not name it have its number at the end of their version."""
     number = xllamacpp.BUILD_INFO["build_number"] or xllamacpp.__version__.rpartition(".")[2]

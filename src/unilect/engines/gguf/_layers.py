@@ -22,6 +22,75 @@ _PERIODS = {
     "gemma3n": 5, "gpt-oss": 2, "laguna": 4, "llama": 1, "llama4": 4, "mellum": 4, "modern-bert": 3, "muse-glimmer": 4, "olmo2": 4,
     "phi3": 1, "plamo3": 8, "qwen2": 1, "qwen2moe": 1, "qwen3": 1, "qwen3moe": 1, "smallthinker": 4, "starcoder2": 1,
 }  # fmt: skip
+#: Architectures without windows whose layers are reckoned here; all keep keys and values, or a state, as their fields say.
+_PLAIN = frozenset(
+    [
+        "apertus",
+        "arcee",
+        "baichuan",
+        "bert",
+        "bitnet",
+        "bloom",
+        "chatglm",
+        "command-r",
+        "deci",
+        "deepseek",
+        "deepseek2",
+        "dots1",
+        "ernie4_5",
+        "ernie4_5-moe",
+        "exaone",
+        "falcon",
+        "falcon-h1",
+        "gemma",
+        "glm4",
+        "glm4moe",
+        "gpt2",
+        "gptneox",
+        "granite",
+        "granitehybrid",
+        "granitemoe",
+        "hunyuan-dense",
+        "hunyuan-moe",
+        "internlm2",
+        "jais",
+        "jamba",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "lfm2",
+        "lfm2moe",
+        "llama",
+        "mamba",
+        "mamba2",
+        "minicpm",
+        "mistral3",
+        "mpt",
+        "nemotron",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "olmo",
+        "olmoe",
+        "orion",
+        "phi2",
+        "plamo",
+        "qwen",
+        "qwen3next",
+        "qwen35",
+        "qwen35moe",
+        "refact",
+        "rwkv6",
+        "rwkv6qwen2",
+        "rwkv7",
+        "arwkv7",
+        "seed_oss",
+        "smollm3",
+        "stablelm",
+        "starcoder",
+        "xverse",
+    ]
+)
 _UNKNOWN_PERIOD = 6  # an architecture that is not known counts for as little as any
 _WINDOWS = {"gemma2": 4096, "llama4": 8192}  # where the file does not say
 _INTERVAL = 4  # of Qwen's hybrids, of so many layers one has attention
@@ -80,6 +149,11 @@ def layers(head: "GgufHead", key_type: str, value_type: str) -> Layers:
     return Layers(
         per_token(whole), per_token(narrow, "_swa"), window, widest * sum(recurrent), widest
     )
+
+
+def is_known(head: "GgufHead") -> bool:
+    """Return True if the layers of a model's architecture are reckoned here; of another one llama.cpp knows better."""
+    return head.architecture in _PLAIN or head.architecture in _PERIODS
 
 
 def cells(tokens: int) -> int:

@@ -51,6 +51,7 @@ class Needs(Struct, frozen=True):
         checkpoint: One checkpoint of a slot; 0 for a model that needs none.
         checkpoints: How many each slot keeps.
         prompts: Idle conversations, at most.
+        words: The vocabulary, which `work` has, too.
     """
 
     weights: int
@@ -62,6 +63,7 @@ class Needs(Struct, frozen=True):
     checkpoint: int = 0
     checkpoints: int = 1
     prompts: int = 0
+    words: int = 0
 
     @property
     def cache(self) -> int:
@@ -85,7 +87,7 @@ class Needs(Struct, frozen=True):
 
     def with_draft(self, draft: "Needs") -> "Needs":
         """Return the needs together with those of a draft model, which has as many requests of the same length."""
-        names = ("weights", "slot", "repacked", "work", "checkpoint")
+        names = ("weights", "slot", "repacked", "work", "checkpoint", "words")
         both = {name: getattr(self, name) + getattr(draft, name) for name in names}
         return msgspec.structs.replace(self, **both)
 
@@ -100,7 +102,7 @@ def needs(
     wide = max(number(head, "feed_forward_length"), number(head, "expert_feed_forward_length"))
     work = step * (12 * number(head, "embedding_length") + 8 * wide + 2 * cells(context))
     work += 24 * step * number(head, "ssm.inner_size") + 2 * kept.widest * parallel
-    work += (4 * parallel + _TOKEN) * head.vocabulary
+    words = (4 * parallel + _TOKEN) * head.vocabulary
     from unilect.config.paths import adapter_of  # the child does without
     from unilect.engines.gguf._draft import draft_of
     from unilect.engines.gguf._file import read_model
@@ -113,7 +115,8 @@ def needs(
         parallel=parallel,
         context=context,
         repacked=_count_repacked(head) if config.gpu_layers in (None, 0) and config.repack else 0,
-        work=work + sum(Path(file).stat().st_size for file in beside),
+        work=work + words + sum(Path(file).stat().st_size for file in beside),
+        words=words,
         checkpoint=0 if embedding else kept.checkpoint(context, step),
     )
     draft = None if embedding else draft_of(config)
