@@ -107,6 +107,11 @@ def _qwen2(layer: int) -> tuple[Shapes, dict[str, Any]]:
     return _attention(bias=True) | _norms("attn_norm", "ffn_norm") | _GATED, {}
 
 
+def _pangu(layer: int) -> tuple[Shapes, dict[str, Any]]:
+    shapes, fields = _qwen2(layer)
+    return shapes | {"attn_output.bias": (WIDTH,)}, fields
+
+
 def _qwen3(layer: int) -> tuple[Shapes, dict[str, Any]]:
     return _attention(norms=True) | _norms("attn_norm", "ffn_norm") | _GATED, {}
 
@@ -233,6 +238,7 @@ def _granitehybrid(layer: int) -> tuple[Shapes, dict[str, Any]]:
 
 
 _BLOCKS = {
+    "pangu-embedded": _pangu,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,

@@ -54,23 +54,22 @@ from unilect.engines.gguf._file import read_model, unknown_architecture
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._kept import KeptConversations
 from unilect.engines.gguf._lora import empty
-from unilect.engines.gguf._memory import Needs, budget, describe_most, device_summary, needs
+from unilect.engines.gguf._memory import Needs, describe_most, device_summary
 from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
-from unilect.engines.gguf._settings import child_settings, load_recorder, read_beside
+from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
-from unilect.engines.gguf.fit import require_room, room_of
+from unilect.engines.gguf.fit import EngineMemory, choose_context
 from unilect.engines.gguf.source import list_models as list_models
 from unilect.engines.gguf.source import make_backend
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.child_server import ChildServer
-from unilect.engines.process.loads import LoadRecorder
-from unilect.engines.settings import context_of, read_checked
+from unilect.engines.settings import read_checked
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
-from unilect.runtime.memory import free_bytes, resident_bytes
+from unilect.runtime.memory import resident_bytes
 from unilect.runtime.tasks import Tasks
 from unilect.tools.forced import must_call
 from unilect.tools.grammar import calls_grammar
@@ -118,14 +117,14 @@ class GgufEngine(Backend):
         self._writes = not (self._head.embedding_only or ranks(self._head, config))
         self._path, self.files = path, (path,)
         self._config, self._threads = config, config.threads or threads
-        self._context = context_of(self._head.context, config)
         self._adapters, self._template, self._stop = read_beside(self._head, config)
+        self._context = choose_context(name, self._head, path, config, not self._writes, memory)
         self._emptying = Tasks()
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._ranker = Ranker(self._head, self._context)
         self._slots = Slots(config.parallel)
-        self._loads: dict[bool, LoadRecorder] = {}  # of the child that embeds, and of the other
+        self._needs: dict[bool, EngineMemory] = {}  # of the child that embeds, and of the other
         generator, embedder = self._process(embedding=False), self._process(embedding=True)
         own = (self._key, config.timeout_s, raise_for_child)
         watch = (self._slots.note_progress, config.hang_timeout_s)
@@ -140,8 +139,6 @@ class GgufEngine(Backend):
         self._chat_template = ModelTemplate(self._template or self._head.template)
         self._checker, self._has_own_checker = checker or Checker(), checker is None
         self._loaded: Loaded | None = None
-        self._takes = needs(self._head, path, config, self._context, not self._writes)
-        self._need: Needs | None = None  # with what may be remembered
         self._told, self._is_known, self._template_fault, self._build = False, False, "", ""
         self.device = ""
         self._known = self.capabilities = static_capabilities(
@@ -152,7 +149,7 @@ class GgufEngine(Backend):
         """Start the child that this model mainly needs; see `Backend`."""
         if self._is_known and self._main.process.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
-        require_room(self._name, self._takes, room_of(self._config))
+        await self._needs[not self._writes].require_room()
         with unknown_architecture(self._path, self._head):
             said = await self._main.process.start()
         self._tell(said)
@@ -281,12 +278,7 @@ class GgufEngine(Backend):
 
     def memory_need(self) -> MemoryNeed:
         """Return the memory of the child that this model mainly needs; see `Backend`."""
-        if self._need is None:
-            cache = self._config.cache_ram_mib if self._writes else 0
-            self._need = budget(self._takes, cache, free_bytes(), self._engines, self._memory)
-        if (known := self._loads[not self._writes].known) is None:
-            return MemoryNeed(self._need.loaded, self._need.grows)
-        return MemoryNeed(known.ready, max(known.grown, self._need.grows), known.count > 0)
+        return self._needs[not self._writes].need
 
     def native_facts(self) -> NativeFacts:
         """Return the facts of the child's server; before it is loaded, the chat template alone. See `Backend`."""
@@ -388,7 +380,7 @@ class GgufEngine(Backend):
             embedding=embedding,
         )
 
-        self._loads[embedding] = load_recorder(self._path, fixed)
+        self._needs[embedding] = EngineMemory(self._head, self._path, self._config, fixed)
 
         def settings(socket_path: str) -> dict[str, Any]:
             own: dict[str, Any] = {} if embedding else self._isolation.at_start(fixed)
@@ -405,7 +397,7 @@ class GgufEngine(Backend):
             # else it calls gdb when it ends, which takes seconds
             environment={"GGML_NO_BACKTRACE": "1"},
             takes_bytes=fixed["takes_bytes"],
-            loads=self._loads[embedding],
+            loads=self._needs[embedding].recorder,
             on_progress=report,
         )
 
@@ -416,7 +408,8 @@ class GgufEngine(Backend):
         self._told = True
         if said["warning"]:
             log.warning("%s", said["warning"])
-        need = self._need = msgspec.convert(said["needs"], Needs)
+        need = msgspec.convert(said["needs"], Needs)
+        self._needs[not self._writes].learn(need)
         self.device = device_summary(
             self._head, said["devices"], self._config.gpu_layers, self._threads
         )

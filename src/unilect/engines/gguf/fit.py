@@ -1,18 +1,28 @@
-"""The check that a GGUF model fits into the memory of this machine, without loading it."""
+"""The memory of a GGUF model on this machine, without loading it: what it needs, whether that is there, and the context for which it is."""
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from unilect.api.backend import Capabilities
+from unilect.api.backend import Capabilities, MemoryNeed
 from unilect.config.model import ModelConfig
 from unilect.core.errors import BackendUnavailable, ConfigError, ModelTooLarge
-from unilect.engines.gguf._file import read_model
-from unilect.engines.gguf._memory import Needs, memory_error, needs, size_error
+from unilect.engines.gguf._dry_run import dry_run
+from unilect.engines.gguf._file import GgufHead, read_model
+from unilect.engines.gguf._layers import is_known
+from unilect.engines.gguf._memory import Needs, budget, memory_error, needs, size_error
+from unilect.engines.gguf._settings import load_recorder
 from unilect.engines.process.gpus import gpu_memory
-from unilect.engines.settings import read_checked
+from unilect.engines.settings import context_of, read_checked
 from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
+log = logging.getLogger("unilect")
+_LEAST_CONTEXT = 2048  # of a model whose context nobody has set: less is of little use
+_STEP = 256  # llama.cpp rounds up to so many tokens
 _LEAST_BESIDE = 512 * MIB
 
 
@@ -29,13 +39,20 @@ class Room(Struct, frozen=True):
     total: int | None
 
 
-def room_of(config: ModelConfig) -> Room:
-    """Return the memory for a model: that of the machine, and of its GPUs where it may use them."""
+def room_of(config: ModelConfig, memory: int | None = None) -> Room:
+    """
+    Return the memory for a model: that of the machine, and of its GPUs where it may use them.
+
+    Args:
+        memory: Bytes that all engines may take together; None for all that is there.
+    """
     gpus = [] if config.gpu_layers == 0 else gpu_memory()
     free, total = free_bytes(), total_bytes()
     if gpus is None or free is None or total is None:
         return Room(None, None)
-    return Room(free + sum(one.free for one in gpus), total + sum(one.total for one in gpus))
+    most = total + sum(one.total for one in gpus)
+    most = most if memory is None else min(most, memory)
+    return Room(min(most, free + sum(one.free for one in gpus)), most)
 
 
 def require_room(name: str, need: Needs, room: Room) -> None:
@@ -56,6 +73,120 @@ def may_fit(size: int) -> bool:
     """Return True where a file of so many bytes can be loaded on this machine, with room for a context; whatever is loaded now."""
     total = room_of(ModelConfig()).total
     return total is None or size + size // 8 + _LEAST_BESIDE <= total
+
+
+class EngineMemory:
+    """
+    The memory of one child of a model: reckoned from the head of its file, and measured once it has been loaded.
+
+    Args:
+        head: Of its file.
+        path: The file.
+        config: The settings of the model.
+        settings: Those of the child, as of `child_settings`.
+
+    Attributes:
+        recorder: Measures its loads.
+    """
+
+    def __init__(
+        self, head: GgufHead, path: Path, config: ModelConfig, settings: dict[str, Any]
+    ) -> None:
+        self._head, self._config, self._settings = head, config, settings
+        self._takes = msgspec.convert(settings["needs"], Needs)
+        self._most: Needs | None = None  # with what may be remembered
+        self.recorder = load_recorder(path, settings)
+
+    @property
+    def need(self) -> MemoryNeed:
+        """What it needs, as far as is known."""
+        if self._most is None:
+            cache, engines = self._settings["cache_ram_mib"], self._settings["engines"]
+            memory = self._settings["memory_bytes"]
+            self._most = budget(self._takes, cache, free_bytes(), engines, memory)
+        if (known := self.recorder.known) is None:
+            return MemoryNeed(self._most.loaded, self._most.grows)
+        return MemoryNeed(known.ready, max(known.grown, self._most.grows), known.count > 0)
+
+    def learn(self, told: Needs) -> None:
+        """Take over what the child has said when it was loaded."""
+        self._most = told
+
+    async def require_room(self) -> None:
+        """
+        Check that there is room for it, before it is started. Of an architecture that is not known here llama.cpp is asked first.
+
+        Raises:
+            ModelTooLarge: It can never fit.
+            BackendUnavailable: It does not fit now.
+        """
+        known = self.recorder.known
+        if not is_known(self._head) and (known is None or not known.count):
+            found = await dry_run(self._settings)
+            if found is not None:
+                self._takes, self._most = found, None
+                self.recorder.note_reckoned(found.loaded)
+        room = room_of(self._config, self._settings["memory_bytes"])
+        require_room(self._settings["name"], self._takes, room)
+
+
+def choose_context(
+    name: str,
+    head: GgufHead,
+    path: Path,
+    config: ModelConfig,
+    embedding: bool,
+    memory: int | None = None,
+) -> int:
+    """
+    Return the tokens of each request: those that are set, else as many as usual, or fewer where there is no memory for them.
+
+    Args:
+        memory: As of `room_of`.
+
+    Raises:
+        ConfigError: More are set than the model was made for.
+    """
+    usual, room = context_of(head.context, config), room_of(config, memory)
+    if config.context is not None:
+        return usual
+    found = longest_context(lambda one: needs(head, path, config, one, embedding), usual, room)
+    if found < usual:
+        log.warning(
+            "%s: its context is %d tokens instead of %d, for which there is no memory (`parallel` is %d). Set `context` for another one.",
+            *(name, found, usual, config.parallel),
+        )
+    return found
+
+
+def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> int:
+    """
+    Return the longest context, up to `most`, for which a model fits into the memory, with its weights if they fit at all.
+
+    Returns:
+        `most` where no context of use fits, or nobody knows the memory.
+    """
+
+    def is_loaded_whole(context: int) -> bool:
+        need = need_of(context)
+        return need.loaded <= (room.free or 0) and not size_error("", need, room.total)
+
+    def can_be_loaded(context: int) -> bool:
+        need = need_of(context)
+        return not (size_error("", need, room.total) or memory_error("", need, room.free))
+
+    least = min(most, _LEAST_CONTEXT)
+    fits = is_loaded_whole if is_loaded_whole(least) else can_be_loaded
+    if room.free is None or fits(most) or not fits(least):
+        return most
+    low, high = least // _STEP, -(-most // _STEP)  # the one fits, the other does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * _STEP) else (low, middle)
+    return max(least, low * _STEP)
+
+
+_LEAST_BESIDE = 512 * MIB
 
 
 def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> None:

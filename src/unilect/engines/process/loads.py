@@ -145,6 +145,10 @@ class LoadRecorder:
         """What is known of its loads; None for nothing."""
         return user_loads().get(self.key)
 
+    def note_reckoned(self, ready: int) -> None:
+        """Keep what a library reckons."""
+        user_loads().note_reckoned(self.key, ready)
+
     def note_ready(self, pid: int, load_s: float, said: dict[str, Any]) -> None:
         """Measure and keep what it takes now that it is loaded."""
         taken = resident(pid)
