@@ -38,7 +38,7 @@ _REMEDIES: dict[type[UnilectError], str] = {
     errors.MemoryExhausted: "Lower the model's `context`, `parallel` or `cache_ram_mib`; the log's first lines tell what it takes.",
     errors.OutOfMemory: "Send a shorter request, or lower the model's `context` or `parallel`.",
     errors.BackendUnavailable: "Wait for `Retry-After`; `unilect ps` shows which backends are out, and why.",
-    errors.ModelTooLarge: "Lower the model's `context` or `parallel`, take one with fewer bits, or raise `memory`.",
+    errors.ModelTooLarge: "Lower the model's `context` or `parallel`, take one with fewer bits (`unilect fit SOURCE` shows which fit), or raise `memory`.",
     errors.BackendUnreachable: "Start the backend, or correct its address; `unilect ps` shows it.",
     errors.QueueFull: "Wait for `Retry-After`, or raise `max_queue`.",
     errors.QueueTimeout: "Wait for `Retry-After`, or raise `queue_timeout_s`.",

@@ -169,6 +169,38 @@ def pull() -> None:
     """
 
 
+@app.command(
+    examples=(
+        "unilect fit org/repo",
+        "unilect fit model.gguf --context 32768 --parallel 2",
+        "unilect fit org/repo --memory 24GiB --json",
+    )
+)
+@click.argument(
+    "source",
+    shell_complete=completion.sources,
+    help="Model file, folder of them, repository of the Hugging Face hub, or web address.",
+)
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Tokens per request [as many as fit, at most 8192].",
+)
+@click.option(
+    "--parallel", type=click.IntRange(1, 256), metavar="N", help="Requests side by side [4]."
+)
+@click.option("--memory", metavar="SIZE", help="Memory to fit into, such as 24GiB [all of it].")
+@as_json
+@runs("_fit", "fit")
+def fit() -> None:
+    """
+    Tell what models need of memory, before they are fetched.
+
+    Only the heads of files are read: a few megabytes of each.
+    """
+
+
 @app.command("list", examples=("unilect list", "unilect list --json"))
 @as_json
 @runs("_files", "list_files")

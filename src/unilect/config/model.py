@@ -214,7 +214,7 @@ class ModelConfig(CommandOptions, frozen=True, kw_only=True):
     context: Annotated[int, Meta(ge=16, le=10_000_000)] | None = option(
         None,
         "Context size in tokens for each request (prompt and answer); llama.cpp rounds up to a multiple of 256. Default: the "
-        "model's own, at most 8192.",
+        "model's own, at most 8192; of a GGUF model fewer where there is no memory for so many.",
         kinds=(*ENGINES, *COMMANDS),
         flag=Flag("--context", "Context size per request."),
         example=8192,

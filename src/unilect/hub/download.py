@@ -39,6 +39,8 @@ class RemoteFile(NamedTuple):
         is_here: It is on this machine already.
         folder: Where it goes.
         fetch: Fetches it, or finds it here, and returns its path.
+        url: Its web address.
+        of_hub: That is the hub's, which gets the user's key.
     """
 
     name: str
@@ -46,6 +48,8 @@ class RemoteFile(NamedTuple):
     is_here: bool
     folder: Path
     fetch: Callable[[OnProgress], Path]
+    url: str
+    of_hub: bool
 
 
 def local_file(location: str, on_progress: OnProgress, fits: Fits | None = None) -> Path:
@@ -84,6 +88,17 @@ def plan_file(location: str, fits: Fits | None = None) -> list[RemoteFile]:
     return [_of_hub(repo, part, listed) for part in parts(file)]
 
 
+def plan_models(repo: str) -> dict[str, list[RemoteFile]]:
+    """
+    Return all GGUF models of a repository by their names, each with its files, the first of its parts first.
+
+    Raises:
+        ConfigError: There is no such repository, or the hub cannot be asked.
+    """
+    listed = list_files(repo)
+    return {file: [_of_hub(repo, part, listed) for part in parts(file)] for file in ggufs(listed)}
+
+
 def plan_folder(location: str) -> list[RemoteFile]:
     """
     Return the files that a model of transformers needs of a repository of the hub, its `config.json` first.
@@ -112,7 +127,10 @@ def _of_hub(repo: str, file: str, listed: dict[str, HubFile]) -> RemoteFile:
     known = listed.get(file, HubFile())
     blobs = _blobs(repo)
     here = (blobs / known.digest).exists() if known.digest else find_cached(repo, file) is not None
-    return RemoteFile(f"{repo}/{file}", known.size, here, blobs, partial(fetch, repo, file))
+    from huggingface_hub import hf_hub_url
+
+    get = partial(fetch, repo, file)
+    return RemoteFile(f"{repo}/{file}", known.size, here, blobs, get, hf_hub_url(repo, file), True)
 
 
 def _of_address(url: str) -> RemoteFile:
@@ -123,6 +141,8 @@ def _of_address(url: str) -> RemoteFile:
         web_files.is_current(url, version),
         place.parent,
         partial(web_files.fetch, url, version),
+        url,
+        False,
     )
 
 

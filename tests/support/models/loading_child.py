@@ -30,7 +30,11 @@ def loaded(settings: dict[str, Any]) -> dict[str, Any]:
         if pid == 0:
             os.dup2(words.fileno(), 1)
             os.dup2(words.fileno(), 2)
-            _load(settings | {"socket_path": f"{folder}/engine.sock", "reserved_bytes": 0}, writer)
+            _load(
+                settings
+                | {"socket_path": f"{folder}/engine.sock", "reserved_bytes": 0, "verbose": False},
+                writer,
+            )
         os.close(writer)
         with os.fdopen(reader) as said:
             text = said.read()

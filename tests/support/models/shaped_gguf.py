@@ -238,7 +238,6 @@ def _granitehybrid(layer: int) -> tuple[Shapes, dict[str, Any]]:
 
 
 _BLOCKS = {
-    "pangu-embedded": _pangu,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3moe": _qwen3moe,
@@ -252,6 +251,10 @@ _BLOCKS = {
     "mamba2": _mamba2,
     "granitehybrid": _granitehybrid,
 }
+
+#: The architectures that are made here, and known to the formula.
+KINDS = ("llama", *_BLOCKS)
+_BLOCKS |= {"pangu-embedded": _pangu, "dream": _llama}
 
 
 def _value(name: str, value: Any) -> bytes:

@@ -18,8 +18,8 @@ import msgspec
 
 from unilect.engines.gguf._memory import Needs
 from unilect.engines.process.child_process import python_command
-from unilect.engines.process.memory import MIB
 from unilect.runtime.child_environment import child_environment
+from unilect.runtime.memory import MIB
 
 LIMIT_S = 20.0  # some tenths of a second are usual
 _LINE_BYTES = 2**16

@@ -131,9 +131,12 @@ class GgufHead(Struct, frozen=True):
         return self.fields.get(f"{self.architecture}.pooling_type") == _POOLING_RANK
 
 
-def read_head(path: Path) -> GgufHead:
+def read_head(path: Path, whole_bytes: int = 0) -> GgufHead:
     """
     Read and check the head of a file.
+
+    Args:
+        whole_bytes: The size of the file, of which there is only the beginning; 0 where all of it is there.
 
     Raises:
         ValueError: The file is missing, cannot be read, or is no valid GGUF file. The message is one sentence.
@@ -147,10 +150,10 @@ def read_head(path: Path) -> GgufHead:
                 f"{path} is not a GGUF file: it has {size} bytes. Fetch it again; a download may have been cut off."
             )
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            reader = _Reader(data, size)
+            reader = _Reader(data, whole_bytes or size)
             return GgufHead(
                 reader.head(),
-                size,
+                whole_bytes or size,
                 reader.parameters,
                 reader.marks,
                 reader.classifies,
@@ -271,7 +274,8 @@ class _Reader:
         self._at = self.parameters = self.vocabulary = 0
         self.matrices: dict[int, int] = {}
         self.marks: dict[bytes, int] = {}
-        self.classifies = False
+        self.classifies = self._has_output = False
+        self._embeddings = 0, 0  # type and number
 
     def head(self) -> dict[str, Any]:
         if self._data[:4] != b"GGUF":
@@ -294,6 +298,9 @@ class _Reader:
         if isinstance(layers, int) and layers > MAX_LAYERS:
             raise _Damaged(f"it claims {layers} layers")
         self._check_tensors(tensors, alignment)
+        if not self._has_output and fields.get("general.architecture") not in _EMBEDDING_ONLY:
+            kind, weights = self._embeddings  # they are the output, too
+            self.matrices[kind] = self.matrices.get(kind, 0) + weights
         return fields
 
     def _check_tensors(self, tensors: int, alignment: int) -> None:
@@ -316,8 +323,10 @@ class _Reader:
 
     def _count(self, name: bytes, sizes: list[int], kind: int) -> None:
         """Take note of a tensor's type and rows."""
+        self._has_output = self._has_output or name == b"output.weight"
         if name == b"token_embd.weight":
             self.vocabulary = sizes[-1]
+            self._embeddings = kind, prod(sizes)
         elif (len(sizes) == 2 or b"_exps." in name) and sizes[1:] and sizes[1] % _ROWS == 0:
             self.matrices[kind] = self.matrices.get(kind, 0) + prod(sizes)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,17 @@ from unilect.engines.gguf._dry_run import dry_run
 from unilect.engines.gguf._file import GgufHead, read_model
 from unilect.engines.gguf._layers import is_known
 from unilect.engines.gguf._memory import Needs, budget, memory_error, needs, size_error
-from unilect.engines.gguf._settings import load_recorder
+from unilect.engines.gguf._model import ranks
+from unilect.engines.gguf._settings import child_settings, load_recorder
 from unilect.engines.process.gpus import gpu_memory
 from unilect.engines.settings import context_of, read_checked
 from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
 log = logging.getLogger("unilect")
 _LEAST_CONTEXT = 2048  # of a model whose context nobody has set: less is of little use
+_FOR_LOADED = 7 / 8  # of the memory, where the context is chosen: more comes while it answers
 _STEP = 256  # llama.cpp rounds up to so many tokens
+_TRIED_CONTEXTS = (2048, 4096)  # of an architecture that is not known here
 _LEAST_BESIDE = 512 * MIB
 
 
@@ -150,7 +154,8 @@ def choose_context(
     usual, room = context_of(head.context, config), room_of(config, memory)
     if config.context is not None:
         return usual
-    found = longest_context(lambda one: needs(head, path, config, one, embedding), usual, room)
+    found = longest_context(partial(_needs_at, head, path, config, embedding), usual, room)
+    found = found or usual  # which is refused with its sizes
     if found < usual:
         log.warning(
             "%s: its context is %d tokens instead of %d, for which there is no memory (`parallel` is %d). Set `context` for another one.",
@@ -164,12 +169,14 @@ def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> i
     Return the longest context, up to `most`, for which a model fits into the memory, with its weights if they fit at all.
 
     Returns:
-        `most` where no context of use fits, or nobody knows the memory.
+        0 where no context of use fits; `most` where nobody knows the memory.
     """
 
     def is_loaded_whole(context: int) -> bool:
         need = need_of(context)
-        return need.loaded <= (room.free or 0) and not size_error("", need, room.total)
+        return need.loaded <= (room.free or 0) * _FOR_LOADED and not size_error(
+            "", need, room.total
+        )
 
     def can_be_loaded(context: int) -> bool:
         need = need_of(context)
@@ -177,8 +184,10 @@ def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> i
 
     least = min(most, _LEAST_CONTEXT)
     fits = is_loaded_whole if is_loaded_whole(least) else can_be_loaded
-    if room.free is None or fits(most) or not fits(least):
+    if room.free is None or fits(most):
         return most
+    if not fits(least):
+        return 0
     low, high = least // _STEP, -(-most // _STEP)  # the one fits, the other does not
     while high - low > 1:
         middle = (low + high) // 2
@@ -187,6 +196,79 @@ def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> i
 
 
 _LEAST_BESIDE = 512 * MIB
+
+
+class Estimate(Struct, frozen=True):
+    """
+    The memory that a file would take, without loading it.
+
+    Attributes:
+        quantization: The type of most of its weights; empty where it does not say.
+        context: The tokens of each request that it is for.
+        need: What it takes.
+        longest: The longest context that fits; 0 for none.
+    """
+
+    quantization: str
+    context: int
+    need: MemoryNeed
+    longest: int
+
+
+async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
+    """
+    Estimate the memory of a file, of which the head is enough; llama.cpp is asked where it is installed.
+
+    Raises:
+        ConfigError: It is no valid GGUF file, or the context is longer than the model was made for.
+    """
+    head = read_checked(read_model, path)
+    embedding = head.embedding_only or ranks(head, config)
+
+    async def reckon(context: int) -> tuple[Needs, EngineMemory]:
+        made = child_settings(
+            *(path.stem, path, head, config),
+            context=context,
+            threads=1,
+            lora=[],
+            template=None,
+            engines=1,
+            memory=None,
+            embedding=embedding,
+        )
+        found = await dry_run(made) or msgspec.convert(made["needs"], Needs)
+        return found, EngineMemory(head, path, config, made)
+
+    need_of: Callable[[int], Needs] = partial(_needs_at, head, path, config, embedding)
+    if not is_known(head):
+        need_of = _between(*[(await reckon(one))[0] for one in _TRIED_CONTEXTS])
+    usual = context_of(head.context, config)
+    context = usual if config.context else longest_context(need_of, usual, room) or usual
+    takes, memory = await reckon(context)
+    memory.learn(budget(takes, 0 if embedding else config.cache_ram_mib, room.free))
+    return Estimate(
+        head.description.quantization or "",
+        context,
+        memory.need,
+        longest_context(need_of, head.context, room),
+    )
+
+
+def _needs_at(
+    head: GgufHead, path: Path, config: ModelConfig, embedding: bool, context: int
+) -> Needs:
+    return needs(head, path, config, context, embedding)
+
+
+def _between(short: Needs, long: Needs) -> Callable[[int], Needs]:
+    """Return the needs for any context on the line through those for two."""
+    per_token = (long.slot - short.slot) / (long.context - short.context)
+
+    def need_of(context: int) -> Needs:
+        slot = int(short.slot + per_token * (context - short.context))
+        return msgspec.structs.replace(long, context=context, slot=max(0, slot))
+
+    return need_of
 
 
 def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> None:

@@ -4,12 +4,15 @@ The memory of a transformers model, from the settings of its child, without torc
 
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unilect.api.backend import MemoryNeed
+from unilect.config.model import ModelConfig
 from unilect.core.errors import ModelTooLarge
 from unilect.engines.process.gpus import gpu_memory
 from unilect.engines.process.loads import Load, LoadRecorder, load_key
+from unilect.engines.transformers.model.folder import read_folder
+from unilect.engines.transformers.settings import child_settings
 from unilect.runtime.memory import MIB, processor_words, total_bytes
 
 #: Bytes of a number in each `dtype` on a processor.
@@ -34,6 +37,36 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
+
+
+class Estimate(NamedTuple):
+    """The memory that a folder would take: the type of its weights, the tokens of a request, what it takes, and the longest context that fits."""
+
+    quantization: str
+    context: int
+    need: MemoryNeed
+    longest: int
+
+
+def estimate(path: Path, config: ModelConfig, total: int | None) -> Estimate:
+    """
+    Estimate the memory of a folder on a processor, of which its configuration and the heads of its weights are enough.
+
+    Args:
+        total: Bytes of memory; None where nobody knows.
+
+    Raises:
+        ConfigError: It holds no model, or a setting is wrong.
+    """
+    folder = read_folder(path)
+    settings = child_settings(folder, config, None, text="", threads=1, merge=[], engines=1)
+    need = need_of(settings, load_recorder(settings).known)
+    longest = folder.context
+    per_token = settings["cache_values"] * WIDTHS[settings["dtype"]] * config.parallel
+    if total is not None and per_token:
+        longest = max(0, min(longest, (total - need.ready) // per_token))
+    dtype = str(folder.text_config.get("dtype") or folder.text_config.get("torch_dtype") or "-")
+    return Estimate(dtype, settings["context"], need, longest if longest >= 1 else 0)
 
 
 def need_of(settings: dict[str, Any], known: Load | None) -> MemoryNeed:

@@ -1,0 +1,198 @@
+"""The work of `unilect fit`: what the files of a model would take of memory, before they are fetched."""
+
+import asyncio
+import json
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from unilect.api.backend import MemoryNeed
+from unilect.cli._screen import tell, tell_table
+from unilect.config.model import ModelConfig
+from unilect.config.sizes import parse_size, wrong_size
+from unilect.core.errors import ConfigError
+from unilect.engines.gguf import fit as gguf
+from unilect.engines.gguf.fit import Room, room_of
+from unilect.engines.gguf.head import is_head
+from unilect.engines.transformers.model import memory as transformers
+from unilect.hub import download as hub
+from unilect.hub.download import RemoteFile
+from unilect.hub.heads import fetch_head
+from unilect.hub.repositories import REPO
+from unilect.hub.repository_files import ggufs, parts, quantization
+from unilect.models import sources
+
+_AT_ONCE = 4
+_MOST_FILES = 100
+
+
+class _Row(Struct, frozen=True):
+    """One model: its name, the bytes of its files, what it needs for a context, and the longest context that fits."""
+
+    name: str
+    quantization: str
+    size: int
+    context: int
+    need: MemoryNeed
+    longest: int
+
+
+def fit(source: str, context: int | None, parallel: int | None, memory: str | None, as_json: bool) -> None:  # fmt: skip
+    """
+    Print what each file of a source would take, and whether it fits.
+
+    Args:
+        source: A file, a folder, a repository of the hub or one of its files, or a web address.
+        context, parallel: As of a model.
+        memory: As text, instead of that of this machine.
+
+    Raises:
+        ConfigError: There is no such model, or a flag is wrong.
+    """
+    for noisy in ("huggingface_hub", "httpx2"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    if memory is not None and (wrong := wrong_size(memory)):
+        raise ConfigError(f"--memory: {wrong}")
+    usual = ModelConfig()
+    config = ModelConfig(source=source, context=context, parallel=parallel or usual.parallel)
+    here = room_of(config)
+    size = here.total if memory is None else parse_size(memory)
+    room = Room(size, size)
+    with _heads(source) as (files, sizes):
+        rows = asyncio.run(_estimate(files, sizes, config, room))
+    if as_json:
+        tell(json.dumps([_record(row, config, room, here) for row in rows]))
+        return
+    _print(rows, config, room, here)
+
+
+async def _estimate(
+    files: Mapping[str, Path], sizes: Mapping[str, int], config: ModelConfig, room: Room
+) -> list[_Row]:
+    rows = []
+    for name, path in files.items():
+        if path.is_dir():
+            told = transformers.estimate(path, config, room.total)
+            rows.append(_Row(name, told.quantization, sizes[name], *told[1:]))
+            continue
+        found = await gguf.estimate(path, config, room)
+        bits = quantization(name) or found.quantization or "-"
+        rows.append(_Row(name, bits, sizes[name], found.context, found.need, found.longest))
+    return rows
+
+
+@contextmanager
+def _heads(source: str) -> Iterator[tuple[dict[str, Path], dict[str, int]]]:
+    """
+    Yield the models of a source: their files, or the heads of those that are elsewhere, as long as the block lasts; and their sizes in bytes.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    path = Path(source.removeprefix("gguf:").removeprefix("hf:")).expanduser()
+    if path.exists():
+        yield _local(path)
+        return
+    models = _remote(source)
+    if len(models) > _MOST_FILES:
+        raise ConfigError(f"{source}: holds {len(models)} models. Name one of them.")
+    with tempfile.TemporaryDirectory(prefix="unilect-") as folder, ThreadPoolExecutor(_AT_ONCE) as pool:  # fmt: skip
+        fetched = pool.map(lambda each: _fetch(Path(folder, str(each[0])), each[1]), enumerate(models.values()))  # fmt: skip
+        files = dict(zip(models, fetched, strict=True))
+        yield files, {name: sum(one.size for one in parts) for name, parts in models.items()}
+
+
+def _local(path: Path) -> tuple[dict[str, Path], dict[str, int]]:
+    """Return the models of a file or a folder on this machine."""
+    if path.is_file() or (path / "config.json").exists():
+        found = {path.name: path}
+    else:
+        found = {name: path / name for name in ggufs(one.name for one in path.iterdir())}
+    if not found:
+        raise ConfigError(f"{path}: holds no model. Name a GGUF file, or a folder of them.")
+    return found, {name: _size(one) for name, one in found.items()}
+
+
+def _size(path: Path) -> int:
+    files = path.glob("*.safetensors") if path.is_dir() else map(path.with_name, parts(path.name))
+    return sum(one.stat().st_size for one in files if one.exists())
+
+
+def _remote(source: str) -> dict[str, list[RemoteFile]]:
+    """Return the models of a source that is elsewhere, each with its files."""
+    scheme, location = sources.split(source)
+    kind = sources.kind_of(scheme)
+    if kind not in ("gguf", "hf") or scheme == sources.DEMO or location.startswith((".", "/", "~")):  # fmt: skip
+        raise ConfigError(f"{source}: there is no such file or folder. Name one, or a model of the Hugging Face hub as org/repo.")  # fmt: skip
+    if kind == "hf":
+        return {location: hub.plan_folder(location)}
+    if REPO.match(location) and not location.lower().endswith(".gguf"):
+        models = hub.plan_models(location)
+        return {name: files for name, files in models.items() if all(one.size for one in files)}
+    files = hub.plan_file(location)
+    if not all(one.size for one in files):  # one that was named is not listed yet
+        repo = "/".join(location.split("/")[:2])
+        listed = [one for plan in hub.plan_models(repo).values() for one in plan]
+        known = {one.name: one for one in listed}
+        files = [known.get(one.name, one) for one in files]
+    return {files[0].name.rpartition("/")[2]: files}
+
+
+def _fetch(folder: Path, files: list[RemoteFile]) -> Path:
+    """Fetch the heads of a model's files into a folder; returns the path of the first, or the folder of a model of transformers."""
+    folder.mkdir()
+    for file in files:
+        path = folder / file.name.rpartition("/")[2]
+        if file.is_here:
+            path.symlink_to(file.fetch(lambda part, size=0, /: None))
+        elif path.suffix in (".gguf", ".safetensors", ".json"):
+            fetch_head(file, path, lambda path, file=file: is_head(path, file.size))  # type: ignore[misc]
+    first = folder / files[0].name.rpartition("/")[2]
+    return folder if first.name == "config.json" else first
+
+
+def _record(row: _Row, config: ModelConfig, room: Room, here: Room) -> dict[str, object]:
+    return {
+        "model": row.name,
+        "quantization": row.quantization,
+        "download_bytes": row.size,
+        "context": row.context,
+        "parallel": config.parallel,
+        "ready_bytes": row.need.ready,
+        "most_bytes": row.need.ready + row.need.grows,
+        "measured": row.need.measured,
+        "longest_context": row.longest,
+        "fits": None if room.total is None else row.need.ready <= room.total,
+        "fits_now": None if here.free is None else row.need.ready <= here.free,
+    }
+
+
+def _print(rows: list[_Row], config: ModelConfig, room: Room, here: Room) -> None:
+    from rich.filesize import decimal
+
+    lines = []
+    for row in rows:
+        told = _record(row, config, room, here)
+        now = {True: "yes", False: "not beside what runs now", None: "?"}[told["fits_now"]]  # type: ignore[index]
+        lines.append(
+            [
+                row.name,
+                row.quantization,
+                decimal(row.size),
+                str(row.context),
+                decimal(row.need.ready) + (" (measured)" if row.need.measured else ""),
+                decimal(row.need.ready + row.need.grows),
+                str(row.longest or "-"),
+                "no" if told["fits"] is False else now,
+            ]
+        )
+    head = ("MODEL", "QUANT", "DOWNLOAD", "CONTEXT", "NEEDS", "AT MOST", "LONGEST", "FITS")
+    tell_table(head, lines, right=range(2, 7))
+    if room.total is not None:
+        free = "" if here.free is None else f"; {decimal(here.free)} are free now"
+        tell(f"For {config.parallel} requests side by side (--parallel) in {decimal(room.total)} of memory{free}.", on_stderr=True)  # fmt: skip

@@ -1,0 +1,113 @@
+"""`unilect fit` as a process of its own, against a small hub on loopback."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.common.environments import smollm2
+from support.models import shaped_gguf
+from support.servers.small_hub import TIMEOUT_S, Hub, environment, serve_hub
+from unilect.config.model import ModelConfig
+from unilect.demo import FOLDER, MODEL
+from unilect.engines.gguf.engine import GgufEngine
+from unilect.runtime.memory import MIB
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """A hub with a model as two quantizations, one of them in two parts, a folder of transformers, and a repository without a model."""
+    path = shaped_gguf.make(tmp_path_factory.mktemp("files") / "m.gguf", "llama", 8)
+    files = {"org/repo/m-Q8_0.gguf": path.read_bytes(), "org/repo/m-Q2_K.gguf": MODEL.read_bytes()}
+    files |= {f"org/whole/{one.name}": one.read_bytes() for one in (FOLDER / "hf").iterdir() if one.is_file()}  # fmt: skip
+    with serve_hub(**files, **{"org/bad/x.gguf": b"GGUF" + bytes(3_000_000)}) as hub:
+        yield hub
+
+
+def fit(hub: Hub, home: Path, *args: str, code: int = 0) -> tuple[str, str]:
+    """What the command prints on stdout and on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unilect", "fit", *args],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+        env=environment(hub, home),
+    )
+    assert code == done.returncode, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def told(hub: Hub, home: Path, *args: str) -> list[dict[str, Any]]:
+    """What it tells as JSON."""
+    return list(json.loads(fit(hub, home, *args, "--json")[0]))
+
+
+def test_a_repository(hub: Hub, tmp_path: Path) -> None:
+    """Each model of a repository is told with what it needs, as its engine tells it; a few bytes of each are fetched, and nothing stays."""
+    hub.ranges.clear()
+    small, large = told(hub, tmp_path / "home", "org/repo", "--parallel", "2", "--memory", "1GiB")
+    (tmp_path / "m.gguf").write_bytes(hub.files["org/repo/m-Q8_0.gguf"])
+    need = GgufEngine("m", tmp_path / "m.gguf", ModelConfig(parallel=2)).memory_need()
+
+    assert ["m-Q2_K.gguf", "m-Q8_0.gguf"] == [one["model"] for one in (small, large)]
+    assert ("Q8_0", 8192, True, True, 32_768) == (large["quantization"], large["context"], large["fits"], large["fits_now"], large["longest_context"])  # fmt: skip
+    assert (tmp_path / "m.gguf").stat().st_size == large["download_bytes"]
+    assert abs(large["ready_bytes"] - need.ready) < 4 * MIB
+    assert ["bytes=0-1048575"] * 2 == hub.ranges
+    assert not any(one.is_file() for one in (tmp_path / "home").rglob("*"))
+
+
+@pytest.mark.heavy
+def test_a_file_and_a_folder(hub: Hub, tmp_path: Path) -> None:
+    """Files and folders on this machine, and folders of transformers here and on the hub, are told in a table."""
+    out, err = fit(hub, tmp_path, str(MODEL), "--context", "512")
+    assert ["MODEL", "QUANT", "DOWNLOAD", "CONTEXT", "NEEDS", "AT", "MOST", "LONGEST", "FITS"] == out.split()[:9]  # fmt: skip
+    assert ["model.gguf", "Q8_0", "4.4", "MB", "512"] == out.split()[9:14]
+    assert "For 4 requests side by side" in err
+    (here,) = told(hub, tmp_path, str(FOLDER / "hf"))
+    (there,) = told(hub, tmp_path, "hf:org/whole")
+
+    assert (here["ready_bytes"], here["context"]) == (there["ready_bytes"], there["context"])
+    assert 380 * MIB < here["ready_bytes"] < 450 * MIB
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["/nowhere/x.gguf"], "there is no such file or folder"),
+        (["http://127.0.0.1:9/v1"], "Name one, or a model of the Hugging Face hub as org/repo"),
+        (["org/bad"], "not a valid GGUF file"),
+        ([str(MODEL), "--memory", "much"], "--memory: 'much' is no size"),
+        ([str(MODEL), "--context", "99999"], "exceeds the model's maximum context length"),
+        ([str(Path(__file__).parent)], "holds no model"),
+    ],
+)
+@pytest.mark.heavy
+def test_mistakes(args: list[str], says: str, hub: Hub, tmp_path: Path) -> None:
+    """What cannot be told is a sentence that says why."""
+    assert says in fit(hub, tmp_path, *args, code=1)[1]
+
+
+@pytest.mark.heavy
+async def test_a_real_model(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory told of SmolLM2 is what it takes; once it was loaded, that is what is told."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    path = smollm2()
+    (first,) = told(hub, tmp_path, str(path), "--parallel", "1")
+    engine = GgufEngine("m", path, ModelConfig(parallel=1))
+    try:
+        await engine.start()
+        taken = engine.children[0].resident_memory_bytes
+    finally:
+        await engine.aclose()
+    (second,) = told(hub, tmp_path, str(path), "--parallel", "1")
+
+    assert (False, True) == (first["measured"], second["measured"])
+    assert abs(first["ready_bytes"] - taken) < max(20 * MIB, 0.03 * taken)
+    assert abs(second["ready_bytes"] - taken) < 0.02 * taken

@@ -1,0 +1,150 @@
+"""Tests of unilect.engines.gguf.fit: the context that fits, and what llama.cpp reckons of files that are not loaded."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.models import shaped_gguf
+from unilect.config.model import ModelConfig
+from unilect.core.errors import ConfigError
+from unilect.demo import MODEL
+from unilect.engines.gguf import _dry_run, fit
+from unilect.engines.gguf._dry_run import dry_run
+from unilect.engines.gguf._memory import Needs
+from unilect.engines.gguf.engine import GgufEngine
+from unilect.engines.gguf.fit import Room, estimate, longest_context
+from unilect.engines.gguf.head import is_head
+from unilect.runtime.memory import MIB
+
+
+def needs_of(weights: int, repacked: int = 0) -> Any:
+    """The needs of a model that keeps 10,000 bytes of a token, in one slot, by its context."""
+    return lambda context: Needs(weights, 10_000 * context, 1, context, repacked=repacked)
+
+
+@pytest.mark.parametrize(
+    ("weights", "free", "total", "most", "expected"),
+    [
+        (10**6, 10**12, 10**12, 8192, 8192),
+        (10**6, 10**12, 10**12, 999, 999),
+        (10**6, 100 * MIB, 10**12, 8192, 4864),
+        (10**9, 100 * MIB, 10**12, 8192, 8192),
+        (10**9, 50 * MIB, 10**12, 8192, 5120),
+        (10**9, 10 * MIB, 10**12, 8192, 0),
+        (10**9, 10**12, 10**9, 8192, 0),
+        (10**9, None, None, 8192, 8192),
+    ],
+)
+def test_the_longest_context(
+    weights: int, free: int | None, total: int | None, most: int, expected: int
+) -> None:
+    """The longest context leaves an eighth of the memory; where not even the weights have room, it is what can be allocated; else none."""
+    assert expected == longest_context(needs_of(weights), most, Room(free, total))
+
+
+def test_a_context_that_nobody_has_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A context that nobody has set is lowered to fit, and that is told; one that is set is not; without any room it is as usual, and refused."""
+    path = shaped_gguf.make(tmp_path / "m.gguf", "llama")
+    monkeypatch.setattr(fit, "free_bytes", lambda: 250 * MIB)
+    lowered = GgufEngine("m", path, ModelConfig()).capabilities.context
+    assert [f"m: its context is {lowered} tokens instead of 8192, for which there is no memory (`parallel` is 4). Set `context` for another one."] == [
+        record.getMessage() for record in caplog.records
+    ]  # fmt: skip
+    own = GgufEngine("m", path, ModelConfig(context=8000)).capabilities.context
+    monkeypatch.setattr(fit, "free_bytes", lambda: MIB)
+
+    assert (True, 8000) == (2048 <= lowered < 8192, own)
+    assert 8192 == GgufEngine("m", path, ModelConfig()).capabilities.context
+    assert 1 == len(caplog.records)
+
+
+def settings(path: Path) -> dict[str, Any]:
+    """The settings of the child for a file."""
+    engine = GgufEngine("m", path, ModelConfig(context=2048, gpu_layers=0))
+    return engine.children[0]._settings("")
+
+
+async def test_a_dry_run() -> None:
+    """llama.cpp reckons what is reckoned here, and what it copies, to some mebibytes."""
+    own = settings(MODEL)
+    found = await dry_run(own)
+
+    assert found is not None
+    assert (own["needs"]["slot"], own["needs"]["parallel"]) == (found.slot, found.parallel)
+    assert abs(found.work - own["needs"]["work"]) < 8 * MIB
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", list(shaped_gguf.KINDS))
+async def test_dry_runs(kind: str, tmp_path: Path) -> None:
+    """llama.cpp reckons for every architecture what is reckoned here."""
+    own = settings(shaped_gguf.make(tmp_path / "m.gguf", kind, 2))
+    found = await dry_run(own)
+
+    assert found is not None
+    own = own["needs"]
+    assert abs(found.slot - own["slot"]) < MIB
+    assert abs(found.repacked - own["repacked"]) < 2 * MIB
+    assert abs(found.work - own["work"]) < 8 * MIB
+
+
+async def test_dry_runs_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What llama.cpp cannot read, and what takes too long, is not known; no process is left."""
+    unknown = tmp_path / "unknown.gguf"
+    unknown.write_bytes(MODEL.read_bytes().replace(b"llama", b"lamma"))
+    assert await dry_run(settings(unknown)) is None
+    monkeypatch.setattr(_dry_run, "LIMIT_S", 0.01)
+
+    assert await dry_run(settings(MODEL)) is None
+    assert [] == list(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+async def test_an_architecture_that_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an architecture that is not known here llama.cpp is asked at its first start, and what it says is kept for the next."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    path = shaped_gguf.make(tmp_path / "m.gguf", "dream")  # which keeps no keys and values
+    made = [GgufEngine("m", path, ModelConfig(context=2048)) for _ in range(2)]
+    before = made[0].memory_need()
+    await made[0]._memory[False].require_room()
+    after, later = made[0].memory_need(), made[1].memory_need()
+
+    assert before.ready - after.ready > 20 * MIB
+    assert (after.ready, False) == (later.ready, later.measured)
+
+
+@pytest.mark.parametrize("kind", ["llama", pytest.param("dream", marks=pytest.mark.heavy)])
+async def test_an_estimate_of_a_head(kind: str, tmp_path: Path) -> None:
+    """The head of a file tells as much as the whole file, also of an architecture that is not known here."""
+    path = shaped_gguf.make(tmp_path / "whole.gguf", kind)
+    size, head = path.stat().st_size, tmp_path / "m.gguf"
+    data = path.read_bytes()[: 2**21]
+    ends = [end for end in range(2**18, 2**21, 2**18) if _is_head(head, data[:end], size)]
+    head.write_bytes(data[: ends[0]])
+    os.truncate(head, size)
+    config, room = ModelConfig(parallel=2), Room(400 * MIB, 10**9)
+    told, of_head = [await estimate(one, config, room) for one in (path, head)]
+
+    assert told == of_head
+    assert 8192 == told.context
+    assert told.longest == 32_768 if kind == "dream" else 20_000 < told.longest < 25_000
+
+
+def _is_head(path: Path, data: bytes, size: int) -> bool:
+    path.write_bytes(data)
+    return is_head(path, size)
+
+
+async def test_an_estimate_that_cannot_be_made(tmp_path: Path) -> None:
+    """A file that is no model, and a context that the model was not made for, are mistakes."""
+    (tmp_path / "m.gguf").write_bytes(b"x" * 100)
+    room = Room(10**9, 10**9)
+    with pytest.raises(ConfigError, match="not a valid GGUF file"):
+        await estimate(tmp_path / "m.gguf", ModelConfig(), room)
+    with pytest.raises(ConfigError, match="exceeds the model's maximum context"):
+        await estimate(MODEL, ModelConfig(context=10**6), room)
