@@ -195,7 +195,7 @@ def pull() -> None:
 @runs("_fit", "fit")
 def fit() -> None:
     """
-    Tell what models need of memory, before they are fetched.
+    Tell what memory models take, before a download.
 
     Only the heads of files are read: a few megabytes of each.
     """

@@ -103,7 +103,7 @@ class EngineMemory:
 
     @property
     def need(self) -> MemoryNeed:
-        """What it needs, as far as is known."""
+        """The need, as far as it is known."""
         if self._most is None:
             cache, engines = self._settings["cache_ram_mib"], self._settings["engines"]
             memory = self._settings["memory_bytes"]

@@ -142,7 +142,7 @@ class LoadRecorder:
 
     @property
     def known(self) -> Load | None:
-        """What is known of its loads; None for nothing."""
+        """The loads that are known; None for none."""
         return user_loads().get(self.key)
 
     def note_reckoned(self, ready: int) -> None:
