@@ -111,7 +111,7 @@ async def test_an_architecture_that_is_not_known(
     path = shaped_gguf.make(tmp_path / "m.gguf", "dream")  # which keeps no keys and values
     made = [GgufEngine("m", path, ModelConfig(context=2048)) for _ in range(2)]
     before = made[0].memory_need()
-    await made[0]._memory[False].require_room()
+    await made[0]._needs[False].require_room()
     after, later = made[0].memory_need(), made[1].memory_need()
 
     assert before.ready - after.ready > 20 * MIB

@@ -297,7 +297,7 @@ async def test_what_is_told_is_what_is_taken(kind: str, weights: int, tmp_path: 
 async def test_layers_without_a_gpu(layers: int) -> None:
     """Layers on a GPU, where llama.cpp has none, are refused with the option's name and what to do."""
     engine = made("gguf", gpu_layers=layers)
-    with pytest.raises(BackendUnavailable, match=r"demo: gpu_layers: .* no GPU.*gguf\.md"):
+    with pytest.raises(BackendUnavailable, match=r"demo: gpu_layers: .* no GPU.*unilect docs gpu"):
         await engine.start()
     await engine.aclose()
 
