@@ -306,6 +306,28 @@ def reload() -> None:
     """
 
 
+@app.command(
+    "try",
+    context_settings={"allow_interspersed_args": False},  # the flags are the other program's own
+    examples=(
+        "unilect try -- llama-server -m model.gguf",
+        "unilect try --name coder -- vllm serve org/name --port {port} --api-key {key}",
+        "unilect try --env HF_TOKEN -- transformers serve org/name",
+    ),
+)
+@click.option("--name", help="Model name [the program's].")
+@click.option("--model", help="The model's name on the server, where it has several.")
+@click.option("--env", "variables", metavar="NAME", multiple=True, help="Variable of the environment for it.")  # fmt: skip
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, help="Its command line.")  # fmt: skip
+@runs("_try", "try_command")
+def try_server() -> None:
+    """
+    Run another server once, and print its table.
+
+    It is measured and asked, and stopped in the end. docs/backends/command.md
+    """
+
+
 app.add_command(keys.app, "keys")
 
 

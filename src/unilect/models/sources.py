@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, structs
 
 from unilect.api.backend import Backend, BackendSpec, Report
-from unilect.config.commands import program_of
+from unilect.config.command_line import program_of
 from unilect.config.fleet import FleetConfig, check_replicas
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS

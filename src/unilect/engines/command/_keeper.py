@@ -26,7 +26,7 @@ from collections import deque
 from contextlib import suppress
 from typing import IO, Any
 
-from unilect.engines.process.tree import descendants, listening_ports
+from unilect.engines.process.tree import descendants, listening_ports, listening_sockets
 from unilect.runtime.child_limits import die_with, go_first, ignore_user_signals
 
 PORT, PID = "\0port\0", "\0pid\0"  # what they stand for is known here only
@@ -81,13 +81,14 @@ class Keeper:
     A server and its processes.
 
     Args:
-        settings: `name` of the model, `words` and `stop_words` (with PORT and PID in them), `environment`, `secrets`, `socket` (empty for a port), `health` (empty
-            for the usual paths), `headers` of each question, `silence_s`, `stop_timeout_s`.
+        settings: `name` of the model, `words` and `stop_words` (with PORT and PID in them), `environment`, `secrets`, `socket` (empty for a port), `finds`
+            (it listens where it will, and is to be found there), `health` (empty for the usual paths), `headers` of each question, `silence_s`, `stop_timeout_s`.
 
     Attributes:
         event: It has ended, or is to end.
         is_stopping: It is to end.
-        port: The one that it was given.
+        port: The one that it was given, or was found at.
+        socket: Its unix socket; empty where it has a port.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -95,6 +96,7 @@ class Keeper:
         self.event = threading.Event()
         self.is_stopping = False
         self.port = self._pid = 0
+        self.socket: str = settings["socket"]
         self._statuses: dict[int, int] = {}  # of what has ended
         self._log = Log(settings["secrets"])
         self._server = f"The server of the model {settings['name']}"
@@ -202,14 +204,32 @@ class Keeper:
 
     def _settle(self) -> str:
         """Make sure that it is our server that answers, as far as can be seen: a container's port is opened by another process."""
-        if self._settings["socket"] or self.port in listening_ports(descendants(os.getpid())):
+        if self._settings["finds"] or self.socket:
+            return ""
+        if self.port in listening_ports(descendants(os.getpid())):
             return ""
         if self.event.wait(_SETTLES_S) and not self.is_stopping:
             return f"{self._server} ended: {self._ending}."
         return ""
 
     def _ask(self) -> str:
-        """Ask the server; returns an empty text if it is ready, `_NOT_YET`, or why it never will be."""
+        """Ask the server, wherever it listens; returns an empty text if it is ready, `_NOT_YET`, or why it never will be."""
+        if not self._settings["finds"]:
+            return self._ask_there()
+        processes, line = descendants(os.getpid()), "\0".join(self._settings["words"])
+        ports = sorted(listening_ports(processes))
+        for self.port in [port for port in ports if str(port) in line] or ports:
+            if (answer := self._ask_there()) != _NOT_YET:
+                return answer
+        # one that it does not name is between its own processes
+        for self.socket in (path for path in listening_sockets(processes) if path in line):
+            if (answer := self._ask_there()) != _NOT_YET:
+                return answer
+        self.socket = ""
+        return _NOT_YET
+
+    def _ask_there(self) -> str:
+        """Ask the server at its port or socket; returns an empty text if it is ready, `_NOT_YET`, or why it never will be."""
         if path := self._settings["health"]:
             return "" if self._status_of(path) == 200 else _NOT_YET
         status = self._status_of("/health")
@@ -224,10 +244,10 @@ class Keeper:
         """Return the status of the answer to a GET request; 0 where none comes."""
         headers = {"Host": "127.0.0.1", "Connection": "close", **self._settings["headers"]}
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        family = socket.AF_UNIX if self._settings["socket"] else socket.AF_INET
+        family = socket.AF_UNIX if self.socket else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as connection, suppress(OSError, ValueError):
             connection.settimeout(_ASK_TIMEOUT_S)
-            connection.connect(self._settings["socket"] or ("127.0.0.1", self.port))
+            connection.connect(self.socket or ("127.0.0.1", self.port))
             connection.sendall("\r\n".join((*lines, "", "")).encode())
             begin = b""
             while len(begin) < 13 and (piece := connection.recv(64)):
@@ -237,7 +257,7 @@ class Keeper:
 
     def _has_clash(self) -> bool:
         """Return True if the server ended, and somebody else has the port that it was given."""
-        if self._status is None or self._settings["socket"]:
+        if self._status is None or self._settings["socket"] or self._settings["finds"]:
             return False
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -320,7 +340,7 @@ def main() -> None:
         keeper.end()
         _say(words, {"failed": _FAILED, "reason": keeper.explain(why)})
         os._exit(1)
-    _say(words, {"ready": {"port": keeper.port}})
+    _say(words, {"ready": {"port": keeper.port, "socket": keeper.socket}})
     keeper.event.wait()
     keeper.end()
     if keeper.is_stopping:

@@ -10,19 +10,19 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from shutil import which
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from unilect.api.backend import Backend, BackendSpec, Batches, Description, NativeFacts, SlotAction
-from unilect.config import commands
+from unilect.config import command_line
 from unilect.config.model import ModelConfig
 from unilect.config.server import process_environment
 from unilect.core.errors import ConfigError, UnilectError
 from unilect.core.ranking import Ranking, RerankRequest
 from unilect.core.requests import ChatRequest, EmbeddingRequest, Embeddings, Prompt, TextRequest
 from unilect.engines.command._keeper import PID, PORT
+from unilect.engines.command._line import Line
 from unilect.engines.fetched import when_here
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.supervisor import Supervisor
@@ -30,11 +30,27 @@ from unilect.http.base_url import key_headers
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import NoSuchPath
 from unilect.hub import download as hub
-from unilect.runtime.child_environment import child_environment
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.upstreams.llamacpp.backend import LlamaCppUpstream
 from unilect.upstreams.openai.backend import PASSES_ALL, OpenAIUpstream
+from unilect.upstreams.openai.detect import model_cards
 from unilect.wire.llamacpp import raise_for
+
+
+class Address(NamedTuple):
+    """
+    The place at which a server listens.
+
+    Attributes:
+        port: A TCP port of this machine.
+        socket: A unix socket, in place of the port; empty for none.
+        models: The names of its models, where it lists them.
+    """
+
+    port: int
+    socket: str
+    models: list[str]
+
 
 _Value = TypeVar("_Value")
 _MARGIN_S = 10.0  # that the keeper has beside the server's own time to end
@@ -49,19 +65,17 @@ class CommandEngine(Backend):
         name: The model's name.
         config: Its settings.
         values: The placeholders that are known before a start.
+        finds: It listens where it will, and is found there.
 
     Raises:
         ConfigError: The command cannot be run so.
     """
 
     def __init__(
-        self,
-        name: str,
-        config: ModelConfig,
-        values: Mapping[str, str],
+        self, name: str, config: ModelConfig, values: Mapping[str, str], finds: bool = False
     ) -> None:
         self._name, self._config = name, config
-        self._line = _Line(config, values, process_environment())
+        self._line = Line(config, values, process_environment(), finds)
         self._process = ChildProcess(
             name,
             python_command("unilect.engines.command._keeper"),
@@ -174,21 +188,7 @@ class CommandEngine(Backend):
         return await join_shared(self._connecting)
 
     async def _detect(self, life: int) -> Backend:
-        port, key = (await self._process.start())["port"], self._key
-        at = self._process.socket_path if self._line.has_socket else None
-        base = "http://engine" if at else f"http://127.0.0.1:{port}"
-
-        def server(path: str = "", **more: Any) -> HttpServer:
-            return HttpServer(
-                base + path,
-                headers=key_headers(structs.replace(self._config, api_key=key)),
-                socket_path=at,
-                timeout_s=self._config.timeout_s,
-                reuse_connections=self._config.reuse_connections,
-                **more,
-            )
-
-        upstream = await self._upstream_at(server)
+        upstream = await self._upstream_at(await self._locate())
         try:
             await upstream.start()
         except BaseException:
@@ -200,6 +200,45 @@ class CommandEngine(Backend):
         if old is not None:
             await old.aclose()
         return upstream
+
+    async def _locate(self) -> Callable[..., HttpServer]:
+        """Return what makes connections to the server's present life, given a path and more of `HttpServer`."""
+        at, key = await self._process.start(), self._key
+        base = "http://engine" if at["socket"] else f"http://127.0.0.1:{at['port']}"
+
+        def server(path: str = "", **more: Any) -> HttpServer:
+            return HttpServer(
+                base + path,
+                headers=key_headers(structs.replace(self._config, api_key=key)),
+                socket_path=at["socket"] or None,
+                timeout_s=self._config.timeout_s,
+                reuse_connections=self._config.reuse_connections,
+                **more,
+            )
+
+        return server
+
+    @property
+    def kind(self) -> str:
+        """The kind of its server and the protocol that it is asked in, in words; empty before its first start."""
+        match self._upstream:
+            case OpenAIUpstream() as upstream:
+                return f"{upstream.kind.name}, in OpenAI's protocol"
+            case None:
+                return ""
+        return "llama.cpp, in its native protocol"
+
+    async def find(self) -> "Address":
+        """Start the server without asking what it is; returns where it listens, and the models that it lists."""
+        at = await self._process.start()
+        server = (await self._locate())("/v1")
+        try:
+            names = [str(card["id"]) for card in await model_cards(server)]
+        except UnilectError:
+            names = []
+        finally:
+            await server.aclose()
+        return Address(int(at["port"]), str(at["socket"]), names)
 
     async def _upstream_at(self, server: Callable[..., HttpServer]) -> Backend:
         """Return the backend of the protocol that the server speaks; its own is OpenAI's unless it has llama.cpp's alone."""
@@ -239,103 +278,12 @@ class CommandEngine(Backend):
             "name": self._name,
             "secrets": [*([self._key] if self._key else []), *self._line.secrets],
             "socket": socket_path if self._line.has_socket else "",
+            "finds": self._line.finds,
             "health": self._config.health or "",
             "headers": key_headers(keyed),
             "silence_s": self._config.start_silence_s,
             "stop_timeout_s": self._config.stop_timeout_s,
         }
-
-
-class _Line:
-    """
-    The command line of a model, checked.
-
-    Args:
-        config: The model's settings.
-        values: The placeholders that are known before a start.
-        environment: Where `$NAME` is looked up.
-
-    Attributes:
-        has_socket, has_key: It names these.
-        places: How many requests the server takes at a time, where its command says so.
-        secrets: What its log must not repeat.
-
-    Raises:
-        ConfigError: It cannot be run so.
-    """
-
-    def __init__(
-        self, config: ModelConfig, values: Mapping[str, str], environment: Mapping[str, str]
-    ) -> None:
-        self._values, self._outside = dict(values), environment
-        self._words = commands.split_words(config.command or ())
-        stop, option = config.stop_command, "stop_command"
-        self._stop_words = [] if stop is None else commands.split_words(stop, option)
-        used = commands.placeholders_in(self._words, commands.PLACEHOLDERS)
-        in_stop = commands.placeholders_in(self._stop_words, commands.OF_STOP, option)
-        if len({"port", "socket"} & used) != 1:
-            what = "both" if "port" in used else "neither"
-            raise ConfigError(
-                f"command: has {what} of `{{port}}` and `{{socket}}`. Say with one of them where the server is to listen, such as "
-                "`--port {port}`; a server on a unix socket takes `{socket}`."
-            )
-        _check_values(config, used, in_stop, values)
-        self._own = dict(config.environment)
-        self.has_socket, self.has_key = "socket" in used, "key" in used
-        self.places = config.parallel if "parallel" in used else None
-        names = commands.variables_in([*self._words, *self._stop_words, *self._own.values()])
-        self.secrets = [self._look_up(name) for name in sorted(names)]
-        program = commands.fill(self._words[0], {**self._values, "port": "0", "socket": "", "key": ""}, self._look_up)  # fmt: skip
-        path = self._own.get("PATH", child_environment().get("PATH"))
-        if which(program, path=path) is None:
-            raise ConfigError(
-                f"command: there is no program `{program}` that can be run. Install it, or write its path; PATH is {path}."
-            )
-
-    def fill(self, own: Mapping[str, str]) -> dict[str, Any]:
-        """Return the words of both commands and the environment, with the placeholders of a start, too."""
-        values = {**self._values, **own}
-        filled = {
-            "words": [commands.fill(word, values, self._look_up) for word in self._words],
-            "stop_words": [commands.fill(word, values, self._look_up) for word in self._stop_words],
-        }
-        own_variables = {
-            name: commands.fill_variables(text, self._look_up) for name, text in self._own.items()
-        }
-        return {**filled, "environment": child_environment() | own_variables}
-
-    def _look_up(self, name: str) -> str:
-        found = self._outside.get(name)
-        if found is None:
-            raise ConfigError(
-                f"command: the environment variable {name} is not set. Set it, or double the sign to mean the text: $${name}."
-            )
-        return found
-
-
-def _check_values(
-    config: ModelConfig, used: set[str], in_stop: set[str], values: Mapping[str, str]
-) -> None:
-    """
-    Check that the placeholders of a command have values, and that what is set has a placeholder.
-
-    Raises:
-        ConfigError: One has none.
-    """
-    for name in ("context", "parallel", "threads"):
-        if config.is_set(name) and name not in used:
-            raise ConfigError(
-                f"{name}: has no effect, since `command` does not say `{{{name}}}`. Write it there, or leave `{name}` out."
-            )
-    missing = sorted((used | in_stop) - {"port", "socket", "key", "pid"} - values.keys())
-    if not missing:
-        return
-    needs = {
-        "file": "a GGUF file as `source`, such as `models/a.gguf` or `gguf:org/repo:Q4_K_M`",
-        "folder": "a folder of transformers as `source`, such as `hf:org/name`",
-    }
-    need = needs.get(missing[0], f"`{missing[0]}` to be set")
-    raise ConfigError(f"command: `{{{missing[0]}}}` needs {need}.")
 
 
 def backend(spec: BackendSpec) -> Backend:
@@ -351,7 +299,9 @@ def backend(spec: BackendSpec) -> Backend:
             f"{spec.scheme}: is no source. Write the command line as the option `command`."
         )
     scheme, _, location = spec.location.partition(":")
-    used = commands.placeholders_in(commands.split_words(config.command), commands.PLACEHOLDERS)
+    used = command_line.placeholders_in(
+        command_line.split_words(config.command), command_line.PLACEHOLDERS
+    )
     if scheme == "demo":
         return _engine(spec, {})
     name, fetch = _FETCHED.get(scheme, ("", hub.local_file))

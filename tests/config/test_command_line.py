@@ -1,11 +1,11 @@
-"""Tests of unilect.config.commands."""
+"""Tests of unilect.config.command_line."""
 
 import shlex
 import subprocess
 
 import pytest
 
-from unilect.config.commands import (
+from unilect.config.command_line import (
     PLACEHOLDERS,
     fill,
     placeholders_in,

@@ -120,6 +120,22 @@ def fill_variables(text: str, variable: Callable[[str], str]) -> str:
     return _FILLED.sub(value, text)
 
 
+def as_written(word: str) -> str:
+    """
+    Return a word of a shell's command line as it is written in a `command`: what is no placeholder stands for itself.
+
+    >>> as_written("{name} {other} $HOME")
+    '{name} {{other}} $$HOME'
+    """
+
+    def double(found: re.Match[str]) -> str:
+        if found["name"] in PLACEHOLDERS:
+            return found[0]
+        return f"${found[0]}" if found[0].startswith("$") else f"{{{found[0]}}}"
+
+    return _FILLED.sub(double, word)
+
+
 def program_of(command: str | Sequence[str]) -> str:
     """Return the name of a command's program, without its folder; the other words may hold secrets."""
     try:
