@@ -76,12 +76,16 @@ _FLAGS: dict[str, tuple[type, str]] = {
     "tensor_split": (str, "-ts --tensor-split"),
     **_PARAMETERS,
 }
-_SWITCHES = {"rerank": "--rerank --reranking", "verbose": "-v --verbose --log-verbose"}
+_SWITCHES = {
+    "context_shift": "--context-shift",
+    "rerank": "--rerank --reranking",
+    "verbose": "-v --verbose --log-verbose",
+}
 _LISTS = {"lora": "--lora", "lora_scaled": "--lora-scaled"}
 #: Flags without a value that have no effect here.
 _WITHOUT = (
     "--jinja --no-jinja --embedding --embeddings --metrics --props --slots --no-slots --webui --no-webui --ui --no-ui "
-    "--cont-batching -cb --no-cont-batching -nocb --mlock --no-mmap --mmap --warmup --no-warmup --context-shift --no-context-shift "
+    "--cont-batching -cb --no-cont-batching -nocb --mlock --no-mmap --mmap --warmup --no-warmup --no-context-shift "
     "--log-disable --log-timestamps --log-prefix --swa-full --kv-unified -kvu --no-kv-offload -nkvo --check-tensors --offline "
     "--no-perf --perf --special --mmproj-auto --no-mmproj-auto --mmproj-offload --no-mmproj-offload --prefill-assistant "
     "--numa-isolate --direct-io"
@@ -296,15 +300,17 @@ def _engine(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
         found["chat_template"] = template
     if given.get("pooling", "none") != "none" or given.get("rerank"):
         found["pooling"] = "rank" if given.get("rerank") else given["pooling"]
-    found |= _drafts_and_shares(given)
+    found |= _of_llamacpp(given)
     if given.get("sleep", -1) > 0:
         found["idle_stop_s"] = float(given["sleep"])
     return found
 
 
-def _drafts_and_shares(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of speculative decoding without a model, and of several GPUs."""
+def _of_llamacpp(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of llama.cpp alone that are written otherwise here."""
     found: dict[str, Any] = {}
+    if given.get("context_shift"):
+        found["context_shift"] = True
     if given.get("spec_type", "").startswith("ngram"):
         found.setdefault("speculative", "ngram")
     if shares := given.get("tensor_split"):

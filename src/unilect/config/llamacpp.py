@@ -60,6 +60,12 @@ class LlamaCppOptions(Table, frozen=True, kw_only=True):
         needs="speculative",
         example=8,
     )
+    context_shift: bool = option(
+        False,
+        "Go on with an answer where the context is full: the older half of the answer so far is forgotten each time, and the prompt stays. An answer has at most "
+        "`context` tokens. By default it ends there, with `length`. Has no effect on models whose memory cannot be shifted (recurrent ones).",
+        kinds=("gguf",),
+    )
     mmproj: str | None = option(
         None,
         "Multimodal projector (GGUF) of a vision model.",

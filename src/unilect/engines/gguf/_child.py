@@ -186,7 +186,7 @@ def parameters(settings: dict[str, Any], needs: Needs) -> Any:
     p.cache_idle_slots = False  # else every request waits until all idle slots are copied
     p.cache_ram_mib = needs.prompts // MIB
     p.n_ctx_checkpoints = needs.checkpoints
-    p.ctx_shift = False  # dropping the middle of a conversation unasked loses the newest text first
+    p.ctx_shift = settings["context_shift"]
     p.n_parallel = settings["parallel"]
     p.n_ctx = settings["context"] * settings["parallel"]
     p.cpuparams.n_threads = p.cpuparams_batch.n_threads = settings["threads"]

@@ -178,22 +178,21 @@ class KeptConversations:
 
     async def save_all(self, server: HttpServer, slots: Slots) -> None:
         """Save the conversations of the slots that are idle, as far as there is time. No error of the disk's or the engine's is raised."""
-        folder, began, count, size = self._folder, time.monotonic(), 0, 0
-        if folder is None or not self.on or not self._state:
+        folder, began, sizes = self._folder, time.monotonic(), list[int]()
+        # one that is gone was removed since nothing is to be kept any more
+        if folder is None or not self.on or not self._state or not folder.is_dir():
             return
         idle = slots.idle_conversations()
         try:
             async with asyncio.timeout(STOP_S):
                 for slot, caller in idle:
                     if (given := self._given.get(slot)) is not None:
-                        size += await self._save(server, slot, self._owner(caller), given)
-                        count += 1
+                        sizes.append(await self._save(server, slot, self._owner(caller), given))
         except (OSError, UnilectError) as error:  # a timeout is an OSError
-            if folder.is_dir():  # else nothing is to be kept any more
-                log.warning("%s: not every conversation is kept: %s", self._name, _words(error))
-        if count:
+            log.warning("%s: not every conversation is kept: %s", self._name, _words(error))
+        if sizes:
             taken_s = time.monotonic() - began
-            log.info("%s: conversations kept: %d, with %.0f MB in %.2f s", self._name, count, size / 1e6, taken_s)  # fmt: skip
+            log.info("%s: conversations kept: %d, with %.0f MB in %.2f s", self._name, len(sizes), sum(sizes) / 1e6, taken_s)  # fmt: skip
 
     async def _save(self, server: HttpServer, slot: int, owner: str, given: _Given) -> int:
         """Save a slot; returns the bytes of its file."""

@@ -127,6 +127,19 @@ def completion_body(
     return body
 
 
+def bound_shifts(body: dict[str, Any], limit: str, context: int) -> None:
+    """
+    Have the context shift behind the prompt, and not for ever.
+
+    Args:
+        body: A request's, which is changed.
+        limit: What it calls the most tokens of an answer.
+        context: As many tokens an answer has at most, as where one is asked for by a client.
+    """
+    body.setdefault(limit, context)
+    body.setdefault("n_keep", -1)  # the whole prompt
+
+
 def conversation(request: TextRequest) -> bytes:
     """Encode the content of a prompt in the order of templates; the next turn's encoding begins with it."""
     if isinstance(request, CompletionRequest):

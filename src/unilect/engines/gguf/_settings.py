@@ -66,6 +66,7 @@ def child_settings(
         "speculative": None if embedding else config.speculative,
         "draft_max": config.draft_max,
         "repack": config.repack,
+        "context_shift": config.context_shift and not embedding,
         "main_gpu": config.main_gpu,
         "split_mode": config.split_mode,
         "tensor_split": config.tensor_split,
@@ -106,6 +107,10 @@ def read_beside(head: GgufHead, config: ModelConfig) -> tuple[Adapters, str | No
     if config.speculative and config.mmproj:
         found.add(
             "speculative: llama.cpp does not draft for a model with `mmproj`. Leave one of the two out."
+        )
+    if config.context_shift and config.mmproj:
+        found.add(
+            "context_shift: llama.cpp does not shift the context of a model with `mmproj`. Leave one of the two out."
         )
     if config.chat_template is not None:
         from unilect.templates import chat as templates  # with Jinja, which takes 30 ms to import

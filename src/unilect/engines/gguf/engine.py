@@ -309,8 +309,12 @@ class GgufEngine(Backend):
         lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, lora, self._vocabulary)
+            if self._config.context_shift:
+                wire.bound_shifts(body, "n_predict", self._longest)
             return await add_constraints(request, body, self._checker)
         body = wire.chat_body(request, lora, self._vocabulary)
+        if self._config.context_shift:
+            wire.bound_shifts(body, "max_tokens", self._longest)
         if must_call(request):
             body["grammar"] = await calls_grammar(request, self._chat_template.style, self._checker)
         else:
