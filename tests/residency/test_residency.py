@@ -249,6 +249,34 @@ async def test_a_model_that_is_replaced_while_it_is_waited_for() -> None:
         held.release()
 
 
+async def test_what_a_stream_hears_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that waits for a model's place gets comments that say what it waits for, and for how long about."""
+    monkeypatch.setattr("unilect.web.streaming.KEEP_ALIVE_S", 0.01)
+    a, b = model("a"), model("b")
+    async with room(a, b, memory=10) as registry, listening(Config(port=0), registry) as server:
+        lease = await acquire(a)
+        body = {"model": "b", "prompt": "hello", "stream": True}
+        async with server.request("", "/v1/completions", **body) as response:
+            heard = await response.content.readline()
+            lease.release()
+            rest = await response.read()
+
+    assert heard == b": waiting for memory to load b, about 1 s left\n"
+    assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_what_comes_beside(tmp_path: Path) -> None:
+    """The second engine of a model, which makes embeddings, counts as soon as it has come."""
+    async with listening(Config(port=0, models=tables(tmp_path, "a"))) as server:
+        await ask(server, "a")
+        a = server.registry.models["a"]
+        assert a.place is not None
+        before = a.place.need
+        async with server.request("", "/v1/embeddings", model="a", input="x") as response:
+            assert 200 == response.status
+        assert a.place.need > before + 10**7
+
+
 def tables(folder: Path, *names: str, **options: object) -> dict[str, ModelConfig]:
     """Small models that are loaded on demand, each of a file of its own."""
     found = {}

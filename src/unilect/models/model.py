@@ -189,11 +189,10 @@ class Model:
         """The files that are read to load it."""
         return [file for one in self.pool.members for file in one.backend.files]
 
-    @property
-    def pids(self) -> list[int]:
-        """Its processes that serve."""
-        found = (child.pid for one in self.pool.members for child in one.backend.children)
-        return [pid for pid in found if pid is not None]
+    def measure_memory(self) -> int:
+        """Measure the bytes of its processes, with their parts of what they share; for a thread."""
+        lives = (life for one in self.pool.members for life in one.backend.children)
+        return sum(life.proportional_memory_bytes for life in lives)
 
     def memory_need(self) -> int | None:
         """Return the bytes that it takes at most, 0 where nobody knows; None where it takes none of this machine's."""

@@ -15,7 +15,7 @@ The places in memory: one owner gives them to models, in the order in which thes
 import asyncio
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -24,7 +24,8 @@ from unilect.residency.events import describe_size
 from unilect.residency.ledger import LEDGER, Ledger
 from unilect.residency.policy import Loaded, choose_victims, turn_s
 from unilect.residency.seat import Resident, Seat
-from unilect.runtime.memory import MIB, free_bytes, proportional_bytes
+from unilect.runtime.gpus import gpu_memory
+from unilect.runtime.memory import MIB, free_bytes
 
 _RESERVE = 20  # of what is free at the start such a part stays free, beside `_LEAST_RESERVE`
 _LEAST_RESERVE = 256 * MIB
@@ -55,8 +56,8 @@ class Residency:
     ) -> None:
         self.is_hard, self.swap_wait_s = memory_bytes is not None, swap_wait_s
         self.budget = memory_bytes
-        if memory_bytes is None and (free := free_bytes()) is not None:
-            self.budget = max(0, free - max(_LEAST_RESERVE, free // _RESERVE))
+        if memory_bytes is None:
+            self.budget = _find_budget()
         self.seats: dict[Resident, Seat] = {}
         self._claims = ledger.claims
         self._queue: dict[Seat, float] = {}  # since when they wait, the first first
@@ -177,7 +178,7 @@ class Residency:
         )
         numbers = {"load_s": seat.load_s, "need_bytes": claim, "claimed_bytes": self.claimed}
         seat.events.add("loaded", told, **numbers, budget_bytes=budget)
-        measuring = asyncio.get_running_loop().run_in_executor(None, _measure, seat.model.pids)
+        measuring = asyncio.get_running_loop().run_in_executor(None, seat.model.measure_memory)
         measuring.add_done_callback(partial(self._note_measured, seat))
 
     def _note_measured(self, seat: Seat, measuring: "asyncio.Future[int]") -> None:
@@ -264,9 +265,14 @@ class Residency:
             self._hook(None)
 
     def _settle(self) -> None:
-        """Note the loads that have ended, or were never begun, and that nobody has told of: all who waited for them had left."""
+        """
+        Note the loads that have ended, or were never begun, and that nobody has told of: all who waited for them had left; and what models
+        take more by now, such as for embeddings.
+        """
         for seat in self.seats.values():
             model = seat.model
+            if seat.loaded_at is not None and seat in self._claims:
+                self._claims[seat] = max(self._claims[seat], seat.need)
             if not seat.granted or seat.loaded_at is not None or model.is_loading:
                 continue
             if model.runs_here:
@@ -373,6 +379,14 @@ class Residency:
         )
 
 
+def _find_budget() -> int | None:
+    """Return the bytes that are free now on the machine and its GPUs, but for a reserve; None where one of them does not tell."""
+    free, gpus = free_bytes(), gpu_memory()
+    if free is None or gpus is None:
+        return None
+    return max(0, free - max(_LEAST_RESERVE, free // _RESERVE)) + sum(one.free for one in gpus)
+
+
 def _goes(seat: Hashable) -> bool:
     """Return True for a model whose bytes will be free soon."""
     return isinstance(seat, Seat) and (
@@ -385,7 +399,3 @@ def _wake(seat: Seat) -> None:
     while seat.waiting:
         if not (turn := seat.waiting.popleft()).done():
             turn.set_result(None)
-
-
-def _measure(pids: Sequence[int]) -> int:
-    return sum(map(proportional_bytes, pids))

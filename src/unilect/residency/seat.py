@@ -61,9 +61,8 @@ class Resident(Protocol):
     def files(self) -> Sequence[Path]:
         """The files that are read to load it."""
 
-    @property
-    def pids(self) -> Sequence[int]:
-        """Its processes that serve."""
+    def measure_memory(self) -> int:
+        """Measure the bytes of its processes, with their parts of what they share; for a thread."""
 
     def memory_need(self) -> int | None:
         """The bytes that it takes at most; None where nobody knows, or where they are not this machine's."""

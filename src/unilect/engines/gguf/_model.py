@@ -10,11 +10,12 @@ from unilect.api.backend import Adapter, Capabilities, NativeFacts, Support
 from unilect.api.parameters.support import TOOL_PARAMETERS
 from unilect.config.model import ModelConfig
 from unilect.constraints.keywords import LLAMACPP
-from unilect.core.errors import ConfigError
+from unilect.core.errors import ConfigError, UnilectError
 from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._draft import check_drafting
 from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._turns import prompt_of
+from unilect.engines.process.child_server import ChildServer
 from unilect.families import PLAIN, may_think, name_of, of_template
 from unilect.http.client import HttpServer
 from unilect.templates.chat import variables
@@ -70,6 +71,18 @@ async def read_loaded(server: HttpServer, template: str | None, config: ModelCon
     models = decode_answer(await server.get("/v1/models"), _Models)
     ends = _MARK in (template or props.chat_template) and await _is_one_mark(server)
     return Loaded(props, facts_of(body, models.data[0]["meta"]), ends, await _takes_tools(server))
+
+
+async def read_started(child: ChildServer, template: str | None, config: ModelConfig) -> Loaded:
+    """As `read_loaded`, of a child that has just started; one that ends meanwhile is started again, once."""
+    life = child.process.starts
+    try:
+        return await read_loaded(await child.connect(), template, config)
+    except UnilectError:
+        if not await child.process.has_ended(life):
+            raise
+    await child.process.start()
+    return await read_loaded(await child.connect(), template, config)
 
 
 async def _takes_tools(server: HttpServer) -> bool:

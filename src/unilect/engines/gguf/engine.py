@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from unilect.api.backend import (
     Backend,
@@ -55,7 +56,7 @@ from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._kept import KeptConversations
 from unilect.engines.gguf._lora import empty
 from unilect.engines.gguf._memory import Needs, describe_most, device_summary
-from unilect.engines.gguf._model import Loaded, ranks, read_loaded, refine, static_capabilities
+from unilect.engines.gguf._model import Loaded, ranks, read_started, refine, static_capabilities
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, read_beside
@@ -156,11 +157,8 @@ class GgufEngine(Backend):
         self._build = said["build"]
         if self._writes:
             await self._kept.open(said["build"], said["devices"])
-            server = await self._generator.connect()
-            self._learn(
-                await read_loaded(server, self._template, self._config),
-                said.get("template_fault", ""),
-            )
+            loaded = await read_started(self._generator, self._template, self._config)
+            self._learn(loaded, said.get("template_fault", ""))
         self._is_known = True
 
     async def generate(self, request: TextRequest) -> Batches:
@@ -277,8 +275,11 @@ class GgufEngine(Backend):
         return self._head.description
 
     def memory_need(self) -> MemoryNeed:
-        """Return the memory of the child that this model mainly needs; see `Backend`."""
-        return self._needs[not self._writes].need
+        """Return the memory of the child that this model mainly needs, and of the one for embeddings once it has come; see `Backend`."""
+        need = self._needs[not self._writes].need
+        if not (self._writes and self._embedder.process.starts):
+            return need
+        return replace(need, ready=need.ready + self._needs[True].need.ready)
 
     def native_facts(self) -> NativeFacts:
         """Return the facts of the child's server; before it is loaded, the chat template alone. See `Backend`."""

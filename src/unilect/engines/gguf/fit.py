@@ -18,8 +18,8 @@ from unilect.engines.gguf._layers import is_known
 from unilect.engines.gguf._memory import Needs, budget, memory_error, needs, size_error
 from unilect.engines.gguf._model import ranks
 from unilect.engines.gguf._settings import child_settings, load_recorder
-from unilect.engines.process.gpus import gpu_memory
 from unilect.engines.settings import context_of, read_checked
+from unilect.runtime.gpus import gpu_memory
 from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
 log = logging.getLogger("unilect")

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from unilect.api.backend import MemoryNeed
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ModelTooLarge
-from unilect.engines.process.gpus import gpu_memory
 from unilect.engines.process.loads import Load, LoadRecorder, load_key
 from unilect.engines.transformers.model.folder import read_folder
 from unilect.engines.transformers.settings import child_settings
+from unilect.runtime.gpus import gpu_memory
 from unilect.runtime.memory import MIB, processor_words, total_bytes
 
 #: Bytes of a number in each `dtype` on a processor.

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.process.gpus, with a library that answers as NVIDIA's does."""
+"""Tests of unilect.runtime.gpus, with a library that answers as NVIDIA's does."""
 
 import shutil
 import subprocess
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unilect.engines.process import gpus
-from unilect.engines.process.gpus import GpuMemory, gpu_memory
+from unilect.runtime import gpus
+from unilect.runtime.gpus import GpuMemory, gpu_memory
 
 SOURCE = """
 struct memory { unsigned long long total, free, used; };
