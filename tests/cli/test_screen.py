@@ -49,6 +49,7 @@ class Hostile(BaseHTTPRequestHandler):
             model
             | {
                 "memory_bytes": 1,
+                "waits_for": EVIL,
                 "completion_tokens": 1,
                 "presets": [EVIL],
                 "context": 1,

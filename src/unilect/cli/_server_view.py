@@ -94,6 +94,8 @@ def _troubles(model: dict[str, Any]) -> Iterator[str]:
     name, since = model["name"], model["since"]
     if model["state"] == "loading" and since is not None:
         yield f"{name}: loading for {time.time() - since:.0f} s"
+    if model.get("waits_for"):
+        yield str(model["waits_for"])
     for backend in model["backends"]:
         if backend["reason"] is None:
             continue

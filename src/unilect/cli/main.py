@@ -23,7 +23,7 @@ _servers_key = click.option(
 )
 _a_model = click.argument("model", shell_complete=completion.models, help="The model's name.")
 _server_flags = flags(
-    Config, ("host", "port", "api_keys", "insecure_no_auth", "log_level"), "server"
+    Config, ("host", "port", "api_keys", "insecure_no_auth", "memory", "log_level"), "server"
 )
 _worker_flags = flags(
     Config,

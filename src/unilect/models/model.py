@@ -331,7 +331,7 @@ class Model:
         try:
             await member.start()
         except BackendUnavailable as error:
-            if self.place is not None:
+            if self.place is not None and not self.closed:
                 self.place.note_failed(error)
             raise name_idle(error, self.idle_others) from error.__cause__
         if self.place is not None:
