@@ -32,6 +32,8 @@ _STRING, _ARRAY = 8, 9
 # numbers for each layer; longer arrays (vocabularies) are skipped over; nobody here reads them
 _KEPT_NUMBERS, _KEPT_TEXTS = 512, 64
 _EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
+_LENGTH = struct.Struct("<Q")  # of a text
+_MARK_SIZES = frozenset(map(len, MARK_TEXTS))
 _ROWS = 8  # that many are put together
 _LFS = b"version https://git-lfs"
 _LIBRARY = "xllamacpp"
@@ -345,6 +347,18 @@ class _Reader:
         self._at += size
         return self._data[self._at - size : self._at]
 
+    def _skip_texts(self, count: int) -> None:
+        """Skip over many texts, and take note of those that are marks: of a vocabulary, a part of a second in the simplest loop."""
+        at, end, data, unpack = self._at, self._size, self._data, _LENGTH.unpack_from
+        for number in range(count):
+            (size,) = unpack(data, at)
+            start, at = at + 8, at + 8 + size
+            if at > end or size > MAX_STRING_BYTES:
+                raise _Damaged("a string extends beyond its end")
+            if size in _MARK_SIZES and (text := data[start:at]) in MARK_TEXTS:
+                self.marks.setdefault(text, number)
+        self._at = at
+
     def _value(self, kind: int) -> Any:
         if kind in _NUMBERS:
             return self._number(_NUMBERS[kind])
@@ -365,9 +379,7 @@ class _Reader:
         if count <= (_KEPT_TEXTS if kind == _STRING else _KEPT_NUMBERS):
             return [self._value(kind) for _ in range(count)]
         if kind == _STRING:
-            for number in range(count):
-                if (text := self._bytes()) in MARK_TEXTS:
-                    self.marks.setdefault(text, number)
+            self._skip_texts(count)
         else:
             self._at += size
         return None

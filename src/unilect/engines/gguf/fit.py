@@ -1,5 +1,6 @@
 """The memory of a GGUF model on this machine, without loading it: what it needs, whether that is there, and the context for which it is."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -130,7 +131,8 @@ class EngineMemory:
             if found is not None:
                 self._takes, self._most = found, None
                 self.recorder.note_reckoned(found.loaded)
-        room = room_of(self._config, self._settings["memory_bytes"])
+        # a GPU's driver may take a second to wake up
+        room = await asyncio.to_thread(room_of, self._config, self._settings["memory_bytes"])
         require_room(self._settings["name"], self._takes, room)
 
 
