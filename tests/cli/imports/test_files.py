@@ -41,10 +41,11 @@ def test_llama_swap() -> None:
 
 
 def test_servers_that_llama_swap_starts() -> None:
-    """A command with an address of its own is an upstream; one without is left out, and its name is told."""
+    """A command with an address of its own is an upstream, llama-server in a container an engine; another is left out, and its name is told."""
     config, remarks = made("swap_containers.yaml", "llama-swap")
 
     assert {"source": "http://127.0.0.1:9801/v1", "model": "coder"} == config["models"]["vllm-coder"]  # fmt: skip
+    assert {"source": "/mnt/models/small coder.gguf", "aliases": ["small-coder"]}.items() <= config["models"]["in-a-container"].items()  # fmt: skip
     assert "gguf:ggml-org/gemma-3-1b-it-GGUF:Q4_K_M" == config["models"]["hub-model"]["source"]
     assert "the model whisper is left out: its command starts `/opt/whisper/server`" in remarks
 
@@ -78,7 +79,7 @@ def test_litellm() -> None:
 
 
 def test_deployments_that_differ() -> None:
-    """Deployments with keys of their own answer one after the other; `*` is all that a server has; Ollama's are asked by OpenAI's API."""
+    """Deployments with keys of their own answer one after the other; `*` is all that a server has; a key that is not named is the provider's own."""
     config, remarks = made("litellm_mixed.yaml", "litellm")
     local, _ = made("litellm_local.yaml", "litellm")
     fast = config["models"]["fast"]
@@ -87,6 +88,9 @@ def test_deployments_that_differ() -> None:
     assert (True, 30) == tuple(config["models"]["fast-2"][one] for one in ("unlisted", "timeout_s"))
     assert ("*", "https://api.openai.com/v1") == (config["models"]["all"]["model"], config["models"]["all"]["source"])  # fmt: skip
     assert "http://127.0.0.1:11434/v1" == local["models"]["tiny"]["source"]
+    assert ("*", "$GROQ_API_KEY") == tuple(config["models"]["groq"][one] for one in ("model", "api_key"))  # fmt: skip
+    assert "$OPENAI_API_KEY" == config["models"]["plain"]["api_key"]
+    assert "another source of it is left out: model_list[2] (azure/llama): azure has an API of its own" in remarks  # fmt: skip
     assert "guardrails: has no counterpart here" in remarks
 
 

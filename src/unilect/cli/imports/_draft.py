@@ -101,8 +101,9 @@ class Draft:
         return own
 
     def leave_out(self, name: str, why: str) -> None:
-        """Say of a model that it cannot be served."""
-        self.models.pop(name, None)
+        """Say of a model that it cannot be served, or of another source of one that is here."""
+        if name in self.models:
+            return self.remark(f"another source of it is left out: {why}", name)
         self.remark(f"the model {name[:128]} is left out: {why}")
         for remark in self._remarks.pop(name, {}):
             self.remark(f"{name[:128]}: {remark}")
@@ -186,6 +187,7 @@ class Draft:
         try:
             kinds = sources.kinds(config)
         except ConfigError as error:
+            del self.models[name]
             return self.leave_out(name, str(error))
         if config.base is None:
             with found:
@@ -198,6 +200,7 @@ class Draft:
         """Leave out presets of models that are not there, and fallbacks to such."""
         for name, table in list(self.models.items()):
             if "base" in table and "base" in self.models.get(table["base"], {"base": ""}):
+                del self.models[name]
                 self.leave_out(name, f"there is no model {table['base']}.")
         for name, table in self.models.items():
             if "fallback" not in table:

@@ -101,8 +101,10 @@ def _add(entry: dict[str, Any], number: int, names: dict[str, str], draft: Draft
     if provider in _OLLAMA and not source.endswith("/v1"):
         source += "/v1"
     table: dict[str, Any] = {"source": source, "model": rest}
-    if key := draft.text(params.pop("api_key", None), f"{where}.api_key"):
-        table["api_key"] = refer(key)
+    key = draft.text(params.pop("api_key", None), f"{where}.api_key")
+    if not (key or base) and source.startswith("https:"):
+        key = f"${provider.removeprefix('text-completion-').upper()}_API_KEY"
+    table |= {"api_key": refer(key)} if key else {}
     limits = _numbers(params, _LIMITS, f"{where}.litellm_params", draft)
     if seconds := draft.number(params.pop("timeout", None), f"{where}.timeout"):
         table["timeout_s"] = seconds
@@ -133,8 +135,9 @@ def _put(name: str, table: dict[str, Any], names: dict[str, str], draft: Draft) 
     Take a table in; returns its name. Of a model that is there already it is another source where all else is alike, and else a model
     that answers after it.
     """
-    if name in ("*", "openai/*") or table["model"] == "*":
-        made = draft.add("all" if "*" in name else name, table | {"model": "*"})
+    if table["model"] == "*" or name == "*":
+        made = draft.add(name.replace("*", "").strip("/") or "all", table | {"model": "*"})
+        draft.remark(f"{name[:128]}: its models have their own names here.", made)
         names.setdefault(name, made)
         return made
     if name not in names:

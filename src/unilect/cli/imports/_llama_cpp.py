@@ -21,11 +21,22 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w{0,127}=")
 _ALL = "*"
 #: Keys of presets that are no flags of llama-server.
 _LOADS = "load-on-startup"
+_TRUE = ("1", "true", "on", "enabled", "yes")
 _MAX_COMMANDS, _MAX_WORD = 65_536, 4096  # characters; a longer text takes the square of its length
 _USE = re.compile(r"\$(?:\{(\w{1,128})\}|(\w{1,128}))")
 
 
-def is_program(word: str) -> bool:
+def find_flags(words: Sequence[str]) -> list[str] | None:
+    """Return the flags of llama-server in a command that starts it, also in a container, with paths as they are outside; None for no such command."""
+    for start, word in enumerate(words, 1):
+        if _is_program(word) or _IMAGE.search(word):
+            pairs = pairwise(words[:start])
+            mounts = [path.split(":")[:2] for flag, path in pairs if flag in ("-v", "--volume")]
+            return [_mount(flag, mounts) for flag in words[start:]]
+    return None
+
+
+def _is_program(word: str) -> bool:
     """Return True for the name or the path of llama-server."""
     name = PurePosixPath(word.replace("\\", "/")).name.lower().removesuffix(".exe")
     return name.startswith("llama-server")
@@ -44,16 +55,14 @@ def read_commands(text: str, draft: Draft) -> None:
         if all(_VARIABLE.match(word) or word == "export" for word in words):
             variables |= dict(word.split("=", 1) for word in words if word != "export")
             continue
-        start = next((i + 1 for i, word in enumerate(words) if is_program(word) or _IMAGE.search(word)), 0)  # fmt: skip
-        if not start:
+        if (flags := find_flags(words)) is None:
             draft.remark(f"{words[0][:64]}: is no command line of llama-server.")
             continue
         found = True
-        for word in words[: start - 1]:
+        for word in words[: -len(flags) or None]:
             if _VARIABLE.match(word):
                 draft.remark(f"{word.partition('=')[0]}: set it for unilect, whose engines inherit it.")  # fmt: skip
-        mounts = [b.split(":")[:2] for a, b in pairwise(words[:start]) if a in ("-v", "--volume")]
-        with_model([_mount(word, mounts) for word in words[start:]], draft)
+        with_model(flags, draft)
     if not found:
         raise ConfigError("no command line of llama-server was found.")
 
@@ -176,7 +185,7 @@ def read_presets(text: str, draft: Draft) -> None:
 
 def _add_preset(name: str, values: dict[str, str], draft: Draft) -> None:
     """Take in the model of a section, whose keys are flags without dashes, or the names of their variables."""
-    loads = values.pop(_LOADS, "").lower() in ("1", "true", "on", "yes")
+    loads = values.pop(_LOADS, "") in (name, *_TRUE)
     words = list[str]()
     for key, value in values.items():
         key = key.removeprefix("LLAMA_ARG_").lower().replace("_", "-") if key.isupper() else key
@@ -191,5 +200,5 @@ def _add_preset(name: str, values: dict[str, str], draft: Draft) -> None:
 def _flag(flag: str, value: str) -> list[str]:
     """Return the words of a flag and its value; of a switch that is off none."""
     if llama_server.is_switch(flag):
-        return [flag] if value.lower() in ("", "1", "true", "on", "enabled", "yes") else []
+        return [flag] if value.lower() in ("", *_TRUE) else []
     return [flag, value] if value else [flag]

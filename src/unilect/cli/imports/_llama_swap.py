@@ -9,13 +9,13 @@ import shlex
 from typing import Any
 
 from unilect.cli.imports._draft import Draft, refer
-from unilect.cli.imports._llama_cpp import is_program, with_model
+from unilect.cli.imports._llama_cpp import find_flags, with_model
 from unilect.core.errors import ConfigError
 
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]{1,128})\}")
 _MAX_COMMAND, _MAX_MACROS = 16_384, 4_194_304  # characters
 _KEPT = frozenset(("PORT", "MODEL_ID", "PID"))  # what llama-swap puts in when it starts a command
-_NEEDLESS = ("checkEndpoint", "proxy", "useModelName", "cmdStop", "unloadTimeout", "macros")
+_NEEDLESS = ("checkEndpoint", "proxy", "useModelName", "cmdStop", "unloadTimeout")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -51,7 +51,8 @@ def read(data: dict[str, Any], draft: Draft) -> None:
     level = draft.text(data.pop("logLevel", None), "logLevel").replace("warn", "warning")
     if level in _LEVELS:
         draft.server["log_level"] = level
-    data.pop("startPort", None)  # of commands
+    if data.pop("startPort", None) is not None:
+        draft.remark("startPort: is not needed: engines have no ports.")
     draft.absent(data, "")
 
 
@@ -66,7 +67,7 @@ def _macros(
     """
     macros, size = dict(known), 0
     for name, value in given.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = str(value).lower() if isinstance(value, bool) else str(value).strip()
         if isinstance(value, dict | list):
             draft.remark(f"{where}.{name}: expected a text or a number; left out.")
             continue
@@ -105,17 +106,17 @@ def _add(name: str, model: dict[str, Any], macros: dict[str, str], draft: Draft)
     where = f"models.{name}"
     macros = _macros(draft.mapping(model.get("macros"), f"{where}.macros"), macros, draft, where)
     macros |= {"MODEL_ID": name}
-    text = _expand(draft.text(model.get("cmd"), f"{where}.cmd"), macros, f"{where}.cmd", draft)
+    lines = draft.text(model.get("cmd"), f"{where}.cmd").splitlines()
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    text = _expand(text, macros, f"{where}.cmd", draft)
     proxy = _expand(draft.text(model.get("proxy"), f"{where}.proxy"), macros, where, draft)
     try:
-        words = _split(text)
+        words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         draft.leave_out(name, f"{where}.cmd cannot be read as a shell would ({error}).")
         return None
-    start = next((at + 1 for at, word in enumerate(words) if is_program(word)), 0)
-    if start == 1:
-        flags = [word.replace("${PORT}", "0") for word in words[start:]]
-        made = with_model(flags, draft, name)
+    if (flags := find_flags(words)) is not None:
+        made = with_model([word.replace("${PORT}", "0") for word in flags], draft, name)
     elif proxy and "${PORT}" not in proxy:
         made = draft.add(name, {"source": f"{proxy.rstrip('/')}/v1", "model": model.get("useModelName") or name})  # fmt: skip
         draft.remark(f"{where}.cmd: starts {words[0][:64] if words else 'nothing'}, which is to run already: start it by itself.", made)  # fmt: skip
@@ -126,17 +127,6 @@ def _add(name: str, model: dict[str, Any], macros: dict[str, str], draft: Draft)
     if made is not None:
         _set_more(name, model, draft.models[made], made, draft)
     return made
-
-
-def _split(text: str) -> list[str]:
-    """
-    Split a command without the lines that are comments.
-
-    Raises:
-        ValueError: A quote is not closed.
-    """
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    return shlex.split("\n".join(lines).replace("\\\n", " "))
 
 
 def _set_more(
@@ -165,7 +155,10 @@ def _set_more(
         told = strips if isinstance(strips, str) else "its parameters"
         draft.remark(f"{where}filters.stripParams ({told}): no parameter of a client is taken away here.", made)  # fmt: skip
     known = {"cmd", "ttl", "aliases", "unlisted", "concurrencyLimit", "name", "description", "env"}
-    known |= {"filters", *_NEEDLESS}
+    known |= {"filters", "macros", *_NEEDLESS}
+    for needless in _NEEDLESS if not table["source"].startswith("http") else ():
+        if needless in model:
+            draft.remark(f"{where}{needless}: is not needed: the engine is unilect's own.", made)
     draft.absent([key for key in model if key not in known], where, made)
     others = {"setParams", "stripParams", "strip_params", "setParamsByID"}
     draft.absent([key for key in filters if key not in others], f"{where}filters.", made)
