@@ -246,7 +246,7 @@ def test_doubts() -> None:
     assert 0 == done.exit_code
     assert "warning: models.a: threads: 999 threads on " in done.output
     assert "warning: models.b: its file is that of models.a, too" in done.output
-    assert 'aliases = ["b"]' in done.output
+    assert 'base = "a"' in done.output
 
 
 def test_facts_are_told_of_what_is_right() -> None:

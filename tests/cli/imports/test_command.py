@@ -165,7 +165,7 @@ NAMES = [
     "limits",
     "unlisted",
 ]
-TEXTS = st.sampled_from([*NAMES, "a", "openai/x", "*", "llama-server -m a.gguf", "${a} ${PORT}", "http://h", "$K_KEY", "ü\n\x00#", "1e3"])  # fmt: skip
+TEXTS = st.sampled_from([*NAMES, "a", "openai/x", "*", "llama-server -m a.gguf", "${a} ${PORT}", "http://h", "$K_KEY", "ü\n\x00#\x7f", "\ud800", "1e3"])  # fmt: skip
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
 VALUES = st.recursive(
     SCALARS,

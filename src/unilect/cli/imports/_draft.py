@@ -26,6 +26,7 @@ MAX_MODELS = 500
 _SHOWN = 300  # characters of a remark
 _REFERENCES = re.compile(r"(?:os\.environ/(\w{1,128})|\$\{env\.(\w{1,128})\}|\$\{?(\w{1,128})\}?)")
 _VARIABLE = re.compile(r"\$(?:\{(\w{1,128})\}|(\w{1,128}))")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_REMARKS = 200
 _KINDS = {
     dict: "a mapping",
@@ -70,7 +71,7 @@ class Draft:
 
     def remark(self, text: str, model: str = "") -> None:
         """Say something about a model, or the whole: what has no counterpart, and why."""
-        line = " ".join(re.sub(r"[^\x20-\U0010ffff]", " ", text[: 2 * _SHOWN]).split())[:_SHOWN]
+        line = " ".join(_CONTROL.sub(" ", text[: 2 * _SHOWN]).split())[:_SHOWN]
         remarks = self._remarks.setdefault(model, {})
         if len(remarks) >= _MAX_REMARKS:
             line = "There is more that has no counterpart."
@@ -237,7 +238,8 @@ class Draft:
         for name, table in self.models.items():
             lines += ["", f"[models.{write_key(name)}]", *self._comments(name)]
             lines += [f"{option} = {write_value(value)}" for option, value in table.items()]
-        return "\n".join(lines) + "\n"
+        text = "\n".join(lines) + "\n"
+        return text.encode("utf-8", "replace").decode()  # halves of characters, which YAML may have
 
     def _comments(self, model: str) -> list[str]:
         return [f"# {remark}" for remark in self._remarks.get(model, ())]
