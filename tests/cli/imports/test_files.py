@@ -1,5 +1,6 @@
 """What becomes of the options of llama-swap, LiteLLM, llama-server and Modelfiles, and what is said of the others."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -131,6 +132,21 @@ def test_modelfiles() -> None:
 def test_lines_of_modelfiles(text: str, table: dict[str, Any]) -> None:
     """Instructions in any case, comments behind numbers, models of Ollama's own, and values that no model can have."""
     assert table == of_text(text, "ollama")[0]["models"]["x"]
+
+
+def test_a_model_in_the_store_of_ollama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that Ollama has on this machine is served from its store, with the options of the Modelfile."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    digest = "a" * 64
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / f"sha256-{digest}").write_bytes(b"GGUF")
+    manifest = tmp_path / "manifests/registry.ollama.ai/library/tiny/latest"
+    manifest.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": [layer]}))
+    (table,) = of_text("FROM tiny\nPARAMETER num_ctx 512", "ollama")[0]["models"].values()
+
+    assert {"source": "ollama:tiny", "context": 512} == table
 
 
 def test_command_lines() -> None:

@@ -12,6 +12,7 @@ from unilect.cli.imports._draft import Draft
 from unilect.config.foreign_names import parameter_meant, why_absent
 from unilect.config.hints import parameters
 from unilect.core.errors import ConfigError
+from unilect.hub.stores import find_in_ollama
 from unilect.models.source_names import name_source
 
 _INSTRUCTIONS = ("FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "LICENSE", "MESSAGE", "REQUIRES")  # fmt: skip
@@ -66,7 +67,7 @@ def read(text: str, draft: Draft, name: str) -> None:
         raise ConfigError("it has no FROM, so it names no model.")
     made = draft.add(name or name_source(source)[0], table)
     if "model" in table:
-        draft.remark(f"FROM {table['model']}: a model of Ollama's own; a running Ollama is asked for it. Set `source` to its file to serve it without one.", made)  # fmt: skip
+        draft.remark(f"FROM {table['model']}: is not in Ollama's store on this machine, so a running Ollama is asked for it.", made)  # fmt: skip
     for remark in remarks:
         draft.remark(remark, made)
 
@@ -102,11 +103,13 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _source(value: str, draft: Draft) -> dict[str, Any]:
-    """Return the source of a model; of one of Ollama's own a running Ollama."""
+    """Return the source of a model; of one that Ollama's store lacks a running Ollama, which may have it."""
     if hub := _HUB.fullmatch(value):
         return {"source": f"gguf:{hub[1]}:{hub[2] or 'Q4_K_M'}"}
     if value.startswith(("/", "./", "../", "~")) or value.lower().endswith(".gguf"):
         return {"source": draft.place(value)}
+    if value and find_in_ollama(value) is not None:
+        return {"source": f"ollama:{value}"}
     return {"source": _OLLAMA, "model": value} if value else {}
 
 
