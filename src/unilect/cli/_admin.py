@@ -126,10 +126,10 @@ def _tell_model(model: dict[str, Any]) -> None:
 
 
 def _events(clients: Sequence[AdminClient], name: str) -> dict[str, Any] | None:
-    """Return the events of a model, of the first server that has one of this name or alias; None where none has."""
+    """Return the events of a model, of the first server that has one of this name, alias or preset; None where none has."""
     for client in clients:
         for model in client.ask("GET", "/models")["models"]:
-            if name in (model["name"], *model["aliases"]):
+            if name in (model["name"], *model["aliases"], *model.get("presets", ())):
                 return dict(client.ask("GET", f"/models/{quote(model['name'])}/events"))
     return None
 

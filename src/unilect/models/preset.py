@@ -4,6 +4,7 @@ A preset: a further name for a model, with settings of its own, and the same bac
 The backends have one life, which is the model's: a preset starts and stops nothing, and has no count of requests that keep them running.
 """
 
+import asyncio
 from typing import Any
 
 from unilect.core.errors import UnilectError
@@ -34,6 +35,7 @@ class Preset(Model):
     open: bool = _of_base("open")
     place: Seat | None = _of_base("place")
     stays: Stays = _of_base("stays")
+    stopping: asyncio.Task[None] | None = _of_base("stopping")
 
     def __init__(self, name: str, base: Model, **settings: Any) -> None:
         super().__init__(name, (), **settings)

@@ -36,8 +36,10 @@ def test_llama_swap() -> None:
     assert {"temperature": 0.6, "top_p": 0.95} == qwen["defaults"]
     assert (["gpt-4o-mini", "assistant"], {"parallel": 4}) == (qwen["aliases"], qwen["limits"])
     assert {"base": "qwen3-8b", "defaults": {"chat_template_kwargs": {"enable_thinking": False}}} == config["models"]["qwen3-8b:quick"]  # fmt: skip
+    assert embedder["pin"]
+    assert "pin" not in qwen
     assert (True, "cls", None, None) == (embedder["unlisted"], embedder["pooling"], embedder.get("load"), embedder.get("idle_stop_s"))  # fmt: skip
-    for told in ("--override-tensor: has no", "CUDA_VISIBLE_DEVICES", "stripParams", "sendLoadingState: has no", "groups.always"):  # fmt: skip
+    for told in ("--override-tensor: has no", "CUDA_VISIBLE_DEVICES", "stripParams", "sendLoadingState: has no", "groups.chat"):  # fmt: skip
         assert told in remarks
 
 

@@ -41,11 +41,9 @@ def read(data: dict[str, Any], draft: Draft) -> None:
         elif seconds and seconds > 0:
             draft.remark(f"models.{name}.ttl: its server is not unilect's to stop.", made)
         _add_variants(name, made, draft.mapping(model.get("filters"), "filters"), draft)
-    _read_hooks(draft.mapping(data.pop("hooks", None), "hooks"), names, draft)
     _read_peers(draft.mapping(data.pop("peers", None), "peers"), draft)
-    for name, value in draft.mapping(data.pop("groups", None), "groups").items():
-        members = draft.items(draft.mapping(value, f"groups.{name}").get("members"), "members")
-        draft.remark(f"groups.{name} ({', '.join(map(str, members[:20]))}): has no counterpart here: models are loaded beside each other as they fit.")  # fmt: skip
+    _read_groups(draft.mapping(data.pop("groups", None), "groups"), names, draft)
+    _read_hooks(draft.mapping(data.pop("hooks", None), "hooks"), names, draft)
     if keys := [refer(key) for key in draft.items(data.pop("apiKeys", None), "apiKeys") if isinstance(key, str)]:  # fmt: skip
         draft.server["api_keys"] = keys
     level = draft.text(data.pop("logLevel", None), "logLevel").replace("warn", "warning")
@@ -53,6 +51,8 @@ def read(data: dict[str, Any], draft: Draft) -> None:
         draft.server["log_level"] = level
     if data.pop("startPort", None) is not None:
         draft.remark("startPort: is not needed: engines have no ports.")
+    if data.pop("matrix", None) is not None:
+        draft.remark("matrix: has no counterpart here: models are loaded beside each other as they fit into `memory`.")  # fmt: skip
     draft.absent(data, "")
 
 
@@ -190,6 +190,19 @@ def _read_hooks(hooks: dict[str, Any], names: dict[str, str], draft: Draft) -> N
             draft.remark(f"hooks.on_startup.preload: there is no model {str(name)[:128]} here.")
     draft.absent(start, "hooks.on_startup.")
     draft.absent(hooks, "hooks.")
+
+
+def _read_groups(groups: dict[str, Any], names: dict[str, str], draft: Draft) -> None:
+    """Pin the models of groups that stay loaded; what else is exchanged for what follows from the memory that there is."""
+    for name, value in groups.items():
+        group = draft.mapping(value, f"groups.{name}")
+        stays = group.get("persistent") is True
+        for member in draft.items(group.get("members"), f"groups.{name}.members"):
+            table = draft.models.get(names.get(str(member), ""), {})
+            if stays and "load" in table:
+                table["pin"] = True
+        if not stays:
+            draft.remark(f"groups.{name}: has no counterpart here: models are loaded beside each other as they fit into `memory`.")  # fmt: skip
 
 
 def _read_peers(peers: dict[str, Any], draft: Draft) -> None:
