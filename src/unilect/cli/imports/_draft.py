@@ -12,8 +12,9 @@ from typing import Any
 from unilect.config.digests import is_variable
 from unilect.config.document import write_key, write_value
 from unilect.config.hints import parameters, unknown_option
-from unilect.config.mistakes import ErrorCollector
+from unilect.config.mistakes import ErrorCollector, OptionPath
 from unilect.config.model import ModelConfig, check_options, name_from, wrong_name
+from unilect.config.option import Option, map_texts
 from unilect.config.presets import check_presets
 from unilect.config.server import Config, is_loopback, process_environment
 from unilect.config.values import convert_table
@@ -84,7 +85,7 @@ class Draft:
 
     def add(self, name: str, table: Mapping[str, Any]) -> str:
         """
-        Take a model in; returns its name, which is another one where no model can have this one, or another model has it.
+        Take a model in, with its paths as they are from anywhere; returns its name, which is another one where no model can have this one, or another model has it.
 
         Raises:
             ConfigError: There are too many.
@@ -96,7 +97,8 @@ class Draft:
         while own in self.models:
             number += 1
             own = f"{name_from(name)[:120]}-{number}"
-        self.models[own] = {key: value for key, value in table.items() if value not in (None, [], {})}  # fmt: skip
+        given = {key: value for key, value in table.items() if value not in (None, [], {})}
+        self.models[own] = map_texts(given, ModelConfig, self._move)
         if own != name:
             self.remark(f"is called {name[:128]} there, which is no name here, or another model's.", own)  # fmt: skip
         return own
@@ -113,6 +115,9 @@ class Draft:
         """Return a path as it is from anywhere; variables of the environment are put in."""
         path = _VARIABLE.sub(lambda use: process_environment().get(use[1] or use[2], use[0]), path)
         return path if path.startswith(("~", "$")) else str((self._folder / path).absolute())
+
+    def _move(self, option: Option, text: str, path: OptionPath) -> str:
+        return option.path(text, self.place) if option.path else text
 
     def mapping(self, value: Any, where: str) -> dict[str, Any]:
         """Return a value that is a mapping; an empty one, with a remark, of anything else."""

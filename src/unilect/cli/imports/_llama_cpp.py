@@ -14,7 +14,6 @@ from unilect.cli import _llama_server as llama_server
 from unilect.cli.imports._draft import Draft, refer
 from unilect.core.errors import ConfigError
 
-_PATHS = ("source", "mmproj", "slot_save_path", "chat_template")
 _IMAGE = re.compile(r"llama\.cpp:(?:server|full)[\w.-]{0,64}")
 _SHELL = frozenset(";&|()<>")
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,127}=")
@@ -132,11 +131,6 @@ def with_model(
     except ConfigError as error:
         draft.leave_out(name or "of a command line", str(error))
         return None
-    for option in _PATHS:
-        if option in table and _is_path(option, table[option]):
-            table[option] = draft.place(table[option])
-    if "lora" in table:
-        table["lora"] = [draft.place(path) for path in table["lora"]]
     if name is not None and name != own:
         table["aliases"] = [one for one in table.get("aliases", []) if one != name]
     made = draft.add(name or own, table)
@@ -148,12 +142,6 @@ def with_model(
             if draft.server.setdefault(option, value) != value:
                 draft.remark(f"{option}: one server answers for all models here; the first is taken.", made)  # fmt: skip
     return made
-
-
-def _is_path(option: str, value: str) -> bool:
-    if option == "source":
-        return not re.match(r"[a-z0-9+.-]{2,32}:", value)
-    return option != "chat_template" or "/" in value or value.endswith((".jinja", ".txt"))
 
 
 def read_presets(text: str, draft: Draft) -> None:

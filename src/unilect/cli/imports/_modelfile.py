@@ -55,7 +55,7 @@ def read(text: str, draft: Draft, name: str) -> None:
             case "SYSTEM" if value:
                 table["system"] = value
             case "ADAPTER":
-                table["lora"] = [*table.get("lora", []), draft.place(value)]
+                table["lora"] = [*table.get("lora", []), value]
             case "PARAMETER":
                 remarks += _set_parameter(line, value, table)
             case "TEMPLATE":
