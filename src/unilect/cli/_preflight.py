@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from unilect.api.backend import Backend, BackendSpec
+from unilect.config.commands import program_of
 from unilect.config.kinds import UPSTREAMS
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
@@ -95,6 +96,8 @@ def _model(
                 with found:
                     _check_memory(here, backend)
         which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redact(source)}"
+        if table.command is not None:
+            which = f" {sources.COMMAND}:{program_of(table.command)}"
         yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
 
 

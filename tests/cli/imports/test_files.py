@@ -44,13 +44,19 @@ def test_llama_swap() -> None:
 
 
 def test_servers_that_llama_swap_starts() -> None:
-    """A command with an address of its own is an upstream, llama-server in a container an engine; another is left out, and its name is told."""
+    """llama-server in a container is an engine, another server a model by command; one that no port is known of runs already, or is left out."""
     config, remarks = made("swap_containers.yaml", "llama-swap")
 
-    assert {"source": "http://127.0.0.1:9801/v1", "model": "coder"} == config["models"]["vllm-coder"]  # fmt: skip
+    vllm, whisper = config["models"]["vllm-coder"], config["models"]["whisper"]
+    assert ["-p", "127.0.0.1:{port}:8000"] == vllm["command"][8:10]
+    assert ("coder", "/health", ["docker", "stop", "vllm-coder"], 600, "demand", {"HF_TOKEN": "${HF_TOKEN}"}) == tuple(
+        vllm[one] for one in ("model", "health", "stop_command", "idle_stop_s", "load", "environment")
+    )  # fmt: skip
+    assert ["/opt/whisper/server", "--port", "{port}", "-m", "{{large}}-$$v3.bin"] == whisper["command"]  # fmt: skip
     assert {"source": "/mnt/models/small coder.gguf", "aliases": ["small-coder"]}.items() <= config["models"]["in-a-container"].items()  # fmt: skip
     assert "gguf:ggml-org/gemma-3-1b-it-GGUF:Q4_K_M" == config["models"]["hub-model"]["source"]
-    assert "the model whisper is left out: its command starts `/opt/whisper/server`" in remarks
+    assert {"source": "http://127.0.0.1:9900/v1", "model": "old"} == config["models"]["old"]
+    assert "the model lost is left out: its command starts `/opt/lost`, and nothing says on which port" in remarks  # fmt: skip
 
 
 def test_peers_of_llama_swap() -> None:

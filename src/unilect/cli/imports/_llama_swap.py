@@ -10,12 +10,14 @@ from typing import Any
 
 from unilect.cli.imports._draft import Draft, refer
 from unilect.cli.imports._llama_cpp import find_flags, with_model
+from unilect.cli.imports._swap_command import read_command
 from unilect.core.errors import ConfigError
 
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]{1,128})\}")
 _MAX_COMMAND, _MAX_MACROS = 16_384, 4_194_304  # characters
 _KEPT = frozenset(("PORT", "MODEL_ID", "PID"))  # what llama-swap puts in when it starts a command
 _NEEDLESS = ("checkEndpoint", "proxy", "useModelName", "cmdStop", "unloadTimeout")
+_EXPANDED = ("cmdStop", "env", "useModelName", "checkEndpoint")  # beside `cmd` and `proxy`
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -34,10 +36,10 @@ def read(data: dict[str, Any], draft: Draft) -> None:
         table = draft.models[made]
         seconds = draft.number(model.get("ttl", -1), f"models.{name}.ttl")
         seconds = ttl if seconds == -1 else seconds
-        if not table["source"].startswith("http"):
+        if not _is_upstream(table):
             table["load"] = "demand"
             table |= {"idle_stop_s": seconds} if seconds and seconds > 0 else {}
-            table |= {"start_timeout_s": timeout} if timeout else {}
+            table |= {"start_timeout_s": timeout} if timeout and "source" in table else {}
         elif seconds and seconds > 0:
             draft.remark(f"models.{name}.ttl: its server is not unilect's to stop.", made)
         _add_variants(name, made, draft.mapping(model.get("filters"), "filters"), draft)
@@ -110,6 +112,10 @@ def _add(name: str, model: dict[str, Any], macros: dict[str, str], draft: Draft)
     text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     text = _expand(text, macros, f"{where}.cmd", draft)
     proxy = _expand(draft.text(model.get("proxy"), f"{where}.proxy"), macros, where, draft)
+    for key in model.keys() & _EXPANDED:
+        value = model[key] if isinstance(model[key], list) else [model[key]]
+        done = [_expand(str(one), macros, f"{where}.{key}", draft) for one in value]
+        model[key] = done if isinstance(model[key], list) else done[0]
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
@@ -117,16 +123,23 @@ def _add(name: str, model: dict[str, Any], macros: dict[str, str], draft: Draft)
         return None
     if (flags := find_flags(words)) is not None:
         made = with_model([word.replace("${PORT}", "0") for word in flags], draft, name)
+    elif table := read_command(where, words, proxy, model, draft):
+        made = draft.add(name, table)
     elif proxy and "${PORT}" not in proxy:
         made = draft.add(name, {"source": f"{proxy.rstrip('/')}/v1", "model": model.get("useModelName") or name})  # fmt: skip
         draft.remark(f"{where}.cmd: starts {words[0][:64] if words else 'nothing'}, which is to run already: start it by itself.", made)  # fmt: skip
     else:
         program = f"`{words[0][:64]}`" if words else "nothing"
-        draft.leave_out(name, f"its command starts {program}. Start it by itself, and set `source` to its address.")  # fmt: skip
+        draft.leave_out(name, f"its command starts {program}, and nothing says on which port.")
         return None
     if made is not None:
         _set_more(name, model, draft.models[made], made, draft)
     return made
+
+
+def _is_upstream(table: dict[str, Any]) -> bool:
+    """Return True for a model of a server that unilect does not start."""
+    return str(table.get("source", "")).startswith("http")
 
 
 def _set_more(
@@ -156,9 +169,9 @@ def _set_more(
         draft.remark(f"{where}filters.stripParams ({told}): no parameter of a client is taken away here.", made)  # fmt: skip
     known = {"cmd", "ttl", "aliases", "unlisted", "concurrencyLimit", "name", "description", "env"}
     known |= {"filters", "macros", *_NEEDLESS}
-    for needless in _NEEDLESS if not table["source"].startswith("http") else ():
+    for needless in () if _is_upstream(table) else _NEEDLESS:
         if needless in model:
-            draft.remark(f"{where}{needless}: is not needed: the engine is unilect's own.", made)
+            draft.remark(f"{where}{needless}: is not needed: unilect starts the engine.", made)
     draft.absent([key for key in model if key not in known], where, made)
     others = {"setParams", "stripParams", "strip_params", "setParamsByID"}
     draft.absent([key for key in filters if key not in others], f"{where}filters.", made)
