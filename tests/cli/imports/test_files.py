@@ -188,6 +188,17 @@ def test_forms_of_command_lines(text: str, source: str) -> None:
     assert "hf_secret" not in remarks
 
 
+def test_a_folder_of_models(tmp_path: Path) -> None:
+    """The folder of a router is all models of the folder, with the router's address and flags."""
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    text = f"llama-server --models-dir {tmp_path} --models-max 2 --port 9000 -c 4096"
+    config, remarks = of_text(text, "llama-server")
+    (table,) = config["models"].values()
+
+    assert (9000, str(tmp_path), "*", 4096) == (config["port"], table["source"], table["model"], table["context"])  # fmt: skip
+    assert "--models-max: has no counterpart" in remarks
+
+
 def test_presets_of_llama_server() -> None:
     """A section is a model, named after one of the hub or with a file of its own; what all have holds for each."""
     config, remarks = made("presets.ini", "llama-server")

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from unilect.cli import _llama_server as llama_server
 from unilect.cli.imports._draft import Draft, refer
+from unilect.config.model import name_from
 from unilect.core.errors import ConfigError
 
 _IMAGE = re.compile(r"llama\.cpp:(?:server|full)[\w.-]{0,64}")
@@ -61,9 +62,25 @@ def read_commands(text: str, draft: Draft) -> None:
         for word in words[: -len(flags) or None]:
             if _VARIABLE.match(word):
                 draft.remark(f"{word.partition('=')[0]}: set it for unilect, whose engines inherit it.")  # fmt: skip
-        with_model(flags, draft)
+        if _take(flags, "--models-preset") is not None:
+            draft.remark("--models-preset: import that file by itself.")
+        folder = _take(flags, "--models-dir")
+        with_model(flags, draft, model=folder and draft.place(folder))
     if not found:
         raise ConfigError("no command line of llama-server was found.")
+
+
+def _take(flags: list[str], name: str) -> str | None:
+    """Take a flag out of a command line; returns its value, or None where it is not there."""
+    for at, flag in enumerate(flags):
+        if flag == name and at + 1 < len(flags):
+            value = flags[at + 1]
+            del flags[at : at + 2]
+            return value
+        if flag.startswith(f"{name}="):
+            del flags[at]
+            return flag.partition("=")[2]
+    return None
 
 
 def _put_in(word: str, variables: dict[str, str]) -> str:
@@ -133,6 +150,8 @@ def with_model(
         return None
     if name is not None and name != own:
         table["aliases"] = [one for one in table.get("aliases", []) if one != name]
+    if own == _ALL:  # of a folder
+        own, table["model"] = name_from(PurePosixPath(table["source"]).name), _ALL
     made = draft.add(name or own, table)
     for notice in notices:
         draft.remark(notice, made)
