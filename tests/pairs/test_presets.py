@@ -162,7 +162,7 @@ async def test_names_come_and_go_without_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_drained_base_answers_no_name(tmp_path: Path) -> None:
-    """A drain of the base holds for its presets until it is loaded again, and idle stops are of the engine, not of a name."""
+    """A drain of the base holds for its presets until it is loaded again, and idle stops are of the engine, not of a name; a request that comes meanwhile waits."""
     server = serving(tmp_path, TOP + BASE + SHORT)
     async with server.running():
         base, preset = server.registry.models["base"], server.registry.models["short"]
@@ -175,9 +175,12 @@ async def test_a_drained_base_answers_no_name(tmp_path: Path) -> None:
         preset.set_keep_alive(0)
         await until(lambda: base.state == "stopped")
         again = await server.say("short")
+        preset.set_keep_alive(0)
+        assert preset.stopping is not None
+        meanwhile = await server.say("short")
 
         assert "ready" == preset.state == base.state
-    assert ("503", "012", "012") == (drained, said, again)
+    assert ("503", "012", "012", "012") == (drained, said, again, meanwhile)
 
 
 async def test_a_name_becomes_a_preset(tmp_path: Path) -> None:
