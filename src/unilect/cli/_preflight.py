@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from unilect.api.backend import Backend, BackendSpec
-from unilect.config.commands import program_of
+from unilect.config.command_line import program_of
 from unilect.config.kinds import UPSTREAMS
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
