@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +13,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from support.servers.commands import run
 from support.servers.serving import Server, serve
 from support.servers.small_hub import COMMIT, TIMEOUT_S, Hub, environment, serve_hub
-from unilect.demo import MODEL
+from unilect.demo import FOLDER, MODEL
 
 _MAIN = "import sys; from unilect.hub import transfer; transfer.PAUSE_S = 0.01; transfer.MAX_PIECE_BYTES = int(sys.argv.pop(1)); from unilect.__main__ import main; main()"  # fmt: skip
 
@@ -23,7 +25,7 @@ _MAIN = "import sys; from unilect.hub import transfer; transfer.PAUSE_S = 0.01; 
 def hub() -> Iterator[Hub]:
     """A hub with the bundled model as two quantizations, and one folder of transformers."""
     weights = MODEL.read_bytes()
-    files = {"org/repo/m-Q8_0.gguf": weights, "org/repo/m-Q2_K.gguf": b"GGUF" * 100, "org/repo/mmproj-m.gguf": b"GGUF"}  # fmt: skip
+    files = {"org/repo/m-Q8_0.gguf": weights, "org/repo/m-Q2_K.gguf": b"GGUF" * 100}  # fmt: skip
     files |= {f"org/whole/{name}": name.encode() * 99 for name in ("config.json", "model.safetensors", "pytorch_model.bin")}  # fmt: skip
     with serve_hub(**files) as hub:
         yield hub
@@ -60,6 +62,7 @@ def complete(server: Server, model: str) -> str:
 def test_pulled_listed_and_removed(hub: Hub, tmp_path: Path) -> None:
     """A repository and a web address are pulled at once, listed as one file, and removed by name: what is told to be free is free."""
     address = f"{hub.url}/storage/org/repo/m-Q8_0.gguf"
+    hub.files["org/repo/mmproj-m.gguf"] = b"GGUF"
     said, told = unilect(hub, tmp_path, "pull", "org/repo", f"{address}?x=1", "org/repo:Q2_K")
     found = listed(hub, tmp_path)
     done, _ = unilect(hub, tmp_path, "rm", "org/repo", "--yes")
@@ -67,9 +70,9 @@ def test_pulled_listed_and_removed(hub: Hub, tmp_path: Path) -> None:
     assert 3 == len(said.splitlines())
     assert "m-Q8_0.gguf (" in told
     assert "largest of its quantizations" in told
-    assert {"org/repo/m-Q8_0.gguf", "org/repo/m-Q2_K.gguf"} == found.keys()
+    assert {"org/repo/m-Q8_0.gguf": "gguf", "org/repo/m-Q2_K.gguf": "gguf", "org/repo/mmproj-m.gguf": "projector"} == {name: one["kind"] for name, one in found.items()}  # fmt: skip
     assert [f"{address}?x=1"] == found["org/repo/m-Q8_0.gguf"]["copies"]
-    assert f"({len(MODEL.read_bytes()) + 400} bytes)" in done
+    assert f"({len(MODEL.read_bytes()) + 404} bytes)" in done
     assert [] == [*(tmp_path / "hub").glob("models--*")]
     assert 1 == len([*(tmp_path / "cache/unilect/models").glob("*/*.gguf")])
 
@@ -124,8 +127,10 @@ def test_another_revision_keeps_what_it_shares(hub: Hub, tmp_path: Path) -> None
 
 @pytest.mark.heavy
 def test_cut_off(hub: Hub, tmp_path: Path) -> None:
-    """A download that is killed is listed as unfinished, and goes on where it was, from the hub and from a web address; a file that was changed meanwhile begins anew."""
-    for source in ("org/repo:Q8_0", f"{hub.url}/storage/org/repo/m-Q8_0.gguf"):
+    """A download that is killed or interrupted is listed as unfinished, and goes on where it was, from the hub and from a web address; a file that was changed meanwhile begins anew."""
+    address = f"{hub.url}/storage/org/repo/m-Q8_0.gguf"
+    ways = ((address, signal.SIGKILL, -signal.SIGKILL), ("org/repo:Q8_0", signal.SIGINT, 130))
+    for source, how, code in ways:
         hub.ends = [(100_000, "stall")]
         hub.stalled.clear()
         process = subprocess.Popen(
@@ -138,14 +143,14 @@ def test_cut_off(hub: Hub, tmp_path: Path) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while not any(file.stat().st_size for file in tmp_path.rglob("*.incomplete")):
             assert time.monotonic() < deadline
-        process.kill()
-        process.wait(TIMEOUT_S)
+        process.send_signal(how)
+        assert code == process.wait(TIMEOUT_S)
         assert ["unfinished"] == [one["kind"] for one in listed(hub, tmp_path).values() if one["kind"] != "gguf"]  # fmt: skip
         hub.ranges.clear()
         unilect(hub, tmp_path, "pull", source)
         assert any(range not in (None, "bytes=0-0") for range in hub.ranges)
     hub.files["org/repo/m-Q8_0.gguf"] += b"more"
-    unilect(hub, tmp_path, "pull", source)
+    unilect(hub, tmp_path, "pull", address)
     kept = [*(tmp_path / "cache").rglob("*.gguf")]
     assert hub.files["org/repo/m-Q8_0.gguf"] == kept[0].read_bytes()
 
@@ -204,3 +209,35 @@ def test_no_room(hub: Hub, tmp_path: Path) -> None:
     assert 1 == done.returncode
     assert "has room for 1.0 kB" in done.stderr
     assert [] == hub.ranges
+
+
+@pytest.mark.heavy
+def test_two_at_once(hub: Hub, tmp_path: Path) -> None:
+    """Two commands that want the same file fetch it once."""
+    address = f"{hub.url}/storage/org/repo/m-Q8_0.gguf"
+    env = environment(hub, tmp_path) | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "unilect", "pull", address, "org/repo:Q8_0"], env=env
+        )
+        for _ in range(2)
+    ]
+
+    assert [0, 0] == [one.wait(TIMEOUT_S) for one in both]
+    assert 2 == len([range for range in hub.ranges if range != "bytes=0-0"])
+
+
+def test_facts_of_files(tmp_path: Path) -> None:
+    """`unilect show` reads a model's facts from its files: a GGUF file, an adapter, a folder; what is none is one sentence."""
+    model = json.loads(run("show", MODEL, "--json").stdout)
+    adapter = run("show", FOLDER / "lora-pirate.gguf").stdout
+    folder = json.loads(run("show", FOLDER / "hf", "--json").stdout)
+    (tmp_path / "x.gguf").write_bytes(b"no model, but as long as a head")
+
+    assert ("GGUF", "llama", "Q8_0", "yes") == tuple(model[key] for key in ("kind", "family", "quantization", "chat_template"))  # fmt: skip
+    assert model["size_bytes"] == MODEL.stat().st_size
+    assert abs(model["parameters"] - folder["parameters"]) < 100_000
+    assert "GGUF, adapter" in adapter
+    assert ("transformers", model["context"]) == (folder["kind"], folder["context"])
+    assert "does not begin with `GGUF`" in run("show", tmp_path / "x.gguf", code=1).stderr
+    assert "there is no such file" in run("show", tmp_path / "gone.gguf", code=1).stderr

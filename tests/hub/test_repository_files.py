@@ -3,6 +3,7 @@
 import pytest
 
 from unilect.hub.repository_files import (
+    choose_projector,
     ggufs,
     is_transformers,
     parts,
@@ -55,6 +56,29 @@ def test_what_is_beside_a_model() -> None:
 
     assert ["m-Q4_0.gguf"] == ggufs(files)
     assert ["mmproj-m-f16.gguf", "mmproj-m-Q8_0.gguf"] == projectors(files)
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "chosen"),
+    [
+        ("m-Q4_0.gguf", ["m-Q8_0.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"], "mmproj-F16.gguf"),
+        ("m-Q4_0.gguf", ["other-Q8_0.gguf", "mmproj-F16.gguf"], None),
+        ("m-Q4_0.gguf", ["other-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "mmproj-other-f16.gguf"], "mmproj-m-Q8_0.gguf"),
+        ("m.Q4_0.gguf", ["other.gguf", "m.mmproj-f16.gguf"], "m.mmproj-f16.gguf"),
+        ("q/m-Q4_0-00001-of-00002.gguf", ["q/m-Q4_0-00002-of-00002.gguf", "mmproj-model-f16.gguf"], "mmproj-model-f16.gguf"),
+        ("m-Q4_0.gguf", [], None),
+    ],
+)  # fmt: skip
+def test_the_projector_of_a_model(model: str, files: list[str], chosen: str | None) -> None:
+    """A projector belongs to the only model, in whatever quantizations, or to the one of its name."""
+    assert chosen == choose_projector(model, [model, *files])
+
+
+def test_words_of_folders() -> None:
+    """What a folder is called makes no model something else; a quantization says of an importance matrix that it was used."""
+    files = ["x-GGUF-IQ-Imatrix/m-Q4_K_M.gguf", "mmproj-of-all/m.gguf", "a/m-Q4_0-imatrix.gguf"]
+
+    assert sorted(files) == ggufs([*files, "x-GGUF-IQ-Imatrix/imatrix.gguf", "a/m-imatrix.gguf"])
 
 
 def test_a_model_of_transformers() -> None:

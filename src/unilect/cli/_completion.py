@@ -116,6 +116,13 @@ def older_flags(name: str, incomplete: str) -> _Items:
     return _beginning(flag_names(name), incomplete)
 
 
+def local_models(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
+    """Offer the models that were fetched."""
+    from unilect.hub.stored import list_own
+
+    return _beginning([one.name for one in list_own()], incomplete)
+
+
 def _beginning(words: Iterable[str], incomplete: str) -> _Items:
     return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 

@@ -1,4 +1,4 @@
-"""The work of `unilect list` and `unilect rm`: the models on this machine."""
+"""The work of `unilect list`, `show` and `rm`: the models on this machine."""
 
 import json
 import os
@@ -11,9 +11,11 @@ import click
 
 from unilect.cli._screen import say, tell, tell_table
 from unilect.core.errors import ConfigError, join_names
+from unilect.hub import download as hub
 from unilect.hub import stored
 from unilect.hub.stored import Entry
 from unilect.hub.stores import list_foreign
+from unilect.models import sources
 
 _SAMPLE_BYTES = 65536
 
@@ -50,6 +52,97 @@ def list_files(as_json: bool) -> None:
             tell(
                 f"{entry.name} is also {join_names([one.name for one in copies])}.", on_stderr=True
             )
+
+
+def show(name: str, as_json: bool) -> None:
+    """
+    Print the facts of a model on this machine, from its files.
+
+    Raises:
+        ConfigError: It is not here, or its files cannot be read.
+    """
+    paths = {one.name: one for one in stored.find_named(name, _list_all()) if one.kind != "unfinished"}  # fmt: skip
+    records = (
+        [_facts(name, path, None)]
+        if not paths and (path := _local(name))
+        else [_facts(one.name, one.path, one) for one in paths.values()]
+    )
+    if as_json:
+        tell(json.dumps(records if len(records) > 1 else records[0]))
+        return
+    for number, record in enumerate(records):
+        lines = [(key.removesuffix("_bytes").replace("_", " "), _format(key, value)) for key, value in record.items() if value is not None]  # fmt: skip
+        width = max(len(key) for key, _ in lines)
+        tell("\n" * bool(number) + "\n".join(f"{key:{width}}  {text}" for key, text in lines))
+
+
+def _local(name: str) -> Path:
+    """
+    Return the path of a source that is on this machine.
+
+    Raises:
+        ConfigError: It is none, or has to be fetched first.
+    """
+    scheme, location = sources.split(name)
+    kind = sources.kind_of(scheme)
+    path = None
+    if kind in ("gguf", "hf") and scheme != sources.DEMO:
+        path = hub.local_copy(location, folder=kind == "hf")
+    if path is not None and not path.exists():
+        raise ConfigError(f"{name}: there is no such file or folder. Check the path.")
+    if path is None:
+        raise ConfigError(f"{name}: is not on this machine; `unilect list` has what is, and `unilect pull {name}` fetches a model.")  # fmt: skip
+    return path
+
+
+def _facts(name: str, path: Path, entry: Entry | None) -> dict[str, object]:
+    """
+    Return the facts of a model, by what they are called; None where nothing says it.
+
+    Raises:
+        ConfigError: Its files are no model.
+    """
+    from unilect.engines.gguf.file_facts import read_facts
+    from unilect.engines.settings import read_checked
+
+    size = (
+        entry.size
+        if entry is not None
+        else stored.size_of(path.rglob("*") if path.is_dir() else [path.resolve()])
+    )
+    about: dict[str, object] = {"name": name, "path": str(path), "size_bytes": size, "sha256": (entry and entry.digest) or None}  # fmt: skip
+    if path.is_dir():
+        from unilect.engines.transformers.model.folder import read_folder
+
+        folder = read_folder(path)
+        says = folder.text_config.get
+        return about | {
+            "kind": "transformers",
+            "family": says("model_type"),
+            "parameters": folder.size_bytes // max(1, folder.stored_bytes),
+            "quantization": says("dtype") or says("torch_dtype"),
+            "context": folder.context,
+            "chat_template": "yes" if folder.template else "no",
+        }
+    facts = read_checked(read_facts, path)
+    told = facts.description
+    return about | {
+        "kind": "GGUF" if facts.kind == "model" else f"GGUF, {facts.kind}",
+        "family": told.family,
+        "parameters": told.parameters,
+        "quantization": told.quantization,
+        "context": told.context,
+        "chat_template": "yes" if facts.has_template else "no",
+        "projector": None if facts.projector is None else str(facts.projector),
+    }
+
+
+def _format(key: str, value: object) -> str:
+    from rich.filesize import decimal
+
+    if key == "size_bytes" and isinstance(value, int):
+        return f"{decimal(value)} ({value} bytes)"
+    return f"{value:,}" if key == "parameters" else str(value)
 
 
 def remove(names: Sequence[str], yes: bool) -> None:
@@ -160,7 +253,7 @@ def _record(entry: Entry, copies: Sequence[Entry]) -> dict[str, object]:
 
 
 def _quantization(entry: Entry) -> str | None:
-    if entry.kind != "gguf":
+    if entry.kind not in ("gguf", "projector"):
         return None
     from unilect.engines.gguf.file_facts import describe
 

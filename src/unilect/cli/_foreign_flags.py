@@ -72,7 +72,6 @@ _COMMANDS: dict[str, str] = {
     **dict.fromkeys(("bench", "benchmark"), "There is no such command; `unilect chat` shows tokens per second, and /metrics of a server counts them."),
     **dict.fromkeys(("login", "logout", "signin", "signout", "auth"), _KEYS),
     **dict.fromkeys(("key", "token", "user", "users"), "Use `unilect keys`."),
-    "show": "`GET /v1/models/{model}` of a running server shows what a model supports.",
     "version": "Use `unilect --version`.",
     **dict.fromkeys(("check", "validate", "lint"), "Use `unilect config check FILE`."),
     **dict.fromkeys(("init", "setup", "configure"), "A configuration is a TOML file: unilect.example.toml has every option, and `unilect config check FILE` checks one."),

@@ -75,7 +75,7 @@ def _plan(source: str) -> list[RemoteFile]:
         return hub.plan_folder(location)
     from unilect.engines.gguf.fit import may_fit
 
-    return hub.plan_file(location, may_fit)
+    return hub.plan_file(location, may_fit, with_projector=True)
 
 
 def _check_room(plans: dict[str, list[RemoteFile]]) -> None:

@@ -1,4 +1,4 @@
-"""The commands about files of models: `unilect pull|fit|list|rm`."""
+"""The commands about files of models: `unilect pull|fit|list|show|rm`."""
 
 import click
 
@@ -76,10 +76,33 @@ def list_files() -> None:
 
 
 @click.command(
+    "show",
+    cls=Command,
+    examples=("unilect show org/repo/file.gguf", "unilect show model.gguf --json"),
+)
+@click.argument(
+    "name", shell_complete=completion.sources, help="As `unilect list` prints it, or a path."
+)
+@as_json
+@runs("_files", "show")
+def show_file() -> None:
+    """
+    Show the facts of a model on this machine.
+
+    They are read from its files: family, parameters, context, quantization, chat template.
+    """
+
+
+@click.command(
     "rm", cls=Command, examples=("unilect rm org/repo/file.gguf", "unilect rm org/repo --yes")
 )
 @click.argument(
-    "names", metavar="NAME...", nargs=-1, required=True, help="As `unilect list` prints it."
+    "names",
+    metavar="NAME...",
+    nargs=-1,
+    required=True,
+    shell_complete=completion.local_models,
+    help="As `unilect list` prints it.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @runs("_files", "remove")

@@ -145,7 +145,7 @@ def models() -> None:
     """List the models of a configuration, or of a server."""
 
 
-for command in (files.pull, files.fit, files.list_files, files.remove_files):
+for command in (files.pull, files.fit, files.list_files, files.show_file, files.remove_files):
     app.add_command(command)
 
 

@@ -68,7 +68,8 @@ class LlamaCppOptions(Table, frozen=True, kw_only=True):
     )
     mmproj: str | None = option(
         None,
-        "Multimodal projector (GGUF) of a vision model.",
+        "Multimodal projector (GGUF) of a vision model. Default: the one beside the model's file that has its name, or is for its only model; "
+        "an empty text is none.",
         kinds=("gguf",),
         path=paths.plain,
         flag=Flag("--mmproj", "Projector of a vision model."),

@@ -12,6 +12,7 @@ https://huggingface.co/docs/hub/storage-backends (the ETag of a large file is it
 import logging
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from unilect.core.errors import ConfigError, join_names
 from unilect.hub import web_files
 from unilect.hub._errors import explain_unreachable, hub_errors, translate_errors
 from unilect.hub.repositories import REPO, Fits, HubFile, choose, list_files
-from unilect.hub.repository_files import ggufs, of_folder, parts
+from unilect.hub.repository_files import choose_projector, ggufs, of_folder, parts
 from unilect.hub.transfer import CONNECT_TIMEOUT_S, NoParts, OnProgress, Transfer
 from unilect.runtime.redact import redact
 
@@ -52,12 +53,17 @@ class RemoteFile(NamedTuple):
     of_hub: bool
 
 
-def local_file(location: str, on_progress: OnProgress, fits: Fits | None = None) -> Path:
+def local_file(
+    location: str, on_progress: OnProgress, fits: Fits | None = None, with_projector: bool = False
+) -> Path:
     """
     Return the local path of a file: itself, or fetched where `org/repo/file.gguf`, `org/repo` or a web address is no local path.
 
     A model in several files is named by its first, `...-00001-of-00003.gguf`, and fetched as a whole. `org/repo:Q4_K_M` is the GGUF
     file of that quantization, and `org/repo` the largest that fits.
+
+    Args:
+        with_projector: The projector of a vision model is fetched with it.
 
     Raises:
         ConfigError: There is no such file, here or there, or more than one.
@@ -66,10 +72,12 @@ def local_file(location: str, on_progress: OnProgress, fits: Fits | None = None)
         return found
     if is_here(location):
         return Path(location).expanduser()
-    return fetch_all(plan_file(location, fits), on_progress)
+    return fetch_all(plan_file(location, fits, with_projector), on_progress)
 
 
-def plan_file(location: str, fits: Fits | None = None) -> list[RemoteFile]:
+def plan_file(
+    location: str, fits: Fits | None = None, with_projector: bool = False
+) -> list[RemoteFile]:
     """
     Return the files of a GGUF model of the hub or of a web address, the first of its parts first; see `local_file`.
 
@@ -81,11 +89,15 @@ def plan_file(location: str, fits: Fits | None = None) -> list[RemoteFile]:
     repo, _, quantization = location.partition(":")
     if (match := _HUB_FILE.match(location)) is not None:
         repo, file = match.groups()
-        several = len(parts(file)) > 1
-        listed = list_files(repo) if several else {}
+        listed = list_files(repo) if len(parts(file)) > 1 else {}
+        if with_projector and not listed:
+            with suppress(ConfigError):  # the file may be had without a list
+                listed = list_files(repo)
     else:
         file, listed = choose(repo, quantization, fits)
-    return [_of_hub(repo, part, listed) for part in parts(file)]
+    projector = choose_projector(file, listed) if with_projector else None
+    files = [*parts(file), *([projector] if projector else [])]
+    return [_of_hub(repo, one, listed) for one in files]
 
 
 def plan_models(repo: str) -> dict[str, list[RemoteFile]]:

@@ -90,13 +90,13 @@ def scheme_of(repo: str) -> str:
     """
     Return `gguf` or `hf`: the scheme of the model that a repository is; of both the first, which runs everywhere.
 
-    What is in the cache answers where it says enough, else the hub; its answer is remembered for a minute.
+    What is in the cache answers where it says enough, else the hub. Its answer is remembered, an error for a minute.
 
     Raises:
         ConfigError: It is neither, or the hub cannot be asked.
     """
     known = _kinds.get(repo)
-    if known is None or known[0] < time.monotonic():
+    if known is None or (isinstance(known[1], ConfigError) and known[0] < time.monotonic()):
         try:
             kind: str | ConfigError = _kind(list_cached(repo)) or _kind_there(repo)
         except ConfigError as error:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable
 
-_BESIDE = re.compile(r"mmproj|imatrix|(?:^|[-._/])vocab\.gguf$", re.I)
+_BESIDE = re.compile(r"mmproj[^/]*$|(?:^|[-._/])vocab\.gguf$", re.I)
+_IMATRIX = re.compile("imatrix", re.I)
 _DRAFT = re.compile(r"(?:^|[-._/ ])(?:mtp|draft|eagle\d?|dflash)(?:[-._/ ]|$)", re.I)
 _PROJECTOR = re.compile(r"mmproj[^/]*\.gguf$", re.I)
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
@@ -33,9 +34,15 @@ def ggufs(files: Iterable[str]) -> list[str]:
         for file in files
         if file.lower().endswith(".gguf")
         and not _BESIDE.search(file)
+        and not _is_matrix(file.rpartition("/")[2])
         and not _LATER_PART.search(file)
     )
     return [file for file in found if not _DRAFT.search(file)] or found
+
+
+def _is_matrix(name: str) -> bool:
+    """Return True for an importance matrix; a model that was made with one, and says so, has a quantization, too."""
+    return _IMATRIX.search(name) is not None and not quantization(name)
 
 
 def parts(file: str) -> list[str]:
@@ -64,6 +71,20 @@ def projectors(files: Iterable[str]) -> list[str]:
     """Return the projectors among the files of a repository: those of 16 bits first, since any machine runs them, and small ones do not win much."""
     found = sorted(file for file in files if _PROJECTOR.search(file))
     return sorted(found, key=lambda file: quantization(file) not in ("F16", "FP16"))
+
+
+def choose_projector(model: str, files: Iterable[str]) -> str | None:
+    """Return the projector of a model among the files of a repository: that of its name, or any where all models are this one."""
+    files = list(files)
+    names = {without_quantization(one) for one in ggufs(files)}
+    own = without_quantization(model)
+    found = [one for one in projectors(files) if len(names) == 1 or _of_projector(one) == own]
+    return found[0] if found else None
+
+
+def _of_projector(file: str) -> str:
+    """Return the name of the model that a projector is named after."""
+    return re.sub(r"^-+|-*mmproj(?=-)|(?<=-)mmproj-*", "", without_quantization(file)).lstrip("-")
 
 
 def of_folder(names: Iterable[str]) -> list[str]:

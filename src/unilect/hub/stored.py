@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -22,6 +22,8 @@ from unilect.hub.repository_files import ggufs, is_transformers, parts, projecto
 
 _UNFINISHED = ".incomplete"
 _SHA256 = re.compile(r"[0-9a-f]{64}$")
+#: A model, a part of vision models, or what has come of a download.
+Kind: TypeAlias = Literal["gguf", "transformers", "projector", "unfinished"]
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["gguf", "transformers", "unfinished"]
+    kind: Kind
     store: str
     path: Path
     files: tuple[Path, ...]
@@ -87,19 +89,19 @@ class _Repo:
     def entries(self) -> Iterator[Entry]:
         """Yield its models."""
         names = list(self._links)
-        beside = projectors(names)
         models = ggufs(names)
         for model in models:
             wanted = parts(model)
-            alone = beside if len(models) == 1 else []
             if all(part in self._links for part in wanted):
-                yield self._entry(f"{self.repo}/{model}", "gguf", model, [*wanted, *alone])
+                yield self._entry(f"{self.repo}/{model}", "gguf", model, wanted)
+        for file in projectors(names):
+            yield self._entry(f"{self.repo}/{file}", "projector", file, [file])
         if is_transformers(names):
             name = self.repo if not models else f"hf:{self.repo}"
             others = [name for name in names if not name.lower().endswith(".gguf")]
             yield self._entry(name, "transformers", "config.json", others)
 
-    def _entry(self, name: str, kind: Literal["gguf", "transformers"], main: str, names: list[str]) -> Entry:  # fmt: skip
+    def _entry(self, name: str, kind: Kind, main: str, names: list[str]) -> Entry:  # fmt: skip
         links = {link for one in names for link in self._links[one]}
         blobs = sorted(blob for blob, others in self._blobs.items() if others <= links)
         path = next((one for one in self._links[main] if self._now in one.parents), self._links[main][0])  # fmt: skip
@@ -110,7 +112,7 @@ class _Repo:
             store="hub",
             path=path.parent if kind == "transformers" else path,
             files=tuple(blobs) or (target,),
-            digest=target.name if kind == "gguf" and len(parts(main)) == 1 and _SHA256.match(target.name) else "",
+            digest=target.name if kind != "transformers" and len(parts(main)) == 1 and _SHA256.match(target.name) else "",
             removes=(*sorted(links), *blobs),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 import msgspec
@@ -182,8 +182,9 @@ def _full_name(name: str) -> tuple[str, ...]:
 def _of_folder(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the GGUF models below a folder, by their paths in it."""
     files = [file.relative_to(folder).as_posix() for file in islice(_walk(folder, 3), MAX_FILES)]
-    for name in ggufs(files):
-        yield name, folder / name
+    for _, beside in groupby(sorted(files), key=lambda file: file.rpartition("/")[0]):
+        for name in ggufs(beside):
+            yield name, folder / name
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:

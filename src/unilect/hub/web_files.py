@@ -158,17 +158,22 @@ def fetch(url: str, version: _Version, on_progress: OnProgress) -> Path:
     Raises:
         ConfigError: What came is not the file, or it cannot be fetched.
     """
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
     final, shown = place(url), redact(url)
     if is_current(url, version):
         return final
     mark = hashlib.sha256(f"{version}".encode()).hexdigest()[:12]
     partial = final.with_name(f"{final.name}.{mark}.incomplete")
     new = final.with_name(f"{final.name}.{mark}.new")
-    lock = final.with_name(f".{final.name}.lock")
-    transfer = Transfer(
-        url, new, partial, lock, version.size, "", {}, on_progress, version.validator
-    )
-    with translate_errors(shown):
+    lock, own = (final.with_name(f".{final.name}{end}.lock") for end in ("", f".{mark}"))
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with translate_errors(shown), WeakFileLock(lock):
+        if is_current(url, version):  # another process has fetched it meanwhile
+            return final
+        transfer = Transfer(
+            url, new, partial, own, version.size, "", {}, on_progress, version.validator
+        )
         try:
             transfer.run()
         except hub_errors() as error:

@@ -36,7 +36,7 @@ def doubts(
                 f"models.{name}: threads: {table.threads} threads on {cores()} cores make an engine very slow. Leave `threads` out, "
                 f"or set at most {cores()}."
             )
-        other = names.setdefault((*table.sources, *table.lora), name)
+        other = names.setdefault((*table.sources, table.model or "", *table.lora), name)
         is_large = "gguf" in kinds_of and not {*table.sources} & {"", _DEMO, f"{_DEMO}:"}
         if other != name and is_large and table.replicas is None:
             yield (

@@ -6,7 +6,7 @@ from unilect.config.kinds import KINDS, UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.models.model import Model
-from unilect.models.sources import COMMAND, DEMO, kind_of, split
+from unilect.models.sources import COMMAND, DEMO, kind_of
 from unilect.runtime import plugins
 from unilect.scheduling.pooled_backend import PooledBackend
 
@@ -24,8 +24,7 @@ _WORDS = {
 
 def kind(model: Model) -> str:
     """The kind of a model's backends, without a path or an address: `GGUF on llama.cpp`."""
-    schemes = [split(member.source)[0] if member.source else "" for member in model.pool.members]
-    words = [backend_name(scheme) for scheme in schemes]
+    words = [backend_name(member.scheme) for member in model.pool.members]
     counted = [
         f"{words.count(word)} x {word}" if words.count(word) > 1 else word
         for word in dict.fromkeys(words)
@@ -81,7 +80,7 @@ def line(model: Model, config: ModelConfig | None) -> str:
     places = [where for member in members if (where := _place(member, len(members) > 1))]
     told = [" ".join([kind(model), ", ".join(places)]).rstrip(), *traits(model, config)]
     if config is not None:
-        kinds = {kind_of(split(member.source)[0]) for member in members} - {COMMAND}
+        kinds = {kind_of(member.scheme) for member in members} - {COMMAND}
         if ModelConfig.declared["parallel"].applies_to(kinds & KINDS.keys()):
             told.append(f"{config.parallel} at a time")
         if config.load == "demand":
@@ -91,10 +90,9 @@ def line(model: Model, config: ModelConfig | None) -> str:
 
 def _place(member: PooledBackend, among_others: bool) -> str:
     """Return where a backend's model is; among others, also that its server does not answer, which is else the model's state."""
-    scheme, _ = split(member.source) if member.source else ("", "")
-    if scheme in ("", DEMO):
+    if member.scheme in ("", DEMO):
         return ""
-    asked = kind_of(scheme) in UPSTREAMS and member.begun
+    asked = kind_of(member.scheme) in UPSTREAMS and member.begun
     return (
         f"{member.source} (does not answer)"
         if among_others and asked and not member.started

@@ -266,7 +266,8 @@ def model(
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
             spec = structs.replace(spec, several_callers=several_callers, memory_bytes=memory)
             shown = source if config.command is None else f"{COMMAND}:{program_of(config.command)}"
-            members.append(PooledBackend(backend(spec), shown, _secrets(source, config), queue))
+            secrets = _secrets(source, config)
+            members.append(PooledBackend(backend(spec), shown, secrets, queue, spec.scheme))
             check_supported(name, config, members[-1].backend.capabilities)
             hints.tell(name, source)
     found.raise_all()

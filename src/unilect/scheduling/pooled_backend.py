@@ -35,9 +35,10 @@ class PooledBackend:
         source: Where it comes from.
         secrets: What is taken out of all that it says of its errors.
         queue: How requests wait for it.
+        scheme: Of its source, which tells its kind; empty where nobody says it.
 
     Attributes:
-        backend, secrets, queue_settings: As given.
+        backend, secrets, queue_settings, scheme: As given.
         source: Where it comes from, without credentials.
         told_at_s: When it was told last that it fails.
         outstanding: Requests that are in it now.
@@ -59,8 +60,10 @@ class PooledBackend:
         source: str = "",
         secrets: Secrets | None = None,
         queue: QueueSettings | None = None,
+        scheme: str = "",
     ) -> None:
         self.backend = backend
+        self.scheme = scheme
         self.source = redact(source)
         self.secrets = secrets or Secrets()
         self.told_at_s = -math.inf

@@ -136,7 +136,7 @@ def static_capabilities(
         continues=True,
         resumes="again",
         context=context,
-        vision=config.mmproj is not None,
+        vision=bool(config.mmproj),
         image_urls=False,
         thinking=may_think(template),
         template_names=variables(template),

@@ -15,6 +15,7 @@ from unilect.config.model import name_from
 from unilect.core.errors import ConfigError, join_names
 from unilect.engines.fetched import later, when_here
 from unilect.engines.gguf._file import read_head
+from unilect.engines.gguf._projector import add_projector
 from unilect.engines.gguf.fit import may_fit
 from unilect.hub import download as hub
 from unilect.hub.repository_files import ggufs
@@ -40,9 +41,12 @@ def make_backend(spec: BackendSpec, make: Callable[[BackendSpec, Path], Backend]
         return later(spec, hub.local_file, make)
 
     def fetch(location: str, on_progress: OnProgress) -> Path:
-        return hub.local_file(location, on_progress, may_fit)
+        return hub.local_file(location, on_progress, may_fit, spec.config.mmproj is None)
 
-    return when_here(locate(spec), fetch, make)
+    def make_here(spec: BackendSpec, path: Path) -> Backend:
+        return make(add_projector(spec, path), path)
+
+    return when_here(locate(spec), fetch, make_here)
 
 
 def is_for_all(spec: BackendSpec) -> bool:
