@@ -52,7 +52,7 @@ BUDGETS = {
     "engines": 246,
     "engines/chatglm": 486,
     "engines/command": 576,
-    "engines/gguf": 3_381,
+    "engines/gguf": 3_387,
     "engines/process": 1_230,
     "engines/transformers": 822,
     "engines/transformers/batch": 1_258,

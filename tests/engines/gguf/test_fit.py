@@ -16,6 +16,7 @@ from unilect.engines.gguf._memory import Needs
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.engines.gguf.fit import Room, estimate, longest_context
 from unilect.engines.gguf.head import is_head
+from unilect.residency.ledger import LEDGER
 from unilect.runtime.memory import MIB
 
 
@@ -47,7 +48,7 @@ def test_the_longest_context(
 def test_a_context_that_nobody_has_set(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """A context that nobody has set is lowered to fit, and that is told; one that is set is not; without any room it is as usual, and refused."""
+    """A context that nobody has set is lowered to fit what is free, or would be without other models, and that is told; one that is set is not; without any room it is as usual, and refused."""
     path = shaped_gguf.make(tmp_path / "m.gguf", "llama")
     monkeypatch.setattr(fit, "free_bytes", lambda: 250 * MIB)
     lowered = GgufEngine("m", path, ModelConfig()).capabilities.context
@@ -55,6 +56,9 @@ def test_a_context_that_nobody_has_set(
         record.getMessage() for record in caplog.records
     ]  # fmt: skip
     own = GgufEngine("m", path, ModelConfig(context=8000)).capabilities.context
+    monkeypatch.setitem(LEDGER.claims, "other", 300 * MIB)
+    assert 8192 == GgufEngine("m", path, ModelConfig()).capabilities.context
+    monkeypatch.delitem(LEDGER.claims, "other")
     monkeypatch.setattr(fit, "free_bytes", lambda: MIB)
 
     assert (True, 8000) == (2048 <= lowered < 8192, own)

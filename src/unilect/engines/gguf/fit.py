@@ -20,6 +20,7 @@ from unilect.engines.gguf._memory import Needs, budget, memory_error, needs, siz
 from unilect.engines.gguf._model import ranks
 from unilect.engines.gguf._settings import child_settings, load_recorder
 from unilect.engines.settings import context_of, read_checked
+from unilect.residency.ledger import LEDGER
 from unilect.runtime.gpus import gpu_memory
 from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
@@ -153,9 +154,14 @@ def choose_context(
     Raises:
         ConfigError: More are set than the model was made for.
     """
-    usual, room = context_of(head.context, config), room_of(config, memory)
+    usual = context_of(head.context, config)
     if config.context is not None:
         return usual
+    room = room_of(config, memory)
+    if (
+        room.free is not None and room.total is not None
+    ):  # what other models hold they may leave for this one
+        room = Room(min(room.total, room.free + LEDGER.claimed), room.total)
     found = longest_context(partial(_needs_at, head, path, config, embedding), usual, room)
     found = found or usual  # which is refused with its sizes
     if found < usual:
