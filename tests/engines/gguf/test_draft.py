@@ -52,7 +52,7 @@ def drafted(answer: Answer) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", ["bundled", pytest.param("random", marks=pytest.mark.heavy)])
-@pytest.mark.parametrize("by", ["ngram", "model"])
+@pytest.mark.parametrize("by", [pytest.param("ngram", marks=pytest.mark.heavy), "model"])
 async def test_the_text_is_the_same(kind: str, by: str, tmp_path: Path) -> None:
     """With and without drafts, greedy and sampled with a seed, alone and with a grammar; the counts of drafts are told."""
     path = MODEL if kind == "bundled" else tiny_gguf.make(tmp_path / "m.gguf")
@@ -102,7 +102,12 @@ def test_drafts_beside_a_projector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("main_gpu", 1), ("split_mode", "row"), ("tensor_split", [1.0, 2.0])]
+    ("option", "value"),
+    [
+        ("main_gpu", 1),
+        pytest.param("split_mode", "row", marks=pytest.mark.heavy),
+        pytest.param("tensor_split", [1.0, 2.0], marks=pytest.mark.heavy),
+    ],
 )
 async def test_places_on_gpus_that_are_not_there(option: str, value: Any) -> None:
     """Without a GPU a place on one is refused, by the option's name."""

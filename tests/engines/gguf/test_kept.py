@@ -21,7 +21,6 @@ from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import _kept
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.process import child_process
 
 STORY = [Message("user", "Tell me a story of a cat and a dog. " * 20)]
 OTHER = [Message("user", "Is the sun a day or a night? " * 20)]
@@ -135,6 +134,7 @@ async def test_other_settings(change: dict[str, Any], folder: Path) -> None:
     assert before in files(folder)
 
 
+@pytest.mark.heavy
 async def test_another_file_of_the_same_name(tmp_path: Path) -> None:
     """What was read with a file is not there for another one in its place."""
     path, read = tmp_path / "m.gguf", []
@@ -147,6 +147,7 @@ async def test_another_file_of_the_same_name(tmp_path: Path) -> None:
     assert read[0] == read[1] > 100
 
 
+@pytest.mark.heavy
 async def test_broken_files(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file with another content, a part of one, and one that is gone: the prompt is read, with one line in the log, and the answer is the same."""
     async with running(keeping()) as model:
@@ -197,6 +198,7 @@ async def test_it_is_switched_off(folder: Path) -> None:
     assert [] == [*folder.iterdir()]
 
 
+@pytest.mark.heavy
 async def test_what_a_killed_server_has_left(folder: Path) -> None:
     """A file that was being written is nobody's conversation, and is removed once it is old."""
     async with running(keeping()) as model:
@@ -219,8 +221,8 @@ async def test_an_engine_that_hangs(
 ) -> None:
     """A stop does not wait for a child that does not save, and leaves nothing."""
     monkeypatch.setattr(_kept, "STOP_S", 0.05)
-    monkeypatch.setattr(child_process, "STOP_TIMEOUT_S", 0.05)
     model = keeping()
+    model.children[0]._stop_timeout_s = 0.05
     async with running(model):
         await say(model, STORY)
         os.kill(model.children[0].pid or 0, signal.SIGSTOP)
@@ -243,6 +245,7 @@ async def test_a_window(tmp_path: Path) -> None:
     assert NEW + 64 >= after[1]
 
 
+@pytest.mark.heavy
 async def test_prompts_with_scales_of_their_own(folder: Path) -> None:
     """A conversation for which a request has set the scales of adapters is not kept."""
     async with running(keeping(lora=[str(FOLDER / "lora-pirate.gguf")])) as model:
