@@ -133,14 +133,14 @@ class ModelConfig(CommandOptions, frozen=True, kw_only=True):
     pin: bool = option(
         False,
         "Keep the model in memory once it is loaded: it is never stopped to make room for another one.",
-        kinds=ENGINES,
+        kinds=(*ENGINES, *COMMANDS),
         live=True,
     )
     memory: str | None = option(
         None,
         "Memory that the model takes at most, such as `6GiB`, where the engine cannot say or says it wrong. Default: what the engine "
         "reckons from the model's files, and what the last load took.",
-        kinds=ENGINES,
+        kinds=(*ENGINES, *COMMANDS),
         live=True,
         check=wrong_size,
         example="6GiB",
@@ -149,7 +149,7 @@ class ModelConfig(CommandOptions, frozen=True, kw_only=True):
         None,
         "Model that answers while this one is not loaded, if it is loaded itself; this one is loaded meanwhile. The header "
         "`X-Unilect-Fallback` then names it. Default: requests wait.",
-        kinds=ENGINES,
+        kinds=(*ENGINES, *COMMANDS),
         live=True,
         example="spare",
     )

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -41,7 +41,7 @@ from unilect.models.mistakes import error_scope
 from unilect.models.model import Model
 from unilect.models.preset import Preset
 from unilect.models.registry import Registry
-from unilect.models.stays import Stays
+from unilect.models.stays import stays_of
 from unilect.residency.residency import Residency
 from unilect.runtime import plugins
 from unilect.runtime.redact import Secrets, secrets_of
@@ -277,7 +277,7 @@ def model(
         members,
         idle_stop_s=config.idle_stop_s,
         runs_locally=not any(scheme.endswith(("http", "https")) for scheme in schemes),
-        stays=_stays(config, schemes),
+        stays=stays_of(config, all(map(_is_engine, schemes))),
         **_settings(config, prepare, schemes == {DEMO}),
     )
 
@@ -316,12 +316,6 @@ def _settings(config: ModelConfig, prepare: Callable[[Any], Any], is_demo: bool)
         "limits": config.limits,
         "unlisted": config.unlisted,
     }
-
-
-def _stays(config: ModelConfig, schemes: Collection[str]) -> Stays:
-    """Return how a model stays in memory; only engines of this machine take any."""
-    here = config.replicas is None and all(map(_is_engine, schemes))
-    return Stays(here, config.pin, parse_size(config.memory), config.while_loading)
 
 
 def _secrets(source: str, config: ModelConfig) -> Secrets:

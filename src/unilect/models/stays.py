@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from unilect.config.model import ModelConfig
+from unilect.config.sizes import parse_size
 from unilect.core.errors import BackendUnavailable
 
 _NO_ROOM = "does not fit into memory"  # in the words of all engines
@@ -23,6 +25,12 @@ class Stays(NamedTuple):
     pinned: bool = False
     memory_bytes: int | None = None
     while_loading: str | None = None
+
+
+def stays_of(config: ModelConfig, is_engine: bool) -> Stays:
+    """Return how a model stays in memory; only what runs on this machine takes any."""
+    here = (config.command is not None or is_engine) and config.replicas is None
+    return Stays(here, config.pin, parse_size(config.memory), config.while_loading)
 
 
 def name_idle(error: BackendUnavailable, idle: Callable[[], list[str]]) -> BackendUnavailable:

@@ -333,7 +333,8 @@ class Residency:
     def _have_leave(self, seat: Seat, one: Loaded, other: Seat, need: int, free: int) -> None:
         """Have a model leave for another one, as soon as no request runs in it."""
         seat.leaves_for, seat.model.open = other, False
-        idle = f"idle {one.idle_s:.0f} s" if one.idle_s else f"{seat.model.in_use} requests run"
+        running = seat.model.in_use
+        idle = f"idle {one.idle_s:.0f} s" if not running else f"{running} running"
         told = (
             f"{one.name}: evicted ({describe_size(one.bytes)}, {idle}, {one.reload_s:.1f} s to load) for `{other.model.name}`: "
             f"needs {describe_size(need)}, {describe_size(max(0, free))} free"
