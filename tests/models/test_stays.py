@@ -1,5 +1,7 @@
 """Tests of unilect.models.stays."""
 
+import sys
+
 import pytest
 
 from unilect.config.model import ModelConfig
@@ -11,7 +13,7 @@ from unilect.models.stays import Stays
     ("settings", "takes"),
     [
         ({"pin": True, "memory": "6GiB"}, True),
-        ({"command": "serve --port {port}", "model": "m"}, True),
+        ({"command": f"{sys.executable} -m http.server {{port}}", "model": "m"}, True),
         ({"source": "http://127.0.0.1:1/v1"}, False),
         ({"source": "echo:yes"}, False),
     ],
