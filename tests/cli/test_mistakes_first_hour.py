@@ -134,6 +134,7 @@ def told(*models: str, **engine: object) -> str:
         ("s3://b/x.gguf", "s3://b/x.gguf: ", "`s3:` is no scheme of a source", "download it first"),
         ("HTTP://h/v1", "HTTP://h/v1: ", "written in lower case", "http://h/v1"),
         ("https://host/x.safetensors?download=1", "https://host/x.safetensors?download=1: ", "a file that is no GGUF file", "hf:org/name"),
+        ("https://[::1/x.gguf", "https://[::1/x.gguf: ", "is no web address", "Check it."),
         ("http://127.0.0.1:9999999/v1", "http://127.0.0.1:9999999/v1: ", "its port is no number from 1 to 65535", "such as http://host:8000/v1"),
         ("/dev/null", "/dev/null: ", "is a device, and no model", "Name a .gguf file"),
         ("pipe.gguf", "pipe.gguf: ", "is a named pipe, and no model", "Name a .gguf file"),

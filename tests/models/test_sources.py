@@ -51,6 +51,8 @@ from unilect.upstreams.openai.backend import OpenAIUpstream
         ("https://huggingface.co/o/r/blob/main/config.json", ("hf", "o/r")),
         ("hf.co/o/r:Q4_K_M", ("gguf", "o/r:Q4_K_M")),
         ("o/r:Q4_K_M", ("gguf", "o/r:Q4_K_M")),
+        ("hf://o/r", ("hf", "o/r")),
+        ("hf://o/r/q8/a.gguf", ("gguf", "o/r/q8/a.gguf")),
         ("o/quants", ("gguf", "o/quants")),
         ("o/r", ("hf", "o/r")),
         ("https://h/a/x.GGUF?token=b", ("gguf", "https://h/a/x.GGUF?token=b")),

@@ -70,8 +70,16 @@ def folder() -> Path:
 
 
 def place(url: str) -> Path:
-    """Return the path of a file here, whether it is here or not: files of one folder there are in one folder here."""
-    split = urlsplit(url)
+    """
+    Return the path of a file here, whether it is here or not: files of one folder there are in one folder here.
+
+    Raises:
+        ConfigError: It is no address.
+    """
+    try:
+        split = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{redact(url)}: is no web address ({error}). Check it.") from error
     host = split.netloc.rpartition("@")[2].lower()
     above, _, file = split.path.rpartition("/")
     digest = hashlib.sha256(f"{host}{above}".encode()).hexdigest()[:12]
@@ -120,11 +128,12 @@ def ask_version(url: str) -> _Version:
     shown = redact(url)
     headers = {"Accept-Encoding": "identity", "Range": "bytes=0-0"}
     timeout = httpx2.Timeout(CONNECT_TIMEOUT_S)
+    broken: tuple[type[Exception], ...] = (*hub_errors(), httpx2.InvalidURL)
     with translate_errors(shown):
         try:
             with get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
                 status, got = response.status_code, response.headers
-        except hub_errors() as error:
+        except broken as error:
             raise ConfigError(
                 f"{shown}: its server cannot be reached ({reason_of(error)}). Check the address and the network."
             ) from error

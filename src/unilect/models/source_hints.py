@@ -60,6 +60,9 @@ def read_as(source: str) -> str:
     """
     source = without_file_scheme(source)
     address = _HUB_ADDRESS.match(source)
+    if source.startswith("hf://"):
+        named = source.removeprefix("hf://")
+        return f"gguf:{named}" if named.lower().endswith(".gguf") else _of_repository(named)
     if is_store_name(source):
         return f"gguf:{find_file(source)}"
     if address is None:
