@@ -28,7 +28,7 @@ from unilect.hub.repositories import REPO
 from unilect.runtime.child_environment import child_environment
 
 _HELP_TIMEOUT_S = 60.0
-_RULE_TIMEOUT_S = 300.0
+_RULE_TIMEOUT_S = 60.0
 _SHOWN = 8  # names of models
 #: The promises of a backend that a server may break; the others are its keeper's.
 _RULES = (

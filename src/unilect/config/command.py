@@ -27,7 +27,8 @@ class CommandOptions(LlamaCppOptions, frozen=True, kw_only=True):
     )
     environment: dict[str, str] = option(
         {},
-        "Variables for the command, beside those that every engine gets; `$NAME` takes one from the environment of unilect.",
+        "Variables for the command, beside those that every engine gets; `$NAME` takes one from the environment of unilect, and "
+        "`{key}` and other placeholders are those of `command`.",
         kinds=COMMANDS,
         example={"HF_TOKEN": "$HF_TOKEN"},
     )

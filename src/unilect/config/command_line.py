@@ -109,15 +109,9 @@ def fill(text: str, values: Mapping[str, str], variable: Callable[[str], str]) -
     return _FILLED.sub(value, text)
 
 
-def fill_variables(text: str, variable: Callable[[str], str]) -> str:
-    """Return a text with the variables of the environment in it filled in, and nothing else."""
-
-    def value(found: re.Match[str]) -> str:
-        if found["variable"] is None:
-            return "$" if found[0] == "$$" else found[0]
-        return variable(found["variable"].strip("{}"))
-
-    return _FILLED.sub(value, text)
+def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with the placeholders in it filled in, and nothing else."""
+    return _FILLED.sub(lambda found: values[found["name"]] if found["name"] else found[0], text)
 
 
 def as_written(word: str) -> str:

@@ -15,10 +15,12 @@ import pytest
 
 from support.backends.engine import answer, chat, completion, events_of
 from support.common.waiting import until
+from support.servers.listening import listening
 from support.servers.reloading import Reloadable
 from support.servers.serving import serve
 from unilect.api.backend import Backend
 from unilect.config.model import ModelConfig
+from unilect.config.server import Config
 from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied
 from unilect.demo import MODEL
 from unilect.engines.process.tree import descendants
@@ -149,9 +151,45 @@ async def test_stop_command(tmp_path: Path) -> None:
         assert f"m {pid}\n" == stopped.read_text()
 
 
+async def test_native_protocol(tmp_path: Path) -> None:
+    """A server that is asked in llama.cpp's own protocol, and gets its port from its environment."""
+    script = f'exec {sys.executable} {LLAMA_SERVER} {{file}} "$$PORT" 1 512 1'
+    async with engine(
+        command=["sh", "-c", script],
+        environment={"PORT": "{port}"},
+        source=str(MODEL),
+        protocol="llamacpp",
+    ) as backend:
+        found = await answer(backend.generate(chat(temperature=0.0, max_tokens=4)))
+        assert found.choices[0].text
+        assert await backend.detokenize(await backend.tokenize("Hello")) == "Hello"
+
+
+async def test_rooms(tmp_path: Path) -> None:
+    """Of two servers of which one fits into the memory for models, the other one is stopped, with all of its processes."""
+    source = {"source": str(MODEL), "parallel": 1, "context": 512, "load": "demand"}
+    table = ModelConfig(command=["sh", "-c", f"{SERVED} & wait"], memory="300MiB", **source)
+    config = Config(port=0, models={"a": table, "b": table}, memory="400MiB")
+    before = set(descendants(os.getpid()))
+    async with listening(config) as server:
+        models = server.registry.models
+        for name, other in ("ab", "ba", "ab"):
+            asked = server.request("", "/v1/completions", model=name, prompt="A", max_tokens=1)
+            async with asked as response:
+                assert 200 == response.status
+            assert ("ready", "stopped") == (models[name].state, models[other].state)
+            assert models[name].measure_memory() > 2**20
+    assert not set(descendants(os.getpid())) - before
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
+        (
+            {"command": "sh {port}", "environment": {"A": "{no}"}},
+            r"environment: `\{no\}` is no placeholder",
+        ),
+        ({"command": "sh {port}", "model": "{folder}"}, r"model: `\{folder\}` needs a `source`"),
         ({"command": "x"}, r"has neither of `\{port\}` and `\{socket\}`"),
         ({"command": "nosuchserver {port}"}, "there is no program `nosuchserver`"),
         ({"command": "sh $NOT_SET_HERE {port}"}, "variable NOT_SET_HERE is not set"),

@@ -81,7 +81,7 @@ class Keeper:
     A server and its processes.
 
     Args:
-        settings: `name` of the model, `words` and `stop_words` (with PORT and PID in them), `environment`, `secrets`, `socket` (empty for a port), `finds`
+        settings: `name` of the model, `words`, `stop_words` and `environment` (with PORT and PID in them), `secrets`, `socket` (empty for a port), `finds`
             (it listens where it will, and is to be found there), `health` (empty for the usual paths), `headers` of each question, `silence_s`, `stop_timeout_s`.
 
     Attributes:
@@ -149,16 +149,19 @@ class Keeper:
             if os.getppid() != own:
                 os._exit(1)
 
-        words = [one.replace(PORT, str(self.port)).replace(PID, str(self._pid)) for one in words]
+        environment = self._settings["environment"]
         process = subprocess.Popen(
-            words,
+            list(map(self._fill, words)),
             stdin=subprocess.DEVNULL,
-            env=self._settings["environment"],
+            env={name: self._fill(value) for name, value in environment.items()},
             preexec_fn=die_with_keeper,  # no thread of ours holds a lock that it takes
             **more,
         )
         self._spawned.append(process)
         return process
+
+    def _fill(self, word: str) -> str:
+        return word.replace(PORT, str(self.port)).replace(PID, str(self._pid))
 
     def _reap(self) -> None:
         """Reap what ends below us until nothing is left, and note how."""

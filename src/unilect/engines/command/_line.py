@@ -23,6 +23,7 @@ class Line:
     Attributes:
         has_socket, has_key: It names these.
         finds: As given.
+        model: The model's name on the server; None: detected.
         places: How many requests the server takes at a time, where its command says so.
         secrets: What its log must not repeat.
 
@@ -43,6 +44,9 @@ class Line:
         self._stop_words = [] if stop is None else command_line.split_words(stop, option)
         used = command_line.placeholders_in(self._words, command_line.PLACEHOLDERS)
         in_stop = command_line.placeholders_in(self._stop_words, command_line.OF_STOP, option)
+        self._own = dict(config.environment)
+        own = [*self._own.values()]
+        used |= command_line.placeholders_in(own, command_line.PLACEHOLDERS, "environment")
         if not finds and len({"port", "socket"} & used) != 1:
             what = "both" if "port" in used else "neither"
             raise ConfigError(
@@ -50,14 +54,13 @@ class Line:
                 "`--port {port}`; a server on a unix socket takes `{socket}`."
             )
         _check_values(config, used, in_stop, values)
-        self.finds = finds
-        self._own = dict(config.environment)
+        self.finds, self.model = finds, _model_of(config, values)
         self.has_socket, self.has_key = "socket" in used, "key" in used
         self.places = config.parallel if "parallel" in used else None
-        names = command_line.variables_in([*self._words, *self._stop_words, *self._own.values()])
+        names = command_line.variables_in([*self._words, *self._stop_words, *own])
         self.secrets = [self._look_up(name) for name in sorted(names)]
-        program = command_line.fill(self._words[0], {**self._values, "port": "0", "socket": "", "key": ""}, self._look_up)  # fmt: skip
-        path = self._own.get("PATH", child_environment().get("PATH"))
+        filled = self.fill({"port": "0", "socket": "", "key": "", "pid": "0"})
+        program, path = filled["words"][0], filled["environment"].get("PATH")
         if which(program, path=path) is None:
             raise ConfigError(
                 f"command: there is no program `{program}` that can be run. Install it, or write its path; PATH is {path}."
@@ -73,8 +76,7 @@ class Line:
             ],
         }
         own_variables = {
-            name: command_line.fill_variables(text, self._look_up)
-            for name, text in self._own.items()
+            name: command_line.fill(text, values, self._look_up) for name, text in self._own.items()
         }
         return {**filled, "environment": child_environment() | own_variables}
 
@@ -85,6 +87,21 @@ class Line:
                 f"command: the environment variable {name} is not set. Set it, or double the sign to mean the text: $${name}."
             )
         return found
+
+
+def _model_of(config: ModelConfig, values: Mapping[str, str]) -> str | None:
+    """
+    Return the model's name on the server, which may be the path that it was given.
+
+    Raises:
+        ConfigError: A placeholder in it is none, or has no value.
+    """
+    if config.model is None:
+        return None
+    used = command_line.placeholders_in([config.model], ("file", "folder", "name"), "model")
+    if missing := used - values.keys():
+        raise ConfigError(f"model: `{{{missing.pop()}}}` needs a `source`, and a `command` that says it.")  # fmt: skip
+    return command_line.fill_placeholders(config.model, values)
 
 
 def _check_values(

@@ -244,10 +244,10 @@ class CommandEngine(Backend):
         """Return the backend of the protocol that the server speaks; its own is OpenAI's unless it has llama.cpp's alone."""
         config = self._config
         if await self._find_protocol(server) == "llamacpp":
-            return LlamaCppUpstream(server(raise_for=raise_for), None, config.model)
+            return LlamaCppUpstream(server(raise_for=raise_for), None, self._line.model)
         whole = None if config.whole_answers == "auto" else config.whole_answers
         return OpenAIUpstream(
-            server("/v1"), config.model, self._name, server(), whole, config.share_cache
+            server("/v1"), self._line.model, self._name, server(), whole, config.share_cache
         )
 
     async def _find_protocol(self, server: Callable[..., HttpServer]) -> str:

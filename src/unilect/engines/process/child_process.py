@@ -150,6 +150,13 @@ class ChildProcess:
         return process.pid if process is not None and serves else None
 
     @property
+    def pids(self) -> list[int]:
+        """Its process while it serves, and those that it keeps."""
+        if (pid := self.pid) is None:
+            return []
+        return [pid, *descendants(pid)] if self._is_keeper else [pid]
+
+    @property
     def starting_pid(self) -> int | None:
         """The child's process id while it starts or serves."""
         return None if self._process is None else self._process.pid
@@ -162,18 +169,12 @@ class ChildProcess:
     @property
     def resident_memory_bytes(self) -> int:
         """The bytes that the child has in memory; 0 while it does not run."""
-        if (pid := self.pid) is None:
-            return 0
-        others = descendants(pid).values() if self._is_keeper else ()
-        return resident_bytes(pid) + sum(one.resident for one in others)
+        return sum(map(resident_bytes, self.pids))
 
     @property
     def proportional_memory_bytes(self) -> int:
         """The bytes that the child has in memory, its part of what it shares with others; 0 while it does not run. See `proportional_bytes`."""
-        if (pid := self.pid) is None:
-            return 0
-        others = descendants(pid) if self._is_keeper else ()
-        return proportional_bytes(pid) + sum(map(proportional_bytes, others))
+        return sum(map(proportional_bytes, self.pids))
 
     @property
     def comes_back(self) -> bool:

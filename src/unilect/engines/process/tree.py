@@ -13,6 +13,7 @@ from typing import NamedTuple
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _INODE = re.compile(r"socket:\[(\d+)\]")
+_STAT_BYTES = 4096
 _LISTENS = "0A"  # of the states of TCP
 _ACCEPTS = 0x10000  # of the flags of a unix socket
 
@@ -37,7 +38,8 @@ class Stat(NamedTuple):
 def read_stat(pid: int | str) -> Stat | None:
     """Read the kernel's figures of a process; None where there is none."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            fields = file.read(_STAT_BYTES).rpartition(b") ")[2].split()
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
         return Stat(int(fields[1]), fields[0] in (b"Z", b"X"), cpu_s, int(fields[21]) * _PAGE)
     except (OSError, ValueError, IndexError):
