@@ -65,7 +65,7 @@ BUDGETS = {
     "hub": 1_059,
     "limits": 1_145,
     "models": 1_496,
-    "residency": 536,
+    "residency": 540,
     "runtime": 822,
     "scheduling": 1_043,
     "server": 2_635,

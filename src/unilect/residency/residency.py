@@ -226,6 +226,7 @@ class Residency:
         seat.granted, seat.planned, seat.granted_at = True, False, time.monotonic()
         seat.model.open = True
         self._queue.pop(seat, None)
+        self._let_stay(seat)
         _wake(seat)
 
     def _hook(self, on_idle: Callable[[], None] | None) -> None:
@@ -239,6 +240,7 @@ class Residency:
             self._timer.cancel()
             self._timer = None
         if not self._queue:
+            self._hook(None)
             return
         self._settle()
         for seat in list(self._queue):
@@ -287,11 +289,15 @@ class Residency:
         if seat.planned:
             seat.planned = False
             del self._claims[seat]
-            for other in self.seats.values():
-                if other.leaves_for is seat and other.model.stopping is None:
-                    other.leaves_for, other.model.open = None, True
-                    self._queue.pop(other, None)
-                    _wake(other)
+            self._let_stay(seat)
+
+    def _let_stay(self, seat: Seat) -> None:
+        """Have those stay that were to leave for a model, and need not any more; one that is being stopped does not come back."""
+        for other in self.seats.values():
+            if other.leaves_for is seat and other.model.stopping is None:
+                other.leaves_for, other.model.open = None, True
+                self._queue.pop(other, None)
+                _wake(other)
 
     def _plan(self, seat: Seat) -> bool:
         """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
