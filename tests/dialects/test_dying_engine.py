@@ -1,11 +1,13 @@
 """An engine that dies under streams of each API: they go on; one that cannot says so in its API's form, and does not end as if it were whole."""
 
+import asyncio
 import json
 import os
 import signal
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import pytest
 from inprocess import Site, site
 from msgspec.structs import replace
@@ -62,22 +64,22 @@ APIS = (RESPONSES, MESSAGES, OLLAMA)
 
 
 async def streams_of_dying(running: Site) -> list[bytes]:
-    """What a stream of each API tells whose engine is killed after its first piece."""
-    streams, told = [], list[bytes]()
-    for api in APIS:
+    """What a stream of each API tells whose engine is killed once each has its first piece; they begin at once, so that none ends before."""
+
+    async def begin(api: Api) -> tuple[aiohttp.ClientResponse, bytes]:
         body = {"model": "m", "stream": True} | api.body
         stream = await running.client.post(running.url + api.path, json=body)
         assert 200 == stream.status
-        begun = b""
-        while api.piece not in begun:
-            begun += await stream.content.readline()
-        streams.append(stream)
-        told.append(begun)
+        told = b""
+        while api.piece not in told:
+            told += await stream.content.readline()
+            assert not stream.content.at_eof()
+        return stream, told
+
+    begun = await asyncio.gather(*map(begin, APIS))
     assert running.child.pid is not None
     os.kill(running.child.pid, signal.SIGKILL)
-    for number, stream in enumerate(streams):
-        told[number] += await stream.read()
-    return told
+    return [told + await stream.read() for stream, told in begun]
 
 
 @pytest.mark.parametrize("engine", ENGINES_IN_CI)
