@@ -288,9 +288,9 @@ def tables(folder: Path, *names: str, **options: object) -> dict[str, ModelConfi
     return found
 
 
-async def ask(server: object, name: str) -> tuple[int, dict[str, str]]:
+async def ask(server: object, name: str, prompt: str = "Once") -> tuple[int, dict[str, str]]:
     """Ask for a completion; returns the status and the headers."""
-    body = {"model": name, "prompt": "Once", "max_tokens": 2}
+    body = {"model": name, "prompt": prompt, "max_tokens": 2}
     async with server.request("", "/v1/completions", **body) as response:  # type: ignore[attr-defined]
         await response.read()
         return response.status, dict(response.headers)
@@ -344,3 +344,16 @@ async def test_another_one_answers_meanwhile(tmp_path: Path) -> None:
         await until(lambda: large.runs_here)
         _, headers = await ask(server, "large")
         assert "X-Unilect-Fallback" not in headers
+
+
+async def test_another_one_that_cannot_answer_meanwhile(tmp_path: Path) -> None:
+    """What the model of `while_loading` refuses, or fails at, waits for the requested one after all."""
+    models = {
+        **tables(tmp_path, "large", while_loading="small"),
+        "small": ModelConfig(source="echo:yes", options={"context": 16}),
+    }
+    async with listening(Config(port=0, models=models)) as server:
+        status, headers = await ask(server, "large", "a prompt of more tokens than " * 9)
+        assert 200 == status
+        assert "X-Unilect-Fallback" not in headers
+        assert float(headers["X-Unilect-Loaded-In"]) > 0

@@ -91,7 +91,7 @@ class Attempts(Generic[FittedT]):
     """
 
     __slots__ = (
-        "_again", "_answered", "_context", "_deaths", "_failure", "_fit", "_home", "_judges", "_leases", "_model", "_other",
+        "_again", "_answered", "_awaited", "_context", "_deaths", "_failure", "_fit", "_home", "_judges", "_leases", "_model", "_other",
         "_requested", "_retries", "_seen", "asked", "begun", "continuation", "lost", "tried",
     )  # fmt: skip
 
@@ -118,6 +118,7 @@ class Attempts(Generic[FittedT]):
         self._home: PooledBackend | None = (
             None  # whose engine was ended from outside and comes back
         )
+        self._awaited: Model | None = None  # which another one stands in for while it is loaded
         self._deaths = _NO_DEATHS
         self._leases = 0
         self._answered = False
@@ -208,6 +209,7 @@ class Attempts(Generic[FittedT]):
         if (other := self._stand_in(model)) is not None:
             model.load_soon()
             self._change_to(other)
+            self._awaited = model
             return True
         try:
             await model.wait_until_open(self._context.deadline)
@@ -304,7 +306,7 @@ class Attempts(Generic[FittedT]):
         now = self._judge(member, failure)
         after = decide(failure, now)
         if after is Next.NOBODY:
-            return False
+            return self._return_to_awaited()
         if now.begun and not now.differs:
             self.lost = failure
         if self.continuation is not None:
@@ -359,12 +361,14 @@ class Attempts(Generic[FittedT]):
 
     def _go_on(self, error: UnilectError) -> None:
         """
-        Continue with the fallback's backends.
+        Continue with the backends of the model that another one stands in for in vain, or of the fallback.
 
         Raises:
             UnilectError: There is no fallback: the error, or that of the only backend; or the client has a part of this model's answer,
                 which another model does not go on with: what has interrupted it.
         """
+        if self._return_to_awaited():
+            return
         if self.lost is not None:
             raise self.lost from error
         if (other := self._fallback() if can_be_elsewhere(error) else None) is None:
@@ -373,6 +377,14 @@ class Attempts(Generic[FittedT]):
                 self._failure if alone and self._failure is not None else error
             ) from self._failure
         self._change_to(other)
+
+    def _return_to_awaited(self) -> bool:
+        """Wait for the requested model after all, once, where the one that answers meanwhile cannot; false where nothing is waited for."""
+        if (model := self._awaited) is None or self.begun:
+            return False
+        self._awaited = None
+        self._change_to(model)
+        return True
 
     def _fallback(self) -> Model | None:
         """

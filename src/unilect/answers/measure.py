@@ -106,19 +106,20 @@ class TokenEstimator:
         return None if found is None else found.limits
 
     def _chain(self, name: str) -> list[Model]:
-        """A model and its fallbacks that the caller may use; nothing of one that is gone meanwhile."""
-        chain: list[Model] = []
-        with suppress(ModelNotFound):
-            model: Model | None = self._registry.get(name)
-            while model is not None and model not in chain:
-                chain.append(model)
-                model = self._registry.get(model.fallback) if model.fallback else None
+        """
+        A model and those that may answer in its place, its fallback and who stands in while it is loaded, as far as the caller may use
+        them; nothing of one that is gone meanwhile.
+        """
+        names, chain = [name], list[Model]()
+        for at in names:
+            with suppress(ModelNotFound):
+                if (model := self._registry.get(at)) not in chain:
+                    chain.append(model)
+                    names += filter(None, (model.fallback, model.stays.while_loading))
+        if len(chain) == 1:
+            return chain
         may_use = current_request().may_use
-        return (
-            chain[:1] + [model for model in chain[1:] if may_use(model.name)]
-            if chain[1:]
-            else chain
-        )
+        return chain[:1] + [model for model in chain[1:] if may_use(model.name)]
 
     async def _count(self, model: Model, request: Request) -> int | None:
         """
