@@ -1,71 +1,20 @@
-"""Tests of unilect.residency.residency: the rules on backends that start at once, and what engines take on the bundled model."""
+"""Tests of unilect.residency.residency: the rules, on backends that start at once."""
 
 import asyncio
-import os
 import re
-import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from support.backends.leases import Held, acquire
+from support.backends.rooms import Clock, hold, kinds, model, reason, room, use, waiting
 from support.common.waiting import until
 from support.servers.listening import listening
-from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.core.errors import BackendUnavailable, ModelTooLarge, QueueTimeout
-from unilect.demo import MODEL
+from unilect.core.errors import BackendUnavailable, ModelTooLarge, QueueFull, QueueTimeout
 from unilect.models.model import Model
-from unilect.models.registry import Registry
 from unilect.models.stays import Stays
-from unilect.residency.ledger import Ledger
-from unilect.residency.residency import Residency
-from unilect.scheduling.fair_queue import QueueSettings
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
-
-
-def model(name: str, size: int = 10, *, pinned: bool = False, timeout_s: float = 600.0) -> Model:
-    """A model that takes so much."""
-    queue = QueueSettings(timeout_s=timeout_s)
-    member = PooledBackend(Echo(), name, queue=queue)
-    return Model(name, [member], stays=Stays(True, pinned, size))
-
-
-@asynccontextmanager
-async def room(
-    *models: Model, memory: int | None = 20, turn_s: float = 0.0
-) -> AsyncIterator[Registry]:
-    """A registry whose models share so much memory."""
-    registry = Registry(models, residency=Residency(memory, turn_s, Ledger()))
-    try:
-        yield registry
-    finally:
-        await registry.aclose()
-
-
-async def use(model: Model) -> None:
-    """Ask a model, and be done with it."""
-    (await acquire(model)).release()
-
-
-def kinds(model: Model) -> list[str]:
-    """What has happened to a model."""
-    assert model.place is not None
-    return [one.kind for one in model.place.events.last]
-
-
-def reason(model: Model) -> str:
-    """Why the last thing has happened to it."""
-    assert model.place is not None
-    return model.place.events.last[-1].reason
-
-
-def waiting(model: Model) -> Callable[[], bool]:
-    """Whether a request waits for its place."""
-    return lambda: model.place is not None and bool(model.place.waiting)
 
 
 async def test_as_many_as_fit() -> None:
@@ -249,6 +198,185 @@ async def test_a_model_that_is_replaced_while_it_is_waited_for() -> None:
         held.release()
 
 
+async def test_a_model_that_is_taken_out_while_it_is_to_be_loaded() -> None:
+    """No engine is started for a model that a reload has taken out."""
+    a, b = model("a"), model("b")
+    async with room(a, b, memory=10) as registry:
+        lease = await acquire(a)
+        loading = asyncio.create_task(b.start())
+        await until(waiting(b))
+        registry.swap([a])
+        lease.release()
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await loading
+
+        assert not b.has_begun
+        assert a.runs_here
+
+
+async def test_a_model_that_is_taken_out_while_another_one_leaves_for_it() -> None:
+    """If a reload takes out a model for which another one was to leave, that stays, and was never evicted."""
+    a, b = model("a"), model("b")
+    async with room(a, b, memory=10) as registry:
+        lease = await acquire(a)
+        asking = asyncio.create_task(acquire(b))
+        await until(lambda: not a.open)
+        registry.swap([a])
+        with pytest.raises(BackendUnavailable):
+            await asking
+        assert a.open
+        lease.release()
+
+        assert a.runs_here
+        assert ["loaded"] == kinds(a)
+
+
+async def test_a_model_that_is_taken_out_while_it_stops() -> None:
+    """A model that a reload takes out while it is being stopped leaves no trace: also a pinned one gives its memory back."""
+    a, b = model("a", pinned=True), model("b")
+    async with room(a, b, memory=10) as registry:
+        await use(a)
+        end = hold(a, "aclose")
+        a.drain()
+        await until(lambda: a.stopping is not None)
+        registry.swap([b])
+        end.set()
+        await until(lambda: a.gone)
+
+        assert registry.residency is not None
+        assert [b] == list(registry.residency.seats)
+        await use(b)
+
+
+async def test_a_model_that_cannot_fit_any_more() -> None:
+    """Who waits for a model that a reload leaves no room for is told at once, and keeps nobody from their places."""
+    a, b, c = model("a"), model("b", 15), model("c")
+    async with room(a, b, c):
+        lease = await acquire(a)
+        asking, behind = asyncio.create_task(acquire(b)), asyncio.create_task(acquire(c))
+        await until(waiting(c))
+        a.update_settings(model("a", pinned=True))
+        lease.release()
+        with pytest.raises(ModelTooLarge):
+            await asking
+        (await behind).release()
+
+        assert a.runs_here
+
+
+async def test_a_model_that_is_drained_while_it_is_waited_for() -> None:
+    """A model that an operator drains while requests wait for its place answers these, and is stopped."""
+    a, b = model("a"), model("b")
+    async with room(a, b, memory=10):
+        lease = await acquire(a)
+        asking = asyncio.create_task(acquire(b))
+        await until(waiting(b))
+        b.drain()
+        lease.release()
+        (await asking).release()
+        await until(lambda: not b.runs_here and b.stopping is None)
+
+        assert "stopped" == kinds(b)[-1]
+
+
+async def test_no_queue() -> None:
+    """A model for which no request may wait in a queue is loaded for as many as it answers at a time."""
+    a, b = model("a"), model("b", max_queue=0)
+    async with room(a, b, memory=10):
+        lease = await acquire(a)
+        asking = asyncio.create_task(acquire(b))
+        await until(waiting(b))
+        with pytest.raises(QueueFull):
+            await acquire(b)
+        lease.release()
+        (await asking).release()
+
+
+async def test_a_size_that_its_operator_says() -> None:
+    """What an operator says of a model's size counts more than what is measured."""
+    a = model("a")
+    a.measure_memory = lambda: 30  # type: ignore[method-assign]
+    async with room(a, model("b", 20)) as registry:
+        await use(a)
+        await until(lambda: a.place is not None and a.place.measured_bytes == 30)
+        await use(registry.models["b"])
+        assert not a.runs_here
+        await use(a)
+
+
+async def test_one_source_fails_while_another_one_loads() -> None:
+    """A model keeps its place as long as something of it loads, though another source of it has failed."""
+    failing, loading = PooledBackend(Echo(), "1"), PooledBackend(Echo(), "2")
+    a, b = Model("a", [failing, loading], stays=Stays(True, False, 10)), model("b")
+    async with room(a, b, memory=10) as registry:
+
+        async def fail() -> None:
+            raise BackendUnavailable("Broken.")
+
+        failing.backend.start = fail  # type: ignore[method-assign]
+        ready = hold(a, "start", 1)
+        first = asyncio.create_task(acquire(a))
+        await until(lambda: loading.loads)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await acquire(b)
+        assert registry.residency is not None
+        assert 10 == registry.residency.claimed
+        ready.set()
+        (await first).release()
+        await use(b)
+
+        assert not a.runs_here
+
+
+async def test_a_load_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load lasts until its end, however late that is seen, and a download before it is none of it."""
+    a, b, now = model("a"), model("b"), Clock()
+    monkeypatch.setattr("unilect.scheduling.pooled_backend.time", now)
+    backend, member = a.pool.members[0].backend, a.pool.members[0]
+
+    async def fetch() -> None:
+        now.seconds += 600
+
+    backend.fetch = fetch  # type: ignore[method-assign]
+    async with room(a, b):
+        ready = hold(a, "start")
+        asking = asyncio.create_task(acquire(a))
+        await until(lambda: member.loads)
+        asking.cancel()
+        now.seconds += 2
+        ready.set()
+        await until(lambda: member.started)
+        now.seconds += 60
+        await use(b)
+        await use(a)
+
+        assert a.place is not None
+        assert (2.0, 602.0) == (a.place.load_s, a.place.loaded_at)
+
+
+async def test_bytes_are_promised_once() -> None:
+    """A model that leaves for one which needs it no more leaves for the next, to which its bytes are promised."""
+    large, pinned, small, next_one = model("v", 50), model("g", 40), model("f", 20), model("s", 40)
+    pinned.update_settings(model("g", 40, pinned=True))
+    async with room(large, pinned, small, next_one, memory=100) as registry:
+        await use(pinned)
+        lease = await acquire(large)
+        first = asyncio.create_task(acquire(small))
+        await until(lambda: not large.open)
+        second = asyncio.create_task(acquire(next_one))
+        await until(waiting(next_one))
+        pinned.set_keep_alive(0)
+        (await first).release()
+
+        assert registry.residency is not None
+        assert 70 == registry.residency.claimed
+        assert not second.done()
+        lease.release()
+        (await second).release()
+        assert "for `s`" in reason(large)
+
+
 async def test_what_a_stream_hears_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that waits for a model's place gets comments that say what it waits for, and for how long about."""
     monkeypatch.setattr("unilect.web.streaming.KEEP_ALIVE_S", 0.01)
@@ -263,97 +391,3 @@ async def test_what_a_stream_hears_meanwhile(monkeypatch: pytest.MonkeyPatch) ->
 
     assert heard == b": waiting for memory to load b, about 1 s left\n"
     assert rest.endswith(b"data: [DONE]\n\n")
-
-
-async def test_what_comes_beside(tmp_path: Path) -> None:
-    """The second engine of a model, which makes embeddings, counts as soon as it has come."""
-    async with listening(Config(port=0, models=tables(tmp_path, "a"))) as server:
-        await ask(server, "a")
-        a = server.registry.models["a"]
-        assert a.place is not None
-        before = a.place.need
-        async with server.request("", "/v1/embeddings", model="a", input="x") as response:
-            assert 200 == response.status
-        assert a.place.need > before + 10**7
-
-
-def tables(folder: Path, *names: str, **options: object) -> dict[str, ModelConfig]:
-    """Small models that are loaded on demand, each of a file of its own."""
-    found = {}
-    for name in names:
-        (folder / f"{name}.gguf").write_bytes(MODEL.read_bytes())
-        found[name] = ModelConfig(
-            source=str(folder / f"{name}.gguf"), load="demand", context=256, parallel=1, cache_ram_mib=0, **options,  # type: ignore[arg-type]
-        )  # fmt: skip
-    return found
-
-
-async def ask(server: object, name: str, prompt: str = "Once") -> tuple[int, dict[str, str]]:
-    """Ask for a completion; returns the status and the headers."""
-    body = {"model": name, "prompt": prompt, "max_tokens": 2}
-    async with server.request("", "/v1/completions", **body) as response:  # type: ignore[attr-defined]
-        await response.read()
-        return response.status, dict(response.headers)
-
-
-async def test_engines(tmp_path: Path) -> None:
-    """Two engines of which one fits are exchanged; an answer that waited says for how long the model was loaded; each is measured."""
-    models = tables(tmp_path, "a", "b", memory="60MB")
-    async with listening(Config(port=0, memory="110MB", models=models)) as server:
-        for name in ("a", "b"):
-            status, headers = await ask(server, name)
-            assert 200 == status
-            assert float(headers["X-Unilect-Loaded-In"]) > 0
-        a, b = server.registry.models.values()
-        assert [False, True] == [a.runs_here, b.runs_here]
-        assert b.place is not None
-        await until(lambda: b.place.measured_bytes > 0)  # type: ignore[union-attr]
-        assert 10**7 < b.place.measured_bytes < b.place.need
-        async with server.client.get(f"{server.url}/metrics") as response:
-            told = await response.text()
-        assert 'unilect_model_events_total{event="evicted",model="a"} 1' in told
-        assert "unilect_memory_budget_bytes 110000000" in told
-
-
-async def test_an_engine_that_is_killed_while_it_loads(tmp_path: Path) -> None:
-    """An engine that is killed while it loads for a request is started again, and the request is answered."""
-    async with listening(
-        Config(port=0, memory="110MB", models=tables(tmp_path, "a", "b", memory="60MB"))
-    ) as server:
-        await ask(server, "a")
-        b = server.registry.models["b"]
-        asking = asyncio.create_task(ask(server, "b"))
-        child = b.pool.members[0].backend.children[0]
-        await until(lambda: child.starting_pid is not None)  # type: ignore[attr-defined]
-        os.kill(child.starting_pid, signal.SIGKILL)  # type: ignore[attr-defined]
-
-        status, _ = await asking
-        assert 200 == status
-
-
-async def test_another_one_answers_meanwhile(tmp_path: Path) -> None:
-    """While a model is loaded the one that `while_loading` names answers, if it is loaded itself."""
-    models = {
-        **tables(tmp_path, "large", while_loading="small"),
-        "small": ModelConfig(source="echo:yes"),
-    }
-    async with listening(Config(port=0, models=models)) as server:
-        _, headers = await ask(server, "large")
-        assert "small" == headers["X-Unilect-Fallback"]
-        large = server.registry.models["large"]
-        await until(lambda: large.runs_here)
-        _, headers = await ask(server, "large")
-        assert "X-Unilect-Fallback" not in headers
-
-
-async def test_another_one_that_cannot_answer_meanwhile(tmp_path: Path) -> None:
-    """What the model of `while_loading` refuses, or fails at, waits for the requested one after all."""
-    models = {
-        **tables(tmp_path, "large", while_loading="small"),
-        "small": ModelConfig(source="echo:yes", options={"context": 16}),
-    }
-    async with listening(Config(port=0, models=models)) as server:
-        status, headers = await ask(server, "large", "a prompt of more tokens than " * 9)
-        assert 200 == status
-        assert "X-Unilect-Fallback" not in headers
-        assert float(headers["X-Unilect-Loaded-In"]) > 0

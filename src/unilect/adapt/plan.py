@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from unilect.api.backend import Capabilities
 from unilect.api.parameters.constraints import normalize_aliases, rename_param
 from unilect.api.parameters.foreign import CONSTRAINTS
-from unilect.api.parameters.rules import limit_tokens, resolve_parameters
+from unilect.api.parameters.rules import Settings, limit_tokens, resolve_parameters
 from unilect.core.errors import InvalidRequest, UnilectError, UnsupportedOperation
 from unilect.core.ranking import RerankRequest
 from unilect.core.requests import (
@@ -19,7 +19,7 @@ from unilect.core.requests import (
     ImagePart,
     TextRequest,
 )
-from unilect.models.model import Model, Settings
+from unilect.models.model import Model
 
 _Read = TypeVar("_Read", EmbeddingRequest, RerankRequest)
 

@@ -229,7 +229,8 @@ class Attempts(Generic[FittedT]):
             return None
         with suppress(ModelNotFound):
             other = self._other(name)
-            able = other.open and not other.draining and self._context.may_use(other.name)
+            able = other.open and (other.runs_here or not other.runs_locally)
+            able = able and not other.draining and self._context.may_use(other.name)
             return other if able and other.name not in self._seen else None
         return None
 

@@ -25,7 +25,7 @@ from unilect.api.backend import (
     Generates,
 )
 from unilect.api.parameters.constraints import rename_param
-from unilect.api.parameters.rules import refusal
+from unilect.api.parameters.rules import Settings, refusal
 from unilect.core.errors import ContextLengthExceeded, UnilectError
 from unilect.core.events import Event, Usage
 from unilect.core.ranking import Ranking, RerankRequest
@@ -35,7 +35,7 @@ from unilect.core.requests import (
     Embeddings,
     TextRequest,
 )
-from unilect.models.model import Model, Settings
+from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.context import BATCH, Push, current_request
 from unilect.scheduling.fair_queue import QueuedBackend

@@ -230,6 +230,14 @@ class Backend:
     children: Sequence[Life] = ()
     files: Sequence[Path] = ()
 
+    async def fetch(self) -> None:
+        """
+        Bring the files here that its model is loaded from, as a part of the start that takes no memory. Idempotent, as `start`.
+
+        Raises:
+            BackendUnavailable: They cannot be had now. The message says why.
+        """
+
     async def start(self) -> None:
         """
         Make ready. Idempotent: a second call waits for the first, and a backend that has died is started again.

@@ -58,16 +58,23 @@ class _Fetched(Backend):
         self.capabilities = Capabilities(is_final=False)
 
     def __getattribute__(self, name: str) -> Any:
-        """Read all but the start and the end from the engine, once it is made."""
-        engine = None if name.startswith("_") or name in ("start", "aclose") else self._engine
+        """Read all but the fetch, the start and the end from the engine, once it is made."""
+        engine = (
+            None if name.startswith("_") or name in ("fetch", "start", "aclose") else self._engine
+        )
         return super().__getattribute__(name) if engine is None else getattr(engine, name)
 
-    async def start(self) -> None:
-        """Fetch the files, once for all who wait, and start the engine; see `Backend`."""
+    async def fetch(self) -> None:
+        """Fetch the files, once for all who wait, and make the engine; see `Backend`."""
         if self._engine is None:
             if self._making is None or self._making.done():
                 self._making = spawn_detached(self._make_engine())
             self._engine = await join_shared(self._making)
+
+    async def start(self) -> None:
+        """Start the engine, once it is made; see `Backend`."""
+        await self.fetch()
+        assert self._engine is not None
         await self._engine.start()
 
     async def aclose(self) -> None:

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from unilect.api.backend import Backend, Capabilities
-from unilect.api.parameters.rules import Unsupported, fill_defaults
+from unilect.api.parameters.rules import Settings, Unsupported
 from unilect.config.limits import Limits
 from unilect.config.model import Price
 from unilect.core.errors import BackendUnavailable, UnilectError
@@ -35,26 +35,6 @@ _TRIED_AGAIN_S = 60.0
 State: TypeAlias = Literal[
     "leaving", "draining", "stopping", "loading", "stopped", "ready", "failed", "out"
 ]
-
-
-class Settings(NamedTuple):
-    """
-    The changes of a model to a request.
-
-    Attributes:
-        prepare: What is done to it first.
-        defaults: Values for what it leaves out.
-        unsupported: What happens to parameters that its backend refuses.
-    """
-
-    prepare: Callable[[Any], Any]
-    defaults: Mapping[str, Any]
-    unsupported: Unsupported
-
-    def apply(self, request: Any, can: Capabilities | None = None) -> Any:
-        """The request with all that it leaves out, but for defaults that a backend which can do so much refuses."""
-        request = self.prepare(request)
-        return fill_defaults(request, self.defaults, can) if self.defaults else request
 
 
 _ELSEWHERE = Stays()
@@ -182,17 +162,29 @@ class Model:
     @property
     def most_waiting(self) -> int:
         """The most requests that may wait for it."""
-        return max((one.queue_settings.max_queue for one in self.pool.members), default=0)
+        queued = max((one.queue_settings.max_queue for one in self.pool.members), default=0)
+        return queued + (self.slots or 1)
 
     @property
     def files(self) -> list[Path]:
         """The files that are read to load it."""
         return [file for one in self.pool.members for file in one.backend.files]
 
+    @property
+    def last_load(self) -> tuple[float, float]:
+        """The seconds that its last load took, without what was fetched for it, and when it ended, by `time.monotonic`."""
+        loads = [(one.load_s, one.loaded_at) for one in self.pool.members if one.started]
+        return max((one for one, _ in loads), default=0.0), max((at for _, at in loads), default=time.monotonic())  # fmt: skip
+
     def measure_memory(self) -> int:
         """Measure the bytes of its processes, with their parts of what they share; for a thread."""
         lives = (life for one in self.pool.members for life in one.backend.children)
         return sum(life.proportional_memory_bytes for life in lives)
+
+    @property
+    def memory_said(self) -> int | None:
+        """The bytes that it takes at most, where its operator says them."""
+        return self.stays.memory_bytes
 
     def memory_need(self) -> int | None:
         """Return the bytes that it takes at most, 0 where nobody knows; None where it takes none of this machine's."""
@@ -260,7 +252,7 @@ class Model:
         if not self.runs_locally or self.closed:
             return
         runs = self.stopping is None and self.has_begun
-        if runs or self._in_use:
+        if runs or self._in_use or self.draining:
             self._stays_s = 0 if self.draining else seconds
         if runs and not self._in_use:
             self._await_idle()
@@ -352,6 +344,8 @@ class Model:
         self.draining, self._stays_s = False, self._idle_stop_s
         try:
             await self.wait_until_open()
+            if self.closed:
+                raise BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
             errors = await self.pool.start(tell=not self.runs_locally)
             if self.place is not None:
                 if self._cold and errors:
@@ -485,7 +479,9 @@ class Model:
         self._stop_now()
 
     def _stop_now(self) -> None:
-        self._stays_s = self._idle_stop_s  # what is said from now on is of its next life
+        self._stays_s = (
+            0 if self.draining else self._idle_stop_s
+        )  # what is said from now on is of its next life
         self.open = False
         self.stopping = spawn_detached(self._stop())
 
@@ -495,4 +491,4 @@ class Model:
         finally:
             self.stopping, self.open = None, self.place is None
             if self.place is not None:
-                self.place.note_gone(for_good=False)
+                self.place.note_gone(for_good=self.closed)  # a reload may have taken it out

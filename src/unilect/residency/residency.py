@@ -163,17 +163,20 @@ class Residency:
 
     def note_loaded(self, seat: Seat) -> float:
         """Note that a model is loaded, if that is not known; returns the seconds that it took."""
-        if seat.loaded_at is None:
+        if seat.loaded_at is None and seat.model.runs_here:
+            if not seat.granted:  # what loads beside a start that failed takes memory all the same
+                self._grant(seat, seat.need)
             self._set_loaded(seat)
             self._decide()
         return seat.load_s or 0.0
 
     def _set_loaded(self, seat: Seat) -> None:
-        seat.loaded_at = time.monotonic()
-        seat.load_s = seat.loaded_at - seat.granted_at
-        claim, budget = self._claims.get(seat, 0), self.budget or 0
+        seat.load_s, seat.loaded_at = seat.model.last_load
+        claim = self._claims[seat] = max(self._claims[seat], seat.need)
+        budget = self.budget or 0
+        takes = f"takes {describe_size(claim)} at most" if claim else "its size is not known yet"
         told = (
-            f"{seat.model.name}: loaded in {seat.load_s:.1f} s: takes {describe_size(claim)} at most, all models "
+            f"{seat.model.name}: loaded in {seat.load_s:.1f} s: {takes}, all models "
             f"{describe_size(self.claimed)} of {describe_size(budget)}"
         )
         numbers = {"load_s": seat.load_s, "need_bytes": claim, "claimed_bytes": self.claimed}
@@ -187,23 +190,24 @@ class Residency:
             return
         seat.measured_bytes = measuring.result()
         if seat.granted and seat.loaded_at is not None:
-            self._claims[seat] = max(self._claims[seat], seat.measured_bytes)
+            self._claims[seat] = max(self._claims[seat], seat.need)
 
     def note_failed(self, seat: Seat, error: UnilectError) -> None:
         """Note that a model could not be loaded, where nothing of it runs; who waits for memory may have its place."""
-        if seat.granted and seat.loaded_at is None and not seat.model.runs_here:
+        model = seat.model
+        begun = model.runs_here or model.is_loading  # of several sources
+        if seat.granted and seat.loaded_at is None and not begun:
             seat.events.add("failed", f"{seat.model.name}: not loaded: {error.for_operator}")
             self._free_seat(seat)
 
     def note_gone(self, seat: Seat, for_good: bool) -> None:
         """Note that a model is stopped; `for_good`: who waits for it is told by the model."""
-        if seat.granted and seat.leaves_for is None:
-            size = self._claims.get(seat, 0)
-            seat.events.add("stopped", f"{seat.model.name}: stopped: {describe_size(size)} are free again", freed_bytes=size)  # fmt: skip
+        if seat.granted:
+            self._tell_of_end(seat, self._claims[seat])
         if for_good:
             self.seats.pop(seat.model, None)
-            self._queue.pop(seat, None)
-            _wake(seat)
+            if seat in self._queue:
+                self._give_up(seat)
         self._free_seat(seat)
 
     def _free_seat(self, seat: Seat) -> None:
@@ -244,10 +248,13 @@ class Residency:
             return
         self._settle()
         for seat in list(self._queue):
-            if not seat.waiting:
+            if not seat.waiting or seat.model.closed or not self._can_fit(seat):
                 self._give_up(seat)
         for seat in list(self._queue):
             if seat.granted:  # it leaves, or is stopped: then it waits as others do
+                if seat.leaves_for is not None:
+                    name = f"`{seat.leaves_for.model.name}`, for which it leaves"
+                    self._tell_of_wait(seat, seat.need, 0, name)
                 continue
             if not seat.planned and not self._plan(seat):
                 break
@@ -256,15 +263,15 @@ class Residency:
                 map(_goes, self.seats.values())
             ):
                 self._grant(seat, size)
-        for seat in list(self.seats.values()):
-            if (
-                seat.leaves_for is not None
-                and not seat.model.in_use
-                and seat.model.stopping is None
-            ):
-                seat.model.evict()
+        self._evict_idle()
         if not self._queue:
             self._hook(None)
+
+    def _evict_idle(self) -> None:
+        """Stop those that leave, and in which no request runs any more."""
+        for seat in list(self.seats.values()):
+            if seat.leaves_for is not None and not seat.model.in_use and not seat.model.stopping:
+                seat.model.evict()
 
     def _settle(self) -> None:
         """
@@ -284,20 +291,29 @@ class Residency:
                 del self._claims[seat]
 
     def _give_up(self, seat: Seat) -> None:
-        """Leave off a swap that nobody waits for any more: who was to leave for it stays, unless it is gone by now."""
+        """Leave off a swap that is for nobody any more: who was to leave for it stays, unless it is gone by now; who waits looks again."""
         del self._queue[seat]
         if seat.planned:
             seat.planned = False
             del self._claims[seat]
             self._let_stay(seat)
+        _wake(seat)
 
     def _let_stay(self, seat: Seat) -> None:
-        """Have those stay that were to leave for a model, and need not any more; one that is being stopped does not come back."""
+        """
+        Have those stay that were to leave for a model, and need not any more; one that is being stopped does not come back, and one whose
+        bytes are promised to the next in line leaves for that.
+        """
+        heir = next((one for one in self._queue if one.planned), None)
         for other in self.seats.values():
-            if other.leaves_for is seat and other.model.stopping is None:
-                other.leaves_for, other.model.open = None, True
-                self._queue.pop(other, None)
-                _wake(other)
+            if other.leaves_for is not seat or other.model.stopping is not None:
+                continue
+            if heir is not None and self._claims[other] > self._free():
+                other.leaves_for = heir
+                continue
+            other.leaves_for, other.model.open = None, True
+            self._queue.pop(other, None)
+            _wake(other)
 
     def _plan(self, seat: Seat) -> bool:
         """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
@@ -317,7 +333,8 @@ class Residency:
             self._timer = asyncio.get_running_loop().call_later(due_s, self._decide)
             return False
         for one in victims:
-            self._have_leave(movable[one], one, seat, need, free)
+            leaving = movable[one]
+            leaving.leaves_for, leaving.model.open = seat, False
         self._claims[seat], seat.planned = need, True
         return True
 
@@ -336,16 +353,20 @@ class Residency:
             found.append((other, loaded))
         return found
 
-    def _have_leave(self, seat: Seat, one: Loaded, other: Seat, need: int, free: int) -> None:
-        """Have a model leave for another one, as soon as no request runs in it."""
-        seat.leaves_for, seat.model.open = other, False
-        running = seat.model.in_use
-        idle = f"idle {one.idle_s:.0f} s" if not running else f"{running} running"
+    def _tell_of_end(self, seat: Seat, size: int) -> None:
+        """Note that a model is stopped: for another one, or else."""
+        name, other = seat.model.name, seat.leaves_for
+        if other is None:
+            told = f"{name}: stopped: {describe_size(size)} are free again"
+            seat.events.add("stopped", told, freed_bytes=size)
+            return
+        need, free = other.need, max(0, (self.budget or 0) - self.claimed)
+        idle_s, reload_s = time.monotonic() - seat.model.used_at, seat.reload_s
         told = (
-            f"{one.name}: evicted ({describe_size(one.bytes)}, {idle}, {one.reload_s:.1f} s to load) for `{other.model.name}`: "
-            f"needs {describe_size(need)}, {describe_size(max(0, free))} free"
+            f"{name}: evicted ({describe_size(size)}, idle {idle_s:.0f} s, {reload_s:.1f} s to load) for `{other.model.name}`: "
+            f"needs {describe_size(need)}, {describe_size(free)} free"
         )
-        numbers = {"freed_bytes": one.bytes, "idle_s": one.idle_s, "reload_s": one.reload_s}
+        numbers = {"freed_bytes": size, "idle_s": idle_s, "reload_s": reload_s}
         seat.events.add("evicted", told, **numbers, need_bytes=need, free_bytes=free)
 
     def _tell_of_wait(self, seat: Seat, need: int, free: int, for_whom: str) -> None:
@@ -369,14 +390,18 @@ class Residency:
         others = (one for one in self.seats.values() if one.model.name != seat.model.name)
         return max(0, (self.budget or 0) - sum(one.need for one in others if one.model.pinned))
 
+    def _can_fit(self, seat: Seat) -> bool:
+        """Return False where the operator's budget has no room for a model, whatever leaves."""
+        return not self.is_hard or seat.need <= self._most(seat)
+
     def _check_fits(self, seat: Seat) -> None:
         """
         Raises:
-            ModelTooLarge: The operator's budget has no room for a model, whatever leaves.
+            ModelTooLarge: As `_can_fit`.
         """
-        need, most = seat.need, self._most(seat)
-        if not self.is_hard or need <= most:
+        if self._can_fit(seat):
             return
+        need, most = seat.need, self._most(seat)
         pins = (self.budget or 0) - most
         beside = f", of which pinned models have {describe_size(pins)}" if pins else ""
         sizes = f"it needs {describe_size(need)}, and `memory` is {describe_size(self.budget or 0)}{beside}"

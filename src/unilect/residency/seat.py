@@ -24,6 +24,7 @@ class Resident(Protocol):
     Attributes:
         name: Its name.
         open: Requests go to it at once.
+        closed: It is stopped for good, or being so.
         stopping: Stops it.
         used_at: When its last request ended, by `time.monotonic`.
         on_idle: Called when its last running request has ended; None for nobody.
@@ -32,6 +33,7 @@ class Resident(Protocol):
 
     name: str
     open: bool
+    closed: bool
     stopping: asyncio.Task[None] | None
     used_at: float
     on_idle: Callable[[], None] | None
@@ -60,6 +62,14 @@ class Resident(Protocol):
     @property
     def files(self) -> Sequence[Path]:
         """The files that are read to load it."""
+
+    @property
+    def last_load(self) -> tuple[float, float]:
+        """The seconds that its last load took, without what was fetched for it, and when it ended, by `time.monotonic`."""
+
+    @property
+    def memory_said(self) -> int | None:
+        """The bytes that it takes at most, where its operator says them."""
 
     def measure_memory(self) -> int:
         """Measure the bytes of its processes, with their parts of what they share; for a thread."""
@@ -117,8 +127,9 @@ class Seat:
 
     @property
     def need(self) -> int:
-        """The bytes that it takes at most, as far as is known."""
-        return max(self.model.memory_need() or 0, self.measured_bytes)
+        """The bytes that it takes at most, as far as is known; what its operator says comes before what was measured."""
+        said = self.model.memory_said
+        return max(self.model.memory_need() or 0, self.measured_bytes) if said is None else said
 
     @property
     def reload_s(self) -> float:

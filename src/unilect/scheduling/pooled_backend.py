@@ -51,6 +51,8 @@ class PooledBackend:
         started: It was started, and not stopped since.
         trouble: Why it fails, where its last request or start has failed.
         began_at: When its last start began, in seconds since 1970.
+        load_s: Seconds that its last start took, without what was fetched for it.
+        loaded_at: When that ended, by `time.monotonic`.
         next_look_at: The event loop's time of the next look at it, while it is out and looked after; None else.
     """
 
@@ -76,7 +78,7 @@ class PooledBackend:
         self.started = False
         self.trouble: Trouble | None = None
         self.next_look_at: float | None = None
-        self.began_at = 0.0
+        self.began_at = self.load_s = self.loaded_at = 0.0
         self._starting: asyncio.Task[None] | None = None
         self.queue_settings = queue or QueueSettings()
         self.queues: tuple[FairQueue, ...] = ()
@@ -128,7 +130,11 @@ class PooledBackend:
         await join_shared(self._starting)
 
     async def _start(self) -> None:
+        await self.backend.fetch()
+        began = time.monotonic()
         await self.backend.start()
+        self.loaded_at = time.monotonic()
+        self.load_s = self.loaded_at - began
         self.started, self.trouble = True, None
 
     async def aclose(self) -> None:

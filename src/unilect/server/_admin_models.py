@@ -196,7 +196,8 @@ def _waits_for(model: Model) -> str | None:
     place = model.place
     if place is None or not place.waiting or not place.events.last:
         return None
-    return place.events.last[-1].reason
+    last = place.events.last[-1]
+    return last.reason if last.kind == "waits" else None
 
 
 def _describe_backend(member: PooledBackend, memory: Memory, now: float) -> dict[str, Any]:

@@ -6,10 +6,10 @@ so is a field of another server's that would change the answer. An unknown field
 and reported in `ignored` for any other.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import compress
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -418,3 +418,23 @@ def _ignorable_fields(kind: type[Request]) -> frozenset[str]:
 def _every_parameter() -> frozenset[str]:
     """The parameters of all endpoints."""
     return frozenset().union(*map(parameters_of, ENDPOINTS.values()))
+
+
+class Settings(NamedTuple):
+    """
+    The changes of a model to a request.
+
+    Attributes:
+        prepare: What is done to it first.
+        defaults: Values for what it leaves out.
+        unsupported: What happens to parameters that its backend refuses.
+    """
+
+    prepare: Callable[[Any], Any]
+    defaults: Mapping[str, Any]
+    unsupported: Unsupported
+
+    def apply(self, request: Any, can: Capabilities | None = None) -> Any:
+        """The request with all that it leaves out, but for defaults that a backend which can do so much refuses."""
+        request = self.prepare(request)
+        return fill_defaults(request, self.defaults, can) if self.defaults else request

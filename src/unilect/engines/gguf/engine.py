@@ -275,9 +275,9 @@ class GgufEngine(Backend):
         return self._head.description
 
     def memory_need(self) -> MemoryNeed:
-        """Return the memory of the child that this model mainly needs, and of the one for embeddings once it has come; see `Backend`."""
+        """Return the memory of the child that this model mainly needs, and of the one for embeddings while it runs; see `Backend`."""
         need = self._needs[not self._writes].need
-        if not (self._writes and self._embedder.process.starts):
+        if not self._writes or self._embedder.process.starting_pid is None:
             return need
         return replace(need, ready=need.ready + self._needs[True].need.ready)
 

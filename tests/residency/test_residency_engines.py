@@ -1,0 +1,113 @@
+"""Tests of unilect.residency.residency with engines, on the bundled model."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from support.common.waiting import until
+from support.servers.listening import listening
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
+from unilect.demo import MODEL
+
+
+def tables(folder: Path, *names: str, **options: object) -> dict[str, ModelConfig]:
+    """Small models that are loaded on demand, each of a file of its own."""
+    found = {}
+    for name in names:
+        (folder / f"{name}.gguf").write_bytes(MODEL.read_bytes())
+        found[name] = ModelConfig(
+            source=str(folder / f"{name}.gguf"), load="demand", context=256, parallel=1, cache_ram_mib=0, **options,  # type: ignore[arg-type]
+        )  # fmt: skip
+    return found
+
+
+async def ask(server: object, name: str, prompt: str = "Once") -> tuple[int, dict[str, str]]:
+    """Ask for a completion; returns the status and the headers."""
+    body = {"model": name, "prompt": prompt, "max_tokens": 2}
+    async with server.request("", "/v1/completions", **body) as response:  # type: ignore[attr-defined]
+        await response.read()
+        return response.status, dict(response.headers)
+
+
+async def test_what_comes_beside(tmp_path: Path) -> None:
+    """The second engine of a model, which makes embeddings, counts as soon as it has come."""
+    async with listening(Config(port=0, models=tables(tmp_path, "a"))) as server:
+        await ask(server, "a")
+        a = server.registry.models["a"]
+        assert a.place is not None
+        before = a.memory_need() or 0
+        async with server.request("", "/v1/embeddings", model="a", input="x") as response:
+            assert 200 == response.status
+        assert (a.memory_need() or 0) > before + 10**7
+        a.set_keep_alive(0)
+        await until(lambda: not a.runs_here and a.stopping is None)
+        assert (a.memory_need() or 0) < before + 10**7
+
+
+async def test_engines(tmp_path: Path) -> None:
+    """Two engines of which one fits are exchanged; an answer that waited says for how long the model was loaded; each is measured."""
+    models = tables(tmp_path, "a", "b", memory="60MB")
+    async with listening(Config(port=0, memory="110MB", models=models)) as server:
+        for name in ("a", "b"):
+            status, headers = await ask(server, name)
+            assert 200 == status
+            assert float(headers["X-Unilect-Loaded-In"]) > 0
+        a, b = server.registry.models.values()
+        assert [False, True] == [a.runs_here, b.runs_here]
+        assert b.place is not None
+        await until(lambda: b.place.measured_bytes > 0)  # type: ignore[union-attr]
+        assert 10**7 < b.place.measured_bytes < b.place.need
+        async with server.client.get(f"{server.url}/metrics") as response:
+            told = await response.text()
+        assert 'unilect_model_events_total{event="evicted",model="a"} 1' in told
+        assert "unilect_memory_budget_bytes 110000000" in told
+
+
+async def test_an_engine_that_is_killed_while_it_loads(tmp_path: Path) -> None:
+    """An engine that is killed while it loads for a request is started again, and the request is answered."""
+    async with listening(
+        Config(port=0, memory="110MB", models=tables(tmp_path, "a", "b", memory="60MB"))
+    ) as server:
+        await ask(server, "a")
+        b = server.registry.models["b"]
+        asking = asyncio.create_task(ask(server, "b"))
+        child = b.pool.members[0].backend.children[0]
+        await until(lambda: child.starting_pid is not None)  # type: ignore[attr-defined]
+        os.kill(child.starting_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+
+        status, _ = await asking
+        assert 200 == status
+
+
+async def test_another_one_answers_meanwhile(tmp_path: Path) -> None:
+    """While a model is loaded the one that `while_loading` names answers, if it is loaded itself."""
+    models = {
+        **tables(tmp_path, "first", "large", while_loading="small"),
+        "small": ModelConfig(source="echo:yes"),
+    }
+    async with listening(Config(port=0, models=models)) as server:
+        _, headers = await ask(server, "first")
+        assert "X-Unilect-Fallback" not in headers
+        await ask(server, "small")
+        _, headers = await ask(server, "large")
+        assert "small" == headers["X-Unilect-Fallback"]
+        large = server.registry.models["large"]
+        await until(lambda: large.runs_here)
+        _, headers = await ask(server, "large")
+        assert "X-Unilect-Fallback" not in headers
+
+
+async def test_another_one_that_cannot_answer_meanwhile(tmp_path: Path) -> None:
+    """What the model of `while_loading` refuses, or fails at, waits for the requested one after all."""
+    models = {
+        **tables(tmp_path, "large", while_loading="small"),
+        "small": ModelConfig(source="echo:yes", options={"context": 16}),
+    }
+    async with listening(Config(port=0, models=models)) as server:
+        await ask(server, "small")
+        status, headers = await ask(server, "large", "a prompt of more tokens than " * 9)
+        assert 200 == status
+        assert "X-Unilect-Fallback" not in headers
+        assert float(headers["X-Unilect-Loaded-In"]) > 0
