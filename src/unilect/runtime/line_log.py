@@ -6,7 +6,7 @@ from itertools import islice
 from typing import NamedTuple
 
 MOST_BYTES = 256 * 1024
-_MOST_CHARACTERS = 2000
+MOST_CHARACTERS = 2000
 _LINE_BYTES = 200  # of Python's objects about a line
 
 
@@ -42,8 +42,8 @@ class LineLog:
 
     def append(self, line: Line) -> None:
         """Keep a line, in place of the oldest ones where there is no room."""
-        if len(line.text) > _MOST_CHARACTERS:
-            line = line._replace(text=f"{line.text[:_MOST_CHARACTERS]}…")
+        if len(line.text) > MOST_CHARACTERS:
+            line = line._replace(text=f"{line.text[:MOST_CHARACTERS]}…")
         self._lines.append(line)
         self._size += _size(line)
         while self._size > MOST_BYTES:

@@ -1,5 +1,6 @@
 """Tests of unilect.engines.process.loads: a small file of what models took, which several servers share."""
 
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_only_the_latest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [False, True, True, True] == [known.get(name) is not None for name in "abcd"]
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1]", b'{"a": {"ready": "x"}}', b"\xff" * 300_000, b"[" * 300_000])  # fmt: skip
+@pytest.mark.parametrize("content", [b"{", b"[1]", b'{"a": {"ready": "x"}}', b"\xff" * 300_000, b"[" * 300_000, b'{"a": {"ready": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}", b'{"a": {"ready": -1}}', b'{"a": {"ready": 1, "grown": -1}}'])  # fmt: skip
 def test_a_file_that_cannot_be_read(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,6 +86,23 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureF
 
     assert known.get("a") is Loads(None).get("a") is None
     assert 1 == len(caplog.records)
+
+
+def test_a_lock_that_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lock that somebody keeps is not waited for: nothing is kept, and that is told once."""
+    monkeypatch.setattr(loads, "_LOCK_TRIES", 2)
+    known = Loads(tmp_path / "loads.json")
+    with (tmp_path / "loads.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for _ in range(2):
+            known.note("a", 1, 0.1)
+    assert known.get("a") is None
+    known.note("a", 2, 0.1)
+
+    assert 2 == known.get("a").ready
+    assert 1 == caplog.text.count("another process keeps its lock")
 
 
 def test_keys(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from support.common.effort import effort_s
 from unilect.engines.process._stderr_tail import StderrTail
+from unilect.runtime.line_log import MOST_CHARACTERS
 
 GDB = [
     "[New LWP 4822]",
@@ -14,6 +16,16 @@ GDB = [
     "[Inferior 1 (process 4814) detached]",
 ]
 ASSERT = "/w/llama.cpp/src/llama-context.cpp:2289: GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max) failed"
+
+
+@pytest.mark.parametrize("unit", ["a", "a:", "a.c:1 ", "slot ", "\u2028"])
+def test_a_line_without_an_end(unit: str) -> None:
+    """A long line is cut before anything is looked for in it."""
+    kept = StderrTail(tells_all=True)
+    told = kept.append(unit.encode() * 300_000)
+
+    assert max(map(len, [told, *kept._lines]), default=0) <= 4 * MOST_CHARACTERS
+    assert effort_s(kept.of_memory, 0.1) < 0.1
 
 
 def words(*lines: str) -> StderrTail:

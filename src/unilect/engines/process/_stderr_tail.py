@@ -9,6 +9,8 @@ import re
 import signal
 from collections import deque
 
+from unilect.runtime.line_log import MOST_CHARACTERS
+
 _KEPT_LINES = 60
 _TOLD_LINES = 10
 _MOST_CHARACTERS = 300
@@ -70,11 +72,12 @@ class StderrTail:
 
     def append(self, line: bytes) -> str:
         """Keep a line; returns it as it may be logged, or nothing."""
-        text = _CONTROL.sub(" ", line.decode(errors="replace")).strip()
+        begin = line[: 4 * MOST_CHARACTERS]  # no more is logged, in whatever characters
+        text = _CONTROL.sub(" ", begin.decode(errors="replace")).strip()
         if self.serves and not self._tells_all and _PREFIX.match(text):
             self._is_harmless = bool(_OF_REQUESTS.match(text))
         if text and self._is_harmless:
-            self._lines.append(text)
+            self._lines.append(text[:MOST_CHARACTERS])
             return text
         return ""
 

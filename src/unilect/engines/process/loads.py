@@ -11,9 +11,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +28,8 @@ from unilect.runtime.memory import resident
 log = logging.getLogger("unilect")
 _MOST = 500  # the least recently loaded go first
 _MOST_BYTES = 1_000_000
+_LOCK_TRIES, _LOCK_AGAIN_S = 50, 0.01  # others hold it for a moment only
+_Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Load(Struct, frozen=True, omit_defaults=True):
@@ -41,10 +44,10 @@ class Load(Struct, frozen=True, omit_defaults=True):
         at: When it was last written, in seconds since 1970.
     """
 
-    ready: int
-    grown: int = 0
-    load_s: float = 0.0
-    count: int = 0
+    ready: _Size
+    grown: _Size = 0
+    load_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    count: _Size = 0
     at: float = 0.0
 
 
@@ -89,7 +92,7 @@ class Loads:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._path.with_suffix(".lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # held for a moment only
+                _lock(lock.fileno())
                 self._refresh()
                 self._known = {key: replace(load, at=time.time())} | {
                     other: one for other, one in self._known.items() if other != key
@@ -115,7 +118,7 @@ class Loads:
             self._known = {}
         except OSError as error:
             self._complain(f"cannot be read: {error.strerror or error}")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._known = {}
             self._complain("is not what unilect wrote, and is written anew")
 
@@ -182,6 +185,21 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return state.st_size, state.st_mtime_ns
+
+
+def _lock(file: int) -> None:
+    """
+    Take the lock of an open file.
+
+    Raises:
+        OSError: Somebody else has held it for half a second.
+    """
+    for _ in range(_LOCK_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOCK_AGAIN_S)
+    raise OSError(None, "another process keeps its lock")
 
 
 def user_loads() -> Loads:
