@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.common.properties import given
 from unilect.api.backend import Description
 from unilect.demo import MODEL
-from unilect.engines.gguf._file import GgufHead, read_head
+from unilect.engines.gguf._file import GgufHead, model_files, read_head
 
 U32, STRING, ARRAY = 4, 8, 9
 
@@ -135,6 +135,16 @@ BROKEN = [
         "many layers",
         gguf([ARCHITECTURE, field("llama.block_count", U32, struct.pack("<I", 2**31))]),
     ),
+    (
+        "layers in a list",
+        gguf(
+            [ARCHITECTURE, field("llama.block_count", ARRAY, struct.pack("<IQQ", 10, 1, 3 * 10**7))]
+        ),
+    ),
+    (
+        "layers without an architecture",
+        gguf([field(".block_count", 10, struct.pack("<Q", 3 * 10**7))]),
+    ),
     ("many fields", gguf(counts=(0, 2**40))),
     ("more fields than there are", gguf([ARCHITECTURE], counts=(0, 50))),
     ("long name", gguf([LIE + b"x"], data=b"")),
@@ -165,6 +175,19 @@ def test_broken_files(path: Path, name: str, data: bytes) -> None:
 
     assert str(path) in str(raised.value)
     assert str(raised.value).endswith(".")
+
+
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    """Its size is that of all files, up to the first that is missing, however many its name claims; a later one stands for itself."""
+    names = [tmp_path / f"m-0000{number}-of-99999.gguf" for number in (1, 2, 3, 5)]
+    for number, name in enumerate(names):
+        name.write_bytes(gguf(data=b"\0" * 64 * (number + 1)))
+    sizes = [name.stat().st_size for name in names]
+
+    assert names[:3] == model_files(names[0])
+    assert names[1:2] == model_files(names[1])
+    assert sum(sizes[:3]) == read_head(names[0]).size_bytes
+    assert sizes[1] == read_head(names[1]).size_bytes
 
 
 def test_no_file(path: Path) -> None:

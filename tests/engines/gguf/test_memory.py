@@ -1,5 +1,6 @@
 """Tests of unilect.engines.gguf._memory: sizes from heads of many kinds of models, and what is said of them."""
 
+import math
 import os
 import re
 import resource
@@ -58,7 +59,7 @@ PLAIN = {"block_count": 12, "embedding_length": 512, "attention__head_count": 8}
 )  # fmt: skip
 def test_keys_and_values(fields: dict[str, Any], per_token: int) -> None:
     """Each kind of model has its own size, never more than it takes; what is not known counts for nothing."""
-    need = needs(head(**fields), Path("x.gguf"), ModelConfig(parallel=3), 1000, embedding=False)
+    need = needs(head(**fields), ModelConfig(parallel=3), 1000, embedding=False)
 
     assert (per_token * 1024, 3 * per_token * 1024) == (need.slot, need.cache)
     assert 0 == need.checkpoint
@@ -120,7 +121,7 @@ def test_other_states(fields: dict[str, Any], state: int) -> None:
 def test_weights_that_are_copied() -> None:
     """Weights whose order llama.cpp changes for the processor count twice."""
     file = GgufHead({}, 1000, matrices={2: 3200, 12: 25600, 1: 5000})
-    need = needs(file, Path("x.gguf"), ModelConfig(), 16, embedding=False)
+    need = needs(file, ModelConfig(), 16, embedding=False)
     copies = 3200 * 18 // 32 + 25600 * 144 // 256
 
     assert need.repacked == (copies if processor_words() & {"avx2", "asimddp"} else 0)
@@ -162,18 +163,19 @@ def test_what_a_model_takes_is_not_left() -> None:
 def test_fewer_bits() -> None:
     """A cache of 8 bits takes about half, and an embedder has one slot."""
     config = ModelConfig(cache_type_k="q8_0", cache_type_v="q8_0")
-    need = needs(head(**PLAIN), Path("x.gguf"), config, 1024, embedding=True)
+    need = needs(head(**PLAIN), config, 1024, embedding=True)
 
     assert 12 * 8 * 128 * 34 // 32 * 1024 == need.cache
 
 
-def test_a_file_in_parts(tmp_path: Path) -> None:
-    """All parts of a file count."""
-    for number in (1, 2, 3):
-        (tmp_path / f"m-{number:05}-of-00003.gguf").write_bytes(b"x" * 10 * number)
-    first = tmp_path / "m-00001-of-00003.gguf"
+@pytest.mark.parametrize(
+    "told", [[math.nan] * 12, [math.inf] * 12, [-1.0] * 12, ["x"] * 12, -(2**31), "x"]
+)
+def test_numbers_of_heads_that_are_none(told: object) -> None:
+    """They count for nothing."""
+    need = needs(head(**PLAIN | {"attention__head_count_kv": told}), ModelConfig(), 512, False)
 
-    assert 60 == needs(head(10), first, ModelConfig(), 16, embedding=False).weights
+    assert 0 == need.slot
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_what_does_not_fit(need: Needs, free: int | None, total: int | None, exp
 
 def test_the_bundled_model() -> None:
     """The size told for a real file is that of the cache that llama.cpp makes of it."""
-    need = needs(read_head(MODEL), MODEL, ModelConfig(), 2048, embedding=False)
+    need = needs(read_head(MODEL), ModelConfig(), 2048, embedding=False)
 
     assert (MODEL.stat().st_size, 5 * 2 * 128 * 2 * 2048) == (need.weights, need.slot)
 

@@ -5,10 +5,12 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import mmap
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import takewhile
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ _ROWS = 8  # that many are put together
 _LFS = b"version https://git-lfs"
 _LIBRARY = "xllamacpp"
 
+#: The first file of a model that is split into several, as llama.cpp names them.
+_SPLIT = re.compile(r"(.*)-00001-of-(\d{5})\.gguf", re.DOTALL)
 _POOLING_RANK = 4
 #: The tensors of which llama.cpp makes a score.
 _CLASSIFIERS = frozenset({b"cls.weight", b"cls.output.weight"})
@@ -50,7 +54,7 @@ class GgufHead(Struct, frozen=True):
     Attributes:
         fields: The metadata, without long arrays.
         parameters: The numbers in all of its tensors.
-        size_bytes: The size of the file.
+        size_bytes: The size of the file, and of those that it is split into.
         marks: The ids of tokens by their texts, of those that may be fill-in-the-middle tokens.
         classifies: It has layers that make a score of a text.
         vocabulary: The number of its tokens.
@@ -68,7 +72,7 @@ class GgufHead(Struct, frozen=True):
     @property
     def architecture(self) -> str:
         """llama.cpp's name for the kind of network."""
-        return str(self.fields.get("general.architecture", ""))
+        return _architecture(self.fields)
 
     @property
     def context(self) -> int:
@@ -155,7 +159,7 @@ def read_head(path: Path, whole_bytes: int = 0) -> GgufHead:
             reader = _Reader(data, whole_bytes or size)
             return GgufHead(
                 reader.head(),
-                whole_bytes or size,
+                (whole_bytes or size) + sum(part.stat().st_size for part in model_files(path)[1:]),
                 reader.parameters,
                 reader.marks,
                 reader.classifies,
@@ -172,6 +176,15 @@ def read_head(path: Path, whole_bytes: int = 0) -> GgufHead:
         ) from error
     except _Damaged as error:
         raise ValueError(f"{path} is not a valid GGUF file: {error}. Fetch it again.") from error
+
+
+def model_files(path: Path) -> list[Path]:
+    """Return the files of a model that is named by its first; of several those before the first that is missing, without which nobody can load it."""
+    match = _SPLIT.fullmatch(path.name)
+    if match is None:
+        return [path]
+    names = (f"{match[1]}-{number:05}-of-{match[2]}.gguf" for number in range(2, int(match[2]) + 1))
+    return [path, *takewhile(Path.is_file, map(path.with_name, names))]
 
 
 def read_model(path: Path) -> GgufHead:
@@ -254,6 +267,10 @@ def _files_in(folder: Path) -> str:
     )
 
 
+def _architecture(fields: dict[str, Any]) -> str:
+    return str(fields.get("general.architecture", ""))
+
+
 class _Damaged(Exception):
     """The head contradicts itself."""
 
@@ -296,9 +313,9 @@ class _Reader:
         alignment = fields.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
             raise _Damaged("its alignment is invalid")
-        layers = fields.get(f"{fields.get('general.architecture')}.block_count")
-        if isinstance(layers, int) and layers > MAX_LAYERS:
-            raise _Damaged(f"it claims {layers} layers")
+        layers = fields.get(f"{_architecture(fields)}.block_count", 0)
+        if not (isinstance(layers, int) and 0 <= layers <= MAX_LAYERS):
+            raise _Damaged(f"its `block_count` is no number from 0 to {MAX_LAYERS}")
         self._check_tensors(tensors, alignment)
         if not self._has_output and fields.get("general.architecture") not in _EMBEDDING_ONLY:
             kind, weights = self._embeddings  # they are the output, too

@@ -5,6 +5,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-hparams.cpp
 """
 
 from itertools import compress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -180,9 +181,13 @@ def _heads(head: "GgufHead", count: int) -> list[float]:
     if given is None:
         given = field(head, "attention.head_count")
     if isinstance(given, list):
-        numbers = [float(one) for one in given if isinstance(one, int | float)]
-        return (numbers + [0.0] * count)[:count]
-    return [float(given) if isinstance(given, int) else 0.0] * count
+        return ([*map(_of_heads, given)] + [0.0] * count)[:count]
+    return [_of_heads(given)] * count
+
+
+def _of_heads(told: Any) -> float:
+    """Return a number of heads; 0 for what is none."""
+    return float(told) if isinstance(told, int | float) and 0 <= told < inf else 0.0
 
 
 def _window_layers(head: "GgufHead", count: int) -> list[bool]:

@@ -7,7 +7,6 @@ they may, and what is not known for nothing.
 Source: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-kv-cache.cpp
 """
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ _SHARE = 8  # of what is left, for idle conversations, and as much for checkpoin
 _MOST_MIB = 8192  # llama.cpp's own, of idle conversations
 _PROCESS = 40 * MIB  # Python, llama.cpp and its server
 _TOKEN = 160  # bytes of each token in the vocabulary
-_SPLIT = re.compile(r"^(.*)-00001-of-(\d{5})\.gguf$")
 #: Bytes of a weight in the types that llama.cpp copies into an order that suits the processor, by the processor's word for what that needs.
 _REPACKED = {
     "avx2": {2: 18 / 32, 12: 144 / 256, 20: 18 / 32, 39: 17 / 32},
@@ -92,9 +90,7 @@ class Needs(Struct, frozen=True):
         return msgspec.structs.replace(self, **both)
 
 
-def needs(
-    head: "GgufHead", path: Path, config: "ModelConfig", context: int, embedding: bool
-) -> Needs:
+def needs(head: "GgufHead", config: "ModelConfig", context: int, embedding: bool) -> Needs:
     """Reckon the memory of a file with these settings, before `budget`."""
     kept = layers(head, config.cache_type_k, config.cache_type_v)
     parallel = 1 if embedding else config.parallel
@@ -110,7 +106,7 @@ def needs(
     beside = [adapter_of(text)[0] for text in config.lora]
     beside += [config.mmproj] if config.mmproj and not embedding else []
     takes = Needs(
-        weights=_size(path, head.size_bytes),
+        weights=head.size_bytes,
         slot=kept.slot(context, step),
         parallel=parallel,
         context=context,
@@ -123,7 +119,7 @@ def needs(
     if draft is None:
         return takes
     alone = msgspec.structs.replace(config, speculative=None, draft_max=None, lora=[], mmproj=None)
-    return takes.with_draft(needs(read_model(draft), draft, alone, context, embedding=False))
+    return takes.with_draft(needs(read_model(draft), alone, context, embedding=False))
 
 
 def budget(
@@ -248,15 +244,3 @@ def _count_repacked(head: "GgufHead") -> int:
         kind: size for word in words & _REPACKED.keys() for kind, size in _REPACKED[word].items()
     }
     return int(sum(count * sizes.get(kind, 0.0) for kind, count in head.matrices.items()))
-
-
-def _size(path: Path, size: int) -> int:
-    """Return bytes of a file and of those that it is split into."""
-    match = _SPLIT.match(path.name)
-    if match is None:
-        return size
-    parts = (
-        path.with_name(f"{match[1]}-{number:05}-of-{match[2]}.gguf")
-        for number in range(2, int(match[2]) + 1)
-    )
-    return size + sum(part.stat().st_size for part in parts if part.is_file())

@@ -12,8 +12,8 @@ import msgspec
 from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import MODEL as DEMO
-from unilect.engines.gguf._draft import check_draft, draft_of
-from unilect.engines.gguf._file import GgufHead, check_projector
+from unilect.engines.gguf._draft import NGRAM, check_draft, draft_of
+from unilect.engines.gguf._file import GgufHead, check_projector, model_files
 from unilect.engines.gguf._lora import Adapters
 from unilect.engines.gguf._memory import needs
 from unilect.engines.process.loads import LoadRecorder, load_key
@@ -21,7 +21,7 @@ from unilect.engines.settings import read_checked
 
 _LIBRARY = "xllamacpp"
 #: The settings that change what a child takes of memory.
-_TAKEN_BY = ("context", "parallel", "batch", "gpu_layers", "mmproj", "cache_type_k", "cache_type_v", "embedding", "lora", "speculative", "repack")  # fmt: skip
+_TAKEN_BY = ("context", "parallel", "batch", "gpu_layers", "mmproj", "cache_type_k", "cache_type_v", "embedding", "lora", "speculative", "draft_max", "repack")  # fmt: skip
 
 
 def child_settings(
@@ -39,7 +39,7 @@ def child_settings(
     embedding: bool,
 ) -> dict[str, Any]:
     """Make the settings of a child, without its socket and its key."""
-    takes = needs(head, path, config, context, embedding)
+    takes = needs(head, config, context, embedding)
     pooling = "rank" if head.ranks else None if head.pooling else "mean"
     return {
         "name": name,
@@ -76,7 +76,10 @@ def child_settings(
 def load_recorder(path: Path, settings: dict[str, Any]) -> LoadRecorder:
     """Return what measures the loads of a file with the settings of its child; on a GPU nobody sees all that it takes."""
     told = {name: settings[name] for name in _TAKEN_BY} | {_LIBRARY: version(_LIBRARY)}
-    paths = [path, *(Path(adapter) for adapter, _ in settings["lora"])]
+    paths = [*model_files(path), *(Path(adapter) for adapter, _ in settings["lora"])]
+    paths += [Path(settings["mmproj"])] if settings["mmproj"] else []
+    if settings["speculative"] not in (None, NGRAM):
+        paths += model_files(Path(settings["speculative"]))
     key = load_key(paths, told)
     return LoadRecorder(key, settings["needs"]["weights"], lambda said: not said["devices"])
 

@@ -140,7 +140,6 @@ class EngineMemory:
 def choose_context(
     name: str,
     head: GgufHead,
-    path: Path,
     config: ModelConfig,
     embedding: bool,
     memory: int | None = None,
@@ -162,7 +161,7 @@ def choose_context(
         room.free is not None and room.total is not None
     ):  # what other models hold they may leave for this one
         room = Room(min(room.total, room.free + LEDGER.claimed), room.total)
-    found = longest_context(partial(_needs_at, head, path, config, embedding), usual, room)
+    found = longest_context(partial(_needs_at, head, config, embedding), usual, room)
     found = found or usual  # which is refused with its sizes
     if found < usual:
         log.warning(
@@ -247,7 +246,7 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
         found = await dry_run(made) or msgspec.convert(made["needs"], Needs)
         return found, EngineMemory(head, path, config, made)
 
-    need_of: Callable[[int], Needs] = partial(_needs_at, head, path, config, embedding)
+    need_of: Callable[[int], Needs] = partial(_needs_at, head, config, embedding)
     if not is_known(head):
         need_of = _between(*[(await reckon(one))[0] for one in _TRIED_CONTEXTS])
     usual = context_of(head.context, config)
@@ -262,10 +261,8 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
     )
 
 
-def _needs_at(
-    head: GgufHead, path: Path, config: ModelConfig, embedding: bool, context: int
-) -> Needs:
-    return needs(head, path, config, context, embedding)
+def _needs_at(head: GgufHead, config: ModelConfig, embedding: bool, context: int) -> Needs:
+    return needs(head, config, context, embedding)
 
 
 def _between(short: Needs, long: Needs) -> Callable[[int], Needs]:
@@ -290,7 +287,7 @@ def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> 
         ConfigError: It does not fit.
     """
     writes = can.chat or can.completions
-    need = needs(read_checked(read_model, path), path, config, can.context or 0, not writes)
+    need = needs(read_checked(read_model, path), config, can.context or 0, not writes)
     try:
         require_room(name, need, room_of(config))
     except BackendUnavailable as error:
