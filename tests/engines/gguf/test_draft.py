@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from support.models import tiny_gguf
 from unilect.config.server import ModelConfig
@@ -72,23 +73,38 @@ async def test_the_text_is_the_same(kind: str, by: str, tmp_path: Path) -> None:
 async def test_a_draft_model_of_another_vocabulary(tmp_path: Path) -> None:
     """It is refused before anything is started; where only its tokens differ, once llama.cpp has said that it cannot draft."""
     other = tiny_gguf.make(tmp_path / "m.gguf")
-    with pytest.raises(ConfigError, match=r"vocabulary has \d+ tokens of the kind llama, the model's 4096 of gpt2"):  # fmt: skip
+    with pytest.raises(ConfigError, match=r"vocabulary has \d+ tokens of the kind 'llama', the model's 4096 of 'gpt2'"):  # fmt: skip
         GgufEngine("m", MODEL, ModelConfig(speculative=str(other)))
     with pytest.raises(ConfigError, match=r"m\.gguf is no GGUF|There is no|no such file"):
         GgufEngine("m", MODEL, ModelConfig(speculative=str(tmp_path / "none" / "m.gguf")))
     marked = tiny_gguf.make(tmp_path / "n.gguf", ids={"eot": 5}, marks=("<a>",), begins=False)
-    with pytest.raises((ConfigError, BackendUnavailable), match="cannot draft with"):
-        async with running(other, speculative=str(marked)):
-            pass
+    engine = GgufEngine("m", other, ModelConfig(speculative=str(marked)))
+    try:
+        with pytest.raises(BackendUnavailable, match="cannot draft with"):
+            await engine.start()
+        assert (None, "failed") == (engine.children[0].pid, engine.children[0].state)
+    finally:
+        await engine.aclose()
+
+
+def test_a_hostile_kind_of_vocabulary() -> None:
+    """Little of it is told, and no control characters."""
+    head, told = read_model(MODEL), "\x1b[31mforged\n" * 10_000
+    other = structs.replace(head, fields=head.fields | {"tokenizer.ggml.model": told})
+    with pytest.raises(ValueError) as raised:
+        _draft.check_draft(MODEL, other)
+
+    assert len(str(raised.value)) < 500
+    assert str(raised.value).isprintable()
 
 
 def test_the_memory_of_a_draft_model(tmp_path: Path) -> None:
     """A draft model takes what it would take alone."""
     head, copy = read_model(MODEL), tmp_path / "copy.gguf"
     shutil.copy(MODEL, copy)
-    alone = needs(head, MODEL, ModelConfig(), 512, embedding=False)
-    both = needs(head, MODEL, ModelConfig(speculative=str(copy)), 512, embedding=False)
-    embeds = needs(head, MODEL, ModelConfig(speculative=str(copy)), 512, embedding=True)
+    alone = needs(head, ModelConfig(), 512, embedding=False)
+    both = needs(head, ModelConfig(speculative=str(copy)), 512, embedding=False)
+    embeds = needs(head, ModelConfig(speculative=str(copy)), 512, embedding=True)
 
     assert (2 * alone.weights, 2 * alone.cache, 2 * alone.own) == (both.weights, both.cache, both.own)  # fmt: skip
     assert alone.weights == embeds.weights

@@ -4,8 +4,9 @@ The child that runs llama.cpp's server through xllamacpp. The only file that kno
 Source: https://github.com/xorbitsai/xllamacpp
 """
 
+import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ _IMAGE_BYTES = 2 * 2**30  # a large picture, unpacked
 #: A template for a model that has none that can be used; nobody chats with it.
 _STAND_IN = "chatml"
 _server: list[Any] = []  # kept alive until the process ends
+
+
+class _Slot(msgspec.Struct):
+    """A slot, as llama.cpp tells it."""
+
+    speculative: bool = False
 
 
 def serve(settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +76,8 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
     if fault or settings["embedding"]:  # else the model's own would be used, and refused
         chosen.chat_template = _STAND_IN
     _server.append(xllamacpp.Server(chosen))
+    if settings["speculative"]:
+        _check_drafting(settings)
     own = _GPU_GROWS_BYTES if has_gpu() else 0
     images = _IMAGE_BYTES if settings["mmproj"] else 0
     return {
@@ -246,6 +255,27 @@ def _draft(p: Any, settings: dict[str, Any]) -> None:
         _member(xllamacpp.common_speculative_type, "COMMON_SPECULATIVE_TYPE", kind)
     ]
     p.n_batch = max(p.n_batch, most + 1)  # what is drafted is checked in one step
+
+
+def _check_drafting(settings: dict[str, Any]) -> None:
+    """
+    Check that the server drafts; where the vocabularies differ it only says in its log that it does not.
+
+    Raises:
+        ValueError: It does not.
+    """
+    from http.client import HTTPConnection  # most models have no draft
+
+    connection = HTTPConnection("engine")
+    with closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:
+        connection.sock.connect(settings["socket_path"])
+        connection.request("GET", "/slots", headers={"Authorization": f"Bearer {settings['api_key']}"})  # fmt: skip
+        slots = msgspec.json.decode(connection.getresponse().read(), type=list[_Slot])
+    if not all(slot.speculative for slot in slots):
+        raise ValueError(
+            f"{settings['name']}: speculative: llama.cpp cannot draft with {settings['speculative']} for this model: their vocabularies differ, or the "
+            "model's memory cannot go back. Take a small model of the same family, `ngram`, or leave `speculative` out."
+        )
 
 
 def dry_run(settings: dict[str, Any]) -> None:

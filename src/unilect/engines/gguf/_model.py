@@ -12,7 +12,6 @@ from unilect.config.model import ModelConfig
 from unilect.constraints.keywords import LLAMACPP
 from unilect.core.errors import ConfigError, UnilectError
 from unilect.engines.gguf import _request as wire
-from unilect.engines.gguf._draft import check_drafting
 from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._turns import prompt_of
 from unilect.engines.process.child_server import ChildServer
@@ -54,18 +53,13 @@ class Loaded(Struct):
     takes_tools: bool
 
 
-async def read_loaded(server: HttpServer, template: str | None, config: ModelConfig) -> Loaded:
+async def read_loaded(server: HttpServer, template: str | None) -> Loaded:
     """
     Ask a child that has started.
 
     Args:
         template: The configured chat template; None for the model's own.
-        config: The model's settings.
-
-    Raises:
-        ConfigError: It does not draft, and should.
     """
-    await check_drafting(server, config)
     body = await server.get("/props")
     props = decode_answer(body, Props)
     models = decode_answer(await server.get("/v1/models"), _Models)
@@ -73,16 +67,16 @@ async def read_loaded(server: HttpServer, template: str | None, config: ModelCon
     return Loaded(props, facts_of(body, models.data[0]["meta"]), ends, await _takes_tools(server))
 
 
-async def read_started(child: ChildServer, template: str | None, config: ModelConfig) -> Loaded:
+async def read_started(child: ChildServer, template: str | None) -> Loaded:
     """As `read_loaded`, of a child that has just started; one that ends meanwhile is started again, once."""
     life = child.process.starts
     try:
-        return await read_loaded(await child.connect(), template, config)
+        return await read_loaded(await child.connect(), template)
     except UnilectError:
         if not await child.process.has_ended(life):
             raise
     await child.process.start()
-    return await read_loaded(await child.connect(), template, config)
+    return await read_loaded(await child.connect(), template)
 
 
 async def _takes_tools(server: HttpServer) -> bool:
