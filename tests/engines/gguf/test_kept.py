@@ -1,5 +1,6 @@
 """Tests of unilect.engines.gguf._kept: conversations that are kept while the engine is stopped, with llama.cpp's own counts of what it reads."""
 
+import asyncio
 import os
 import signal
 import time
@@ -14,13 +15,16 @@ from support.backends.engine import made
 from support.clients.callers import of
 from support.models import tiny_gguf
 from unilect.config.server import ModelConfig
-from unilect.core.errors import ConfigError
+from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied, InvalidRequest
 from unilect.core.events import Fold
 from unilect.core.requests import ChatRequest, LoraScale, Message
 from unilect.demo import FOLDER, MODEL
-from unilect.engines.gguf import _kept
+from unilect.engines.gguf import _kept, _slot_files
+from unilect.engines.gguf._kept import KeptConversations
+from unilect.engines.gguf._kept_files import Given, Kept
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf.engine import GgufEngine
+from unilect.runtime.tasks import Tasks
 
 STORY = [Message("user", "Tell me a story of a cat and a dog. " * 20)]
 OTHER = [Message("user", "Is the sun a day or a night? " * 20)]
@@ -264,6 +268,148 @@ def test_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="of a model with `mmproj`"):
         made("gguf", keep_conversations="1GiB", mmproj=str(projector))
+
+
+def kept_of(path: Path = MODEL, space: str = "1GiB") -> KeptConversations:
+    """The conversations of a model, without its engine."""
+    return KeptConversations("m", path, ModelConfig(keep_conversations=space), writes=True)
+
+
+async def death(model: GgufEngine) -> None:
+    """The engine is killed, and back."""
+    child = model.children[0]
+    life = child.starts
+    os.kill(child.pid or 0, signal.SIGKILL)
+    assert await child.has_ended(life)
+    await model.check()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("several", [True, False])
+async def test_a_crash(several: bool, folder: Path) -> None:
+    """After a crash nothing is saved of slots that are empty; the kept conversation goes on, and is kept anew."""
+    caller = "ada" if several else "anonymous"
+    async with running(keeping(several=several, cache_ram_mib=0)) as model:
+        turn = goes_on(STORY, (await say(model, STORY, caller))[0])
+        await model.aclose()
+        before = files(folder)
+        await model.start()
+        await say(model, turn, caller)
+        await death(model)
+        await model.aclose()
+        assert before == files(folder)
+        await model.start()
+        await death(model)
+        read = (await say(model, turn, caller))[1]
+
+    assert NEW >= read
+    assert 1 == len({*files(folder)} - {*before})
+
+
+@pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.heavy)])
+async def test_an_engine_that_ends_while_it_is_filled(
+    how: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kept conversation stays for the next start."""
+    stops = Tasks()
+    async with running(keeping()) as model:
+        turn = goes_on(STORY, (await say(model, STORY))[0])
+        await model.aclose()
+        await model.start()
+
+        async def end_first(*args: Any) -> dict[str, Any]:
+            child = model.children[0]
+            os.kill(child.pid or 0, signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+            if how == "stopped":
+                stops.start("the stop", model.aclose())
+            return await _slot_files.restore(*args)
+
+        monkeypatch.setattr(_kept, "restore", end_first)
+        with pytest.raises((EngineDied, BackendUnavailable)):
+            await say(model, turn)
+        assert 1 == len(files(folder))
+        await stops.aclose()
+        await model.aclose()
+        monkeypatch.undo()
+        monkeypatch.setenv("XDG_DATA_HOME", str(folder.parent.parent))
+        await model.start()
+        assert NEW >= (await say(model, turn))[1]
+
+
+async def test_a_request_that_is_refused() -> None:
+    """It does not take the place of the conversation in its slot; and a slot that holds nothing is not saved."""
+    async with running(keeping(parallel=1)) as model:
+        text, _ = await say(model, STORY)
+        with pytest.raises(InvalidRequest):
+            await say(model, [Message("user", "x y z " * 3000)])
+        await model.aclose()
+        await model.start()
+        async with model._generator.connect_apart() as server:
+            assert 0 == await model._kept._save(server, 0, "a" * 32, Given(9, 9, 0.0, None))
+        read = (await say(model, goes_on(STORY, text)))[1]
+
+    assert NEW >= read
+
+
+async def test_one_conversation_in_two_slots(folder: Path) -> None:
+    """It is kept once."""
+    async with running(keeping()) as model:
+        await asyncio.gather(*(say(model, STORY, seed=seed) for seed in (1, 2)))
+
+    assert 1 == len(files(folder))
+
+
+async def test_another_later_part_of_a_model(tmp_path: Path) -> None:
+    """What was read with it is not there for the model with another one."""
+    first, later = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    first.write_bytes(b"x")
+    owners = []
+    for data in (b"x", b"xy"):
+        later.write_bytes(data)
+        kept = kept_of(first)
+        await kept.open("b1", [])
+        owners.append(kept._owner("ada"))
+
+    assert owners[0] != owners[1]
+
+
+async def test_less_space_than_before(folder: Path) -> None:
+    """What has no room any more is removed at the start."""
+    kept = kept_of()
+    await kept.open("b1", [])
+    [own] = folder.iterdir()
+    for number, size in enumerate((600, 500)):
+        one = own / Kept(f"{number}" * 32, 1, 1, size, 1).name
+        one.write_bytes(b"x" * size)
+        os.utime(one, (number, number))
+    await kept_of(space="1000").open("b1", [])
+
+    assert [500] == [file.stat().st_size for file in files(folder)]
+
+
+async def test_a_folder_that_others_can_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is made private where it is ours; nothing is kept in another user's, with one warning."""
+    kept = kept_of()
+    await kept.open("b1", [])
+    [own] = folder.iterdir()
+    for each in (folder, own):
+        each.chmod(0o777)
+    await kept.open("b1", [])
+    assert [0o700, 0o700] == [each.stat().st_mode & 0o777 for each in (folder, own)]
+    assert kept._state
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    await kept.open("b1", [])
+
+    assert not kept._state
+    assert 1 == caplog.text.count("belongs to another user")
+
+
+def test_a_model_that_writes_nothing() -> None:
+    """A model for embeddings has no conversations, and is told so."""
+    with pytest.raises(ConfigError, match="writes no text"):
+        KeptConversations("m", MODEL, ModelConfig(keep_conversations="1GiB"), writes=False)
 
 
 async def test_slots_that_lack_a_beginning() -> None:

@@ -10,6 +10,7 @@ from support.clients.callers import of
 from support.common.properties import given
 from unilect.core.errors import BackendUnavailable
 from unilect.core.events import Event, Progress, TextDelta, Usage
+from unilect.engines.gguf._kept_files import Given
 from unilect.engines.gguf._slots import BLOCK_BYTES, WORTH_A_GAP, Slots
 
 LONG = b"a long conversation " * BLOCK_BYTES
@@ -355,3 +356,58 @@ async def test_who_gives_up_all_slots_keeps_none(given: int) -> None:
 
     assert [0, 1] == sorted([await request for request in later])
     assert every.cancelled()
+
+
+async def begin(slots: Slots, caller: str, prompt: bytes, number: int) -> int:
+    """The slot of a request of which nothing is read yet."""
+    with of(caller):
+        slot = await slots.acquire(prompt)
+    slots.note_given(slot, Given(number, 0, 0.0, None))
+    return slot
+
+
+async def test_a_request_that_is_refused() -> None:
+    """The slot holds its caller's conversation as before; of one that was given up, or of another caller's, nobody knows."""
+    slots, found = Slots(1), []
+    for caller, is_refused in (("ada", True), ("ada", False), ("ada", True), ("bob", True)):
+        await begin(slots, "ada", LONG, 1)
+        slots.note_batch(0, [Progress(0, 9)])
+        slots.release(0)
+        await begin(slots, caller, OTHER, 2)
+        assert [] == slots.idle_conversations()
+        if is_refused:
+            slots.note_refused(0)
+        slots.release(0)
+        found.append([(owner, given.length) for _, owner, given in slots.idle_conversations()])
+
+    assert [[("ada", 1)], [], [("ada", 1)], []] == found
+
+
+async def test_a_new_life_between_a_slot_and_its_request() -> None:
+    """What is about to be read stays known, and is asked as of an empty slot; what other slots held is forgotten."""
+    slots = Slots(2)
+    slots.apart = True
+    for caller, number in (("ada", 1), ("bob", 2)):
+        await begin(slots, caller, LONG, number)
+    for slot in (0, 1):
+        slots.note_batch(slot, [Progress(0, 9)])
+        slots.release(slot)
+    slot = await begin(slots, "bob", LONG, 3)
+    slots.forget()
+    lacks = slots.lacks(slot, 10)
+    slots.note_batch(slot, [Progress(0, 9)])
+    slots.release(slot)
+
+    assert lacks
+    assert [(slot, "bob", Given(3, 0, 0.0, None))] == slots.idle_conversations()
+
+
+async def test_a_prompt_of_more_blocks_than_are_remembered() -> None:
+    """A slot that holds all that is remembered of a prompt lacks nothing of it."""
+    slots, lacks = Slots(1), []
+    for more in (b"", b"y"):
+        slot = await slots.acquire(LONG * 200 + more)
+        lacks.append(slots.lacks(slot, len(LONG) * 200 - 1000))
+        slots.release(slot)
+
+    assert [True, False] == lacks

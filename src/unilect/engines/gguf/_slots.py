@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from unilect.core.errors import BackendUnavailable, InvalidRequest
 from unilect.core.events import Event, Progress, Usage
+from unilect.engines.gguf._kept_files import Given
 from unilect.engines.process.supervisor import Ticket
 from unilect.http.client import HttpServer
 from unilect.runtime.context import cache_owner
@@ -45,6 +46,19 @@ class _Slot(Struct):
 
     id: int
     is_processing: bool
+
+
+class _Held(Struct, frozen=True):
+    """
+    What a slot held when it was given to a request.
+
+    Attributes:
+        blocks: Hashes of the prompt's blocks.
+        given: The prompt, as it would be kept on the disk, if it is the same caller's.
+    """
+
+    blocks: list[int] = []
+    given: Given | None = None
 
 
 class Slots:
@@ -64,7 +78,8 @@ class Slots:
         self._count = count
         self._free = set(range(count))
         self._blocks: dict[int, list[int]] = {}
-        self._before: dict[int, list[int]] = {}  # those that a slot held when it was given
+        self._given: dict[int, Given] = {}  # the prompts of which more than the blocks is known
+        self._before: dict[int, _Held] = {}  # of those whose request was not read yet
         # whose prompts a slot holds, of those of which that is sure
         self._owners: dict[int, str] = {}
         self._takers: dict[int, str] = {}  # whose request was given it last
@@ -93,10 +108,12 @@ class Slots:
             slot = self._choose(blocks, caller) if self._free else await self._wait()
         self._free.discard(slot)
         self._restored.discard(slot)
-        self._before[slot], self._blocks[slot] = self._blocks.get(slot, []), blocks
+        is_own, given = self._owners.get(slot) == caller, self._given.pop(slot, None)
+        self._before[slot] = _Held(self._blocks.get(slot, []), given if is_own else None)
+        self._blocks[slot] = blocks
         self._taken += 1
         self._order[slot], self._takers[slot] = self._taken, caller
-        if self._owners.get(slot) != caller:
+        if not is_own:
             self._owners.pop(slot, None)  # and not the caller's either, until its prompt is read
         return slot
 
@@ -104,26 +121,49 @@ class Slots:
         """Return True if a slot that was just given holds less than so many bytes of its prompt, and nothing is lost if it is filled with them."""
         if self.apart and slot not in self._owners:
             return True
-        before = self._before[slot]
+        before = self._before[slot].blocks
         if self.kept:  # llama.cpp moves what it held into its cache when the prompt is read, and looks there for the prompt
             return not before
-        return (_common(before, self._blocks[slot]) + 1) * BLOCK_BYTES <= length
+        common = _common(before, self._blocks[slot])
+        # of what is behind the last block nothing is known: it may be there
+        return common < _MAX_BLOCKS and (common + 1) * BLOCK_BYTES <= length
 
     def disown(self, slot: int) -> None:
         """Note that the slot of a request holds nothing that is known any more."""
         self._owners.pop(slot, None)
+        self._before[slot] = _Held()
 
-    def note_filled(self, slot: int) -> None:
+    def note_filled(self, slot: int, given: Given) -> None:
         """Note that the slot of a request was filled with a conversation of its caller's."""
         self._owners[slot] = self._takers[slot]
+        self._before[slot] = _Held(self._blocks[slot], given)
 
-    def idle_conversations(self) -> list[tuple[int, str]]:
-        """Return the slots that hold a conversation and answer nobody, each with its caller, the last one that was used first."""
+    def note_given(self, slot: int, given: Given) -> None:
+        """Note the prompt of the request that was given a slot, as it would be kept."""
+        self._given[slot] = given
+
+    def note_refused(self, slot: int) -> None:
+        """
+        Note that the request of a slot was refused: if nothing was read of it, the slot holds what it held.
+
+        What it held of another caller's stays nobody's: that nothing was read is likely, and not sure.
+        """
+        if (held := self._before.pop(slot, None)) is None:
+            return
+        self._blocks[slot] = held.blocks
+        self._given.pop(slot, None)
+        if held.given is not None:
+            self._given[slot] = held.given
+
+    def idle_conversations(self) -> list[tuple[int, str, Given]]:
+        """Return the slots that hold a conversation and answer nobody, each with its caller and prompt, the last one that was used first."""
         idle = [
-            slot for slot in self._owners if self._blocks.get(slot) and slot not in self.tickets
+            slot
+            for slot in self._owners.keys() & self._given.keys() - self._before.keys()
+            if self._blocks.get(slot) and slot not in self.tickets
         ]
         idle.sort(key=self._order.__getitem__, reverse=True)
-        return [(slot, self._owners[slot]) for slot in idle]
+        return [(slot, self._owners[slot], self._given[slot]) for slot in idle]
 
     def fields(self, slot: int) -> dict[str, Any]:
         """Make the fields of a body for the request that has a slot."""
@@ -137,7 +177,8 @@ class Slots:
 
         An empty prompt is not read, and leaves what there was.
         """
-        if slot not in self._owners and any(map(_tells_of_reading, batch)):
+        if slot in self._before and any(map(_tells_of_reading, batch)):
+            del self._before[slot]
             self._owners[slot] = self._takers[slot]
 
     @asynccontextmanager
@@ -181,6 +222,7 @@ class Slots:
             )
         self._free.discard(slot)
         self._blocks.pop(slot, None)
+        self._given.pop(slot, None)
         try:
             yield
             if fills:
@@ -192,6 +234,8 @@ class Slots:
     def release(self, slot: int) -> None:
         """Give the slot of a request that is over, however it ended, to who has waited longest."""
         self.tickets.pop(slot, None)
+        if self._before.pop(slot, None) is not None:  # nobody knows how much of it was read
+            self._given.pop(slot, None)
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -200,8 +244,11 @@ class Slots:
         self._free.add(slot)
 
     def forget(self) -> None:
-        """Forget what the slots held: the engine was started anew."""
-        self._blocks.clear()
+        """Forget what the slots held: the engine was started anew. What is still to be read there stays known."""
+        for known in (self._blocks, self._given):
+            for slot in known.keys() - self._before.keys():
+                del known[slot]
+        self._before = dict.fromkeys(self._before, _Held())
         self._owners.clear()
         self._restored.clear()
 

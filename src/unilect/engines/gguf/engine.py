@@ -119,7 +119,7 @@ class GgufEngine(Backend):
         self._path, self.files = path, (path,)
         self._config, self._threads = config, config.threads or threads
         self._adapters, self._template, self._stop = read_beside(self._head, config)
-        self._context = choose_context(name, self._head, path, config, not self._writes, memory)
+        self._context = choose_context(name, self._head, config, not self._writes, memory)
         self._emptying = Tasks()
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
@@ -135,7 +135,7 @@ class GgufEngine(Backend):
         self.children = (generator, embedder)
         self._isolation = CacheIsolation(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
-        self._kept = KeptConversations(name, path, config)
+        self._kept = KeptConversations(name, path, config, self._writes)
         generator.before_stop = self._keep
         self._chat_template = ModelTemplate(self._template or self._head.template)
         self._checker, self._has_own_checker = checker or Checker(), checker is None
@@ -157,7 +157,7 @@ class GgufEngine(Backend):
         self._build = said["build"]
         if self._writes:
             await self._kept.open(said["build"], said["devices"])
-            loaded = await read_started(self._generator, self._template, self._config)
+            loaded = await read_started(self._generator, self._template)
             self._learn(loaded, said.get("template_fault", ""))
         self._is_known = True
 
@@ -189,6 +189,8 @@ class GgufEngine(Backend):
                             ticket.note_begin()
                         yield batch
         except InvalidRequest as error:
+            if not apart:
+                self._slots.note_refused(slot)
             raise attribute_error(error, request) from error
         finally:
             if apart:  # nothing is waited for here: who leaves may be cancelled again
@@ -292,7 +294,9 @@ class GgufEngine(Backend):
         await self._main.process.start()
 
     async def _keep(self) -> None:
-        """Keep the conversations of the child that is about to be stopped."""
+        """Keep the conversations of the child that is about to be stopped, if it is the one that the slots are known of."""
+        if not self._generator.is_known:
+            return
         async with self._generator.connect_apart() as server:
             await self._kept.save_all(server, self._slots)
 

@@ -50,6 +50,11 @@ class ChildServer:
         self._life: int | None = None
         self._server: HttpServer | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """True if something has been asked in the last life of the child: what is noted of a life is of that one."""
+        return self._life == self.process.starts
+
     async def connect(self) -> HttpServer:
         """Return the connection to the child's present life; what still waits for an answer of an earlier one fails."""
         life = self.process.starts if self.process.pid is not None else None
