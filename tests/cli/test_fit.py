@@ -77,6 +77,21 @@ def test_a_file_and_a_folder(hub: Hub, tmp_path: Path) -> None:
     assert 380 * MIB < here["ready_bytes"] < 450 * MIB
 
 
+@pytest.mark.heavy
+def test_files_of_one_name(hub: Hub, tmp_path: Path) -> None:
+    """The configuration of a model is not that of its pooling, whether it is here already or not; what is here stays as it is."""
+    files = {name: hub.files[f"org/whole/{name}"] for name in ("config.json", "model.safetensors")}
+    files |= {"tokenizer.json": hub.files["org/whole/tokenizer.json"], "1_Pooling/config.json": b"{}"}  # fmt: skip
+    hub.files |= {f"org/pooled/{name}": content for name, content in files.items()}
+    (apart,) = told(hub, tmp_path, "hf:org/pooled")
+    fetch = "from unilect.hub.download import fetch; print(fetch('org/pooled', 'config.json', lambda *told: None))"
+    got = subprocess.run([sys.executable, "-c", fetch], capture_output=True, text=True, check=True, env=environment(hub, tmp_path))  # fmt: skip
+    (beside,) = told(hub, tmp_path, "hf:org/pooled")
+
+    assert apart == beside
+    assert files["config.json"] == Path(got.stdout.strip()).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

@@ -39,6 +39,18 @@ def test_a_head(hub: Hub, tmp_path: Path) -> None:
     assert HEAD + bytes(len(WHOLE) - len(HEAD)) == data
 
 
+def test_a_head_overwrites_nothing(hub: Hub, tmp_path: Path) -> None:
+    """A head is never written through a link, such as one into the hub's cache, nor into a file that is there."""
+    (tmp_path / "blob").write_bytes(b"precious")
+    (tmp_path / "link").symlink_to("blob")
+    for name in ("blob", "link"):
+        with pytest.raises(FileExistsError):
+            fetched(hub, tmp_path / name)
+
+    assert b"precious" == (tmp_path / "blob").read_bytes()
+    assert [] == hub.ranges
+
+
 def test_a_server_without_parts(hub: Hub, tmp_path: Path) -> None:
     """A server that gives no parts is listened to no longer than it takes."""
     hub.takes_ranges = False

@@ -17,6 +17,7 @@ from support.servers.appserver import serving_models, upstream
 from unilect.config.model import Price
 from unilect.config.server import Config, ModelConfig
 from unilect.core.errors import ConfigError, ModelNotFound
+from unilect.demo import MODEL
 from unilect.models import discovery, sources
 from unilect.models.discovery import Discovery
 from unilect.models.model import Model
@@ -349,6 +350,31 @@ async def test_stopping_while_somebody_asks() -> None:
         never.set()
 
     assert [None] == ended
+
+
+async def test_a_folder_that_vanishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder whose name could be a repository's stays a folder when it is gone; nobody asks the hub for it, and its models stay."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("sub/ggufs")
+    folder.mkdir(parents=True)
+    (folder / "m.gguf").symlink_to(MODEL)
+    given = Config(models={"all": ModelConfig(source=str(folder), model="*")})
+    registry = sources.registry(given)
+    finder = Discovery(given, registry)
+    await finder.look()
+    asked = list[str]()
+    monkeypatch.setattr("unilect.models.source_hints.scheme_of", asked.append)
+    folder.rename("sub/away")
+    await finder.look()
+    await finder.look()
+
+    assert ["m"] == sorted(registry.models)
+    assert [] == asked
+    assert 1 == caplog.text.count("sub/ggufs: cannot be read")
+    await finder.aclose()
+    await registry.aclose()
 
 
 async def test_an_empty_registry_says_so() -> None:

@@ -154,12 +154,13 @@ def remove(names: Sequence[str], yes: bool) -> None:
     """
     from rich.filesize import decimal
 
-    entries, chosen = _list_all(), dict[str, Entry]()
+    entries, found = _list_all(), dict[tuple[str, Path], Entry]()
     for name in names:
-        for entry in _find(name, entries):
-            chosen[entry.name] = entry
-    goes = stored.size_of(path for one in chosen.values() for path in one.removes)
-    for pid, command in stored.list_users(f for one in chosen.values() for f in one.files).items():
+        found |= {(entry.name, entry.path): entry for entry in _find(name, entries)}
+    chosen, shown = found.values(), list(dict.fromkeys(name for name, _ in found))
+    for one in filter(stored.is_coming, chosen):
+        say(f"{one.name} is being fetched by another process, which begins it anew.", "warning")
+    for pid, command in stored.list_users(f for one in chosen for f in one.files).items():
         say(
             f"process {pid} has it loaded ({command[:100]}); it goes on, cannot start it again, and the disk space is free once it ends.",
             "warning",
@@ -168,10 +169,12 @@ def remove(names: Sequence[str], yes: bool) -> None:
         if not sys.stdin.isatty():
             raise ConfigError("--yes: is needed where stdin is no terminal, since nobody can be asked. Nothing was removed.")  # fmt: skip
         click.confirm(
-            f"Remove {join_names(chosen)}, which frees {decimal(goes)}?", abort=True, err=True
+            f"Remove {join_names(shown)}, which frees {decimal(stored.freed_by(chosen))}?",
+            abort=True,
+            err=True,
         )
-    freed = stored.remove(chosen.values())
-    tell(f"Removed {join_names(chosen)}: {decimal(freed)} ({freed} bytes) are free.")
+    freed = stored.remove(chosen)
+    tell(f"Removed {join_names(shown)}: {decimal(freed)} ({freed} bytes) are free.")
 
 
 def _find(name: str, entries: Sequence[Entry]) -> list[Entry]:

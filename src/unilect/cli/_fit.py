@@ -145,14 +145,14 @@ def _remote(source: str) -> dict[str, list[RemoteFile]]:
 
 def _fetch(folder: Path, files: list[RemoteFile]) -> Path:
     """Fetch the heads of a model's files into a folder; returns the path of the first, or the folder of a model of transformers."""
-    folder.mkdir()
     for file in files:
-        path = folder / file.name.rpartition("/")[2]
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
         if file.is_here:
             path.symlink_to(file.fetch(lambda part, size=0, /: None))
         elif path.suffix in (".gguf", ".safetensors", ".json"):
             fetch_head(file, path, lambda path, file=file: is_head(path, file.size))  # type: ignore[misc]
-    first = folder / files[0].name.rpartition("/")[2]
+    first = folder / files[0].path
     return folder if first.name == "config.json" else first
 
 

@@ -52,6 +52,11 @@ class RemoteFile(NamedTuple):
     url: str
     of_hub: bool
 
+    @property
+    def path(self) -> str:
+        """Its path in its repository; of a web address the name of its file here."""
+        return self.name.split("/", 2)[2] if self.of_hub else web_files.place(self.url).name
+
 
 def local_file(
     location: str, on_progress: OnProgress, fits: Fits | None = None, with_projector: bool = False

@@ -25,7 +25,7 @@ def fetch_head(file: RemoteFile, path: Path, is_whole: Callable[[Path], bool]) -
     """
     want = FIRST_BYTES
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"")
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o600))
     while True:
         want = min(want, file.size)
         _fetch_up_to(file, path, want)

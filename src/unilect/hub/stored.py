@@ -7,9 +7,9 @@ Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache (blobs, 
 import os
 import re
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import Literal, TypeAlias
@@ -18,9 +18,12 @@ from msgspec import Struct
 
 from unilect.core.errors import ConfigError
 from unilect.hub import web_files
+from unilect.hub.repositories import REPO
 from unilect.hub.repository_files import ggufs, is_transformers, parts, projectors
+from unilect.hub.transfer import hold
 
 _UNFINISHED = ".incomplete"
+_MAX_REF = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}$")
 #: A model, a part of vision models, or what has come of a download.
 Kind: TypeAlias = Literal["gguf", "transformers", "projector", "unfinished"]
@@ -61,6 +64,37 @@ def size_of(files: Iterable[Path]) -> int:
             stat = file.stat(follow_symlinks=False)
             sizes[stat.st_dev, stat.st_ino] = stat.st_size
     return sum(sizes.values())
+
+
+def freed_by(entries: Iterable[Entry]) -> int:
+    """Return the bytes that the removal of some models frees: none of a file that has another name elsewhere."""
+    sizes, names = dict[tuple[int, int], int](), Counter[tuple[int, int]]()
+    for path in _removes(entries):
+        with suppress(OSError):
+            stat = path.stat(follow_symlinks=False)
+            key = stat.st_dev, stat.st_ino
+            names[key] += 1
+            is_last = S_ISREG(stat.st_mode) and stat.st_nlink <= names[key]
+            sizes[key] = stat.st_size if is_last else 0
+    return sum(sizes.values())
+
+
+def _removes(entries: Iterable[Entry]) -> list[Path]:
+    return list(dict.fromkeys(path for entry in entries for path in entry.removes))
+
+
+def is_coming(entry: Entry) -> bool:
+    """Return True for what is being fetched at this moment."""
+    if entry.kind != "unfinished":
+        return False
+    stem = re.sub(r"(\.unilect)?\.(incomplete|new)$", "", entry.path.name)
+    if entry.store == "hub":
+        repo = entry.path.parent.parent
+        lock = repo.parent / ".locks" / repo.name / f"{stem}.lock"
+    else:
+        lock = entry.path.with_name(f".{stem}.lock")
+    with hold(lock) as is_ours:
+        return not is_ours
 
 
 def list_own() -> list[Entry]:
@@ -118,25 +152,47 @@ class _Repo:
 
 
 def _of_hub() -> Iterator[Entry]:
-    from huggingface_hub import scan_cache_dir
+    # the client's own scan leaves a repository out as a whole for one link that leads nowhere
     from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.errors import CacheNotFound
 
-    try:
-        cache = scan_cache_dir()
-    except (CacheNotFound, OSError, ValueError):
-        return
-    for one in sorted(cache.repos, key=lambda repo: repo.repo_id):
-        if one.repo_type != "model":
-            continue
-        repo = _Repo(one.repo_id, one.repo_path)
-        for revision in sorted(one.revisions, key=lambda found: found.last_modified, reverse=True):
-            files = [(file.file_path, file.blob_path) for file in revision.files]
-            repo.add(revision.snapshot_path, files, "main" in revision.refs)
+    rest = list[Entry]()
+    cache = Path(HF_HUB_CACHE).resolve()
+    for folder in sorted(one for one in cache.glob("models--*") if not one.is_symlink()):
+        repo = _Repo(folder.name.removeprefix("models--").replace("--", "/", 1), folder)
+        main, linked = _read_ref(folder / "refs/main"), set[Path]()
+        revisions = {one: list(_links(one)) for one in folder.glob("snapshots/*")}
+        for snapshot in sorted(revisions, key=lambda one: (_changed(revisions[one]), one), reverse=True):  # fmt: skip
+            repo.add(snapshot, revisions[snapshot], snapshot.name == main)
+            linked |= {blob for _, blob in revisions[snapshot]}
         yield from repo.entries()
-    for file in sorted(Path(HF_HUB_CACHE).glob(f"models--*/blobs/*{_UNFINISHED}")):
-        repo_id = file.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
-        yield from _find_unfinished(f"{repo_id}/{file.name[:12]}{_UNFINISHED}", "hub", file)
+        for file in sorted(folder.glob("blobs/*")):  # also what a removal has left
+            if file.resolve() not in linked:
+                rest += _find_unfinished(f"{repo.repo}/{file.name[:12]}{_UNFINISHED}", "hub", file)
+    yield from rest
+
+
+def _links(snapshot: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the links of a revision, and the files that they lead to; those that lead nowhere are left out."""
+    for folder, _, names in os.walk(snapshot):
+        for name in names:
+            with suppress(OSError, RuntimeError):
+                link = Path(folder, name)
+                blob = link.resolve(strict=True)
+                if blob.is_file():
+                    yield link, blob
+
+
+def _changed(links: list[tuple[Path, Path]]) -> float:
+    """Return when a revision got its last file."""
+    return max((blob.stat().st_mtime for _, blob in links if blob.exists()), default=0.0)
+
+
+def _read_ref(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return opened.read(_MAX_REF).strip()
+    except OSError:
+        return ""
 
 
 def _find_unfinished(name: str, store: str, file: Path) -> Iterator[Entry]:
@@ -152,31 +208,33 @@ def _of_addresses() -> Iterator[Entry]:
     for file in sorted(folder.glob("*/*")):
         if file.name.endswith((_UNFINISHED, ".new")):
             yield from _find_unfinished(str(file), "unilect", file)
-    found = {file: origin for file in sorted(folder.glob("*/*.gguf")) if (origin := web_files.read_origin(file))}  # fmt: skip
-    for file in found:
+    found = {file: web_files.read_origin(file) for file in sorted(folder.glob("*/*.gguf"))}
+    for file, origin in found.items():
         if str(file) not in ggufs([str(file)]):  # a later part
             continue
         files = tuple(Path(part) for part in parts(str(file)))
         notes = [note for part in files for note in web_files.notes(part)]
         yield Entry(
-            name=found[file].url,
+            name=str(file) if origin is None else origin.url,
             kind="gguf",
             store="unilect",
             path=file,
             files=files,
-            digest=found[file].sha256 if len(files) == 1 else "",
+            digest=origin.sha256 if origin is not None and len(files) == 1 else "",
             removes=(*files, *notes),
         )
 
 
 def find_named(name: str, entries: Iterable[Entry]) -> list[Entry]:
-    """Return the entries of a name: the one that is called so, else those of the repository that is, or of the path."""
+    """Return the entries of a name: the one that is called so, or has this path, else those of the repository that is."""
     entries = list(entries)
     plain = name.removeprefix("gguf:").removeprefix("hf:")
     exact = [one for one in entries if one.name in (name, plain) or name == str(one.path)]
-    return exact or [
-        one for one in entries if one.name.removeprefix("hf:").startswith(f"{plain}/")
-    ] + [one for one in entries if one.name == f"hf:{plain}"]
+    if exact or not REPO.match(plain):
+        return exact
+    return [one for one in entries if one.name.removeprefix("hf:").startswith(f"{plain}/")] + [
+        one for one in entries if one.name == f"hf:{plain}"
+    ]
 
 
 def list_users(files: Iterable[Path]) -> dict[int, str]:
@@ -215,7 +273,7 @@ def remove(entries: Iterable[Entry]) -> int:
         ConfigError: The system does not let us.
     """
     freed = 0
-    for path in dict.fromkeys(path for entry in entries for path in entry.removes):
+    for path in _removes(entries):
         try:
             stat = path.stat(follow_symlinks=False)
             path.unlink()
@@ -235,17 +293,49 @@ def _remove_empty(path: Path) -> None:
     """Remove the folders that a file leaves empty, within its cache; with the last file of a repository all that is kept of it."""
     for folder in path.parents:
         if folder.name.startswith("models--"):
+            locks = folder.parent / ".locks" / folder.name
             if not any([*folder.glob("blobs/*"), *folder.glob("snapshots/*")]):
-                shutil.rmtree(folder, ignore_errors=True)
-                shutil.rmtree(folder.parent / ".locks" / folder.name, ignore_errors=True)
+                with _hold_all(locks.glob("*.lock")) as is_ours:
+                    if is_ours:
+                        shutil.rmtree(folder, ignore_errors=True)
+                        shutil.rmtree(locks, ignore_errors=True)
             return
         is_ours = folder.parent.name == "models" and folder.parent.parent.name == "unilect"
+        if is_ours:
+            _remove_ours(folder)
+            return
         try:
-            for lock in folder.glob(".*.lock") if is_ours else ():
-                lock.unlink()
             folder.rmdir()
         except OSError:  # something else is in it
-            if is_ours or folder.name == "snapshots":
+            if folder.name == "snapshots":
                 return
+        else:
+            if folder.parent.name == "snapshots":
+                _remove_refs(folder)
+
+
+def _remove_ours(folder: Path) -> None:
+    """Remove a folder of ours with its locks, where nothing else is in it and nobody holds one."""
+    locks = list(folder.glob(".*.lock"))
+    if not set(folder.iterdir()) <= set(locks):
+        return
+    with _hold_all(locks) as is_ours, suppress(OSError):
         if is_ours:
-            return
+            for lock in locks:
+                lock.unlink()
+            folder.rmdir()
+
+
+@contextmanager
+def _hold_all(locks: Iterable[Path]) -> Iterator[bool]:
+    """Hold some locks without waiting; yield False where somebody else has one."""
+    with ExitStack() as stack:
+        yield all([stack.enter_context(hold(lock)) for lock in locks])
+
+
+def _remove_refs(snapshot: Path) -> None:
+    """Remove the names of a revision that is gone: the hub's client takes a repository with one for broken."""
+    for ref in (snapshot.parent.parent / "refs").rglob("*"):
+        if ref.is_file() and _read_ref(ref) == snapshot.name:
+            with suppress(OSError):
+                ref.unlink()

@@ -6,9 +6,11 @@ Source: https://www.rfc-editor.org/rfc/rfc9110.html#section-14 (ranges), #sectio
 
 import hashlib
 import logging
+import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +25,7 @@ MAX_FRUITLESS_TRIES = 5
 PAUSE_S = 1.0
 #: Networks that deliver files give no larger one in one piece, but parts of it.
 MAX_PIECE_BYTES = 20 * 10**9
+_PART = re.compile(r"bytes (\d{1,19})-", re.ASCII | re.I)
 
 
 class OnProgress(Protocol):
@@ -48,7 +51,8 @@ class Transfer:
         size: Its bytes.
         digest: Its hash, as the hub's ETag gives it; empty where nothing says it.
         headers: What is sent with each request.
-        validator: The ETag that a part must be of; empty where the URL is of one version.
+        validator: The ETag or the date that a part must be of; None where the URL is of one version, and empty where nothing tells the
+            version, so that each request begins anew.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class Transfer:
         digest: str,
         headers: Mapping[str, str],
         on_progress: OnProgress,
-        validator: str = "",
+        validator: str | None = None,
     ) -> None:
         self._url, self._shown = url, redact(url.partition("?")[0])
         self._final, self._partial, self._lock = final, partial, lock
@@ -98,7 +102,7 @@ class Transfer:
 
         A server that ends in order before the end of the file is one more break.
         """
-        fruitless = 0
+        fruitless, most = 0, self._have()
         while (have := self._have()) < self._size:
             ended: Exception | None = None
             try:
@@ -106,7 +110,8 @@ class Transfer:
             except hub_errors() as error:
                 ended = error
             now = self._have()
-            fruitless = 0 if now > have else fruitless + 1
+            fruitless = 0 if now > most else fruitless + 1
+            most = max(most, now)
             if ended is not None and (fruitless == MAX_FRUITLESS_TRIES or not may_pass(ended)):
                 raise ended
             if fruitless == MAX_FRUITLESS_TRIES:
@@ -120,7 +125,9 @@ class Transfer:
         from huggingface_hub import get_session, hf_raise_for_status
 
         headers = {**self._headers, "Accept-Encoding": "identity"}
-        in_pieces = self._size > MAX_PIECE_BYTES
+        if self._validator == "":  # what has come may be of another version
+            have = 0
+        in_pieces = self._size > MAX_PIECE_BYTES and self._validator != ""
         if in_pieces:
             headers["Range"] = f"bytes={have}-{min(have + MAX_PIECE_BYTES, self._size) - 1}"
         elif have:
@@ -132,7 +139,10 @@ class Transfer:
             if in_pieces and response.status_code != 206 and response.status_code < 429:
                 raise NoParts
             hf_raise_for_status(response)
-            have = have if response.status_code == 206 else 0
+            if response.status_code == 206:
+                self._check_part(response.headers.get("Content-Range", ""), have)
+            else:
+                have = 0
             with self._partial.open("ab" if have else "wb") as file:
                 for chunk in response.iter_raw():
                     file.write(chunk)
@@ -140,6 +150,18 @@ class Transfer:
                     if have > self._size:
                         return  # `_check` refuses it
                     self._on_progress(have / self._size, self._size)
+
+    def _check_part(self, told: str, have: int) -> None:
+        """
+        Raises:
+            ConfigError: A part of a file begins elsewhere than what was asked for.
+        """
+        part = _PART.match(told)
+        if part is None or int(part[1]) != have:
+            raise ConfigError(
+                f"{self._shown}: its server gives another part of the file than it is asked for ({told[:100] or 'no Content-Range'}). "
+                "Try again later, or download it and name its path."
+            )
 
     def _check(self) -> None:
         """
@@ -167,6 +189,24 @@ class Transfer:
 
     def _have(self) -> int:
         return self._partial.stat().st_size if self._partial.exists() else 0
+
+
+@contextmanager
+def hold(lock: Path) -> Iterator[bool]:
+    """Hold a lock as long as the block lasts, without waiting for it: yield False where somebody else has it."""
+    from filelock import FileLock, Timeout
+
+    held = FileLock(lock, timeout=0, mode=0o664)
+    try:
+        if lock.exists():
+            held.acquire()
+    except (Timeout, OSError, NotImplementedError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        held.release()
 
 
 def digest_of(path: Path, like: str = "") -> str:

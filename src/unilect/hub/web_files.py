@@ -18,7 +18,7 @@ from unilect.config.server import process_environment
 from unilect.core.errors import ConfigError
 from unilect.hub._errors import hub_errors, reason_of, translate_errors
 from unilect.hub.repository_files import parts
-from unilect.hub.transfer import CONNECT_TIMEOUT_S, OnProgress, Transfer, digest_of
+from unilect.hub.transfer import CONNECT_TIMEOUT_S, NoParts, OnProgress, Transfer, digest_of
 from unilect.runtime.redact import redact
 
 _ADDRESS = re.compile(r"^https?://[^/\s]+/\S", re.I)
@@ -185,6 +185,10 @@ def fetch(url: str, version: _Version, on_progress: OnProgress) -> Path:
         )
         try:
             transfer.run()
+        except NoParts as error:
+            raise ConfigError(
+                f"{shown}: its server gives no parts of a file this large. Download it (`curl -L`), and name its path."
+            ) from error
         except hub_errors() as error:
             raise ConfigError(
                 f"{shown}: it broke off again and again ({reason_of(error)}). What has come is kept; start again to go on from there."
@@ -197,6 +201,10 @@ def fetch(url: str, version: _Version, on_progress: OnProgress) -> Path:
                 f"{shown}: what came is no GGUF file, for it does not begin with `GGUF`; mostly it is a web page. Check the address."
             )
         origin = Origin(shown, version.size, version.validator, digest_of(new))
-        final.with_name(final.name + _NOTE).write_bytes(msgspec.json.encode(origin))
+        note = final.with_name(final.name + _NOTE)
+        note.unlink(
+            missing_ok=True
+        )  # at a kill from here on nothing says of what version the file is
         new.replace(final)
+        note.write_bytes(msgspec.json.encode(origin))
     return final

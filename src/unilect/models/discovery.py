@@ -71,6 +71,7 @@ class Discovery:
         self._registry = registry
         self._shared = sources.share(config, registry.checker) if self._tables else None
         self._found: dict[str, set[str]] = {name: set() for name in self._tables}
+        self._settled: dict[str, str] = {}  # by the source of a table
         self._down: set[str] = set()
         self._crowded: set[str] = set()
         self._refused: dict[str, dict[str, str]] = {name: {} for name in self._tables}  # and why
@@ -193,10 +194,10 @@ class Discovery:
         """The names that a table's server lists, in its order; None where it does not answer, which is told once."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
-                listed = await sources.list_models(table, config)
-        except (UnilectError, TimeoutError) as error:
+                listed = await sources.list_models(table, await self._settle(config))
+        except (UnilectError, ConfigError, TimeoutError) as error:
             if table not in self._down:  # told once
-                told = error.for_operator if isinstance(error, UnilectError) else ""
+                told = error.for_operator if isinstance(error, UnilectError) else str(error)
                 told = Secrets([config.api_key, *secrets_of(config.sources[0])]).remove_from(told)
                 why = told or f"its server sent nothing for {LIST_TIMEOUT_S:.0f} s"
                 log.warning(
@@ -205,6 +206,18 @@ class Discovery:
             self._down.add(table)
             return None
         return list(dict.fromkeys(listed))
+
+    async def _settle(self, config: ModelConfig) -> ModelConfig:
+        """
+        Return a table with its source as it was read at first, in a thread: a folder that vanishes is none of the hub's by that.
+
+        Raises:
+            ConfigError: The source is nothing that can be served.
+        """
+        given = config.sources[0]
+        if given not in self._settled:
+            self._settled[given] = await asyncio.to_thread(sources.settle, given)
+        return msgspec.structs.replace(config, source=self._settled[given])
 
     def _choose(self, table: str, names: list[str], served: Set[str]) -> list[str]:
         """At most `MAX_MODELS` of some names: those that are served already, and the first of the others; that some are left out is told once."""
@@ -252,7 +265,9 @@ class Discovery:
         try:
             if not _is_name(name):
                 raise ConfigError(f"a name has 1 to {MAX_NAME} characters, each of which can be printed.")  # fmt: skip
-            own = msgspec.structs.replace(config, model=name, aliases=[])
+            given = config.sources[0]
+            settled = self._settled.get(given, given)
+            own = msgspec.structs.replace(config, model=name, aliases=[], source=settled)
             model = sources.model(name, own, *(shared or ()))
         except ConfigError as error:
             if refused.get(name) != str(error):

@@ -44,6 +44,16 @@ def test_models_of_a_folder(folder: Path) -> None:
         choose_model(folder, None)
 
 
+def test_a_folder_with_what_cannot_be_read(folder: Path) -> None:
+    """A link to itself hides no other model of its folder, and a folder that is gone is told."""
+    for name in ("loop.gguf", "q8/loop.gguf"):
+        (folder / name).symlink_to("loop.gguf")
+
+    assert {"a", "b-b", "q8-a"} == set(find_models(folder))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_models(folder / "gone")
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [

@@ -27,6 +27,7 @@ class Hub:
         sent: What it sends instead of the content, by the same name.
         ends: For each request of a content in turn, how many bytes are sent, and what happens then.
         ranges: The Range header of each request of a content.
+        shift: By how many bytes its parts begin too late.
         keys: The Authorization headers that came to the hub, and to its storage.
     """
 
@@ -36,6 +37,7 @@ class Hub:
     ends: list[tuple[int, str]] = field(default_factory=list)
     ranges: list[str | None] = field(default_factory=list)
     takes_ranges: bool = True
+    shift: int = 0
     keys: tuple[set[str | None], set[str | None]] = field(default_factory=lambda: (set(), set()))
     stalled: threading.Event = field(default_factory=threading.Event)
 
@@ -95,7 +97,7 @@ class Hub:
         same = request.headers.get("If-Range", tag) == tag
         if self.takes_ranges and asked is not None and same:
             first, _, last = asked.removeprefix("bytes=").partition("-")
-            start, stop = int(first), int(last or len(content) - 1)
+            start, stop = int(first) + self.shift, int(last or len(content) - 1)
             headers = {
                 "Content-Length": str(stop + 1 - start),
                 "Content-Range": f"bytes {start}-{stop}/{len(content)}",

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -124,24 +125,33 @@ def choose_model(folder: Path, name: str | None) -> Path:
 
 def _list_files(folder: Path) -> list[str]:
     """List the files of a folder and of those in it, by their paths in it."""
-    found = list[str]()
     try:
-        with os.scandir(folder) as entries:
-            for entry in islice(entries, MAX_FILES):
-                if entry.is_dir():
-                    with os.scandir(entry.path) as inner:
-                        found += [
-                            f"{entry.name}/{one.name}"
-                            for one in islice(inner, MAX_FILES)
-                            if one.is_file()
-                        ]
-                elif entry.is_file():
-                    found.append(entry.name)
+        entries = _entries(folder)
     except OSError as error:
         raise ConfigError(
             f"{folder}: cannot be read ({error.strerror}). Check who may read it."
         ) from error
+    found = list[str]()
+    for entry in entries:
+        with suppress(OSError):  # one that cannot be read, or is a link to itself, hides no other
+            if entry.is_dir():
+                inner = _entries(Path(entry.path))
+                found += [f"{entry.name}/{one.name}" for one in inner if _is_file(one)]
+            elif entry.is_file():
+                found.append(entry.name)
     return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return list(islice(entries, MAX_FILES))
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _state(path: Path) -> tuple[int, int]:
