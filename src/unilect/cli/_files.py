@@ -159,7 +159,10 @@ def remove(names: Sequence[str], yes: bool) -> None:
         found |= {(entry.name, entry.path): entry for entry in _find(name, entries)}
     chosen, shown = found.values(), list(dict.fromkeys(name for name, _ in found))
     for one in filter(stored.is_coming, chosen):
-        say(f"{one.name} is being fetched by another process, which begins it anew.", "warning")
+        say(
+            f"{one.name} is being fetched by another process, whose download fails by this.",
+            "warning",
+        )
     for pid, command in stored.list_users(f for one in chosen for f in one.files).items():
         say(
             f"process {pid} has it loaded ({command[:100]}); it goes on, cannot start it again, and the disk space is free once it ends.",
