@@ -7,7 +7,7 @@ import pytest
 from filelock import FileLock
 
 from unilect.hub import stored
-from unilect.hub.stored import find_named, freed_by, is_coming, list_own, remove
+from unilect.hub.stored import count_freed, find_named, is_coming, list_own, remove
 
 A, B = (digit * 64 for digit in "ab")
 
@@ -85,10 +85,10 @@ def test_what_is_freed(hub: Path) -> None:
     """A file with a name elsewhere frees nothing."""
     blob = add(hub, "org/repo", "c1", "a.gguf", A)
     size = blob.stat().st_size
-    assert size == freed_by(list_own())
+    assert size == count_freed(list_own())
     os.link(blob, hub.parent / "elsewhere")
 
-    assert 0 == freed_by(list_own()) == remove(list_own())
+    assert 0 == count_freed(list_own()) == remove(list_own())
 
 
 def test_what_is_being_fetched(hub: Path) -> None:

@@ -172,7 +172,7 @@ def remove(names: Sequence[str], yes: bool) -> None:
         if not sys.stdin.isatty():
             raise ConfigError("--yes: is needed where stdin is no terminal, since nobody can be asked. Nothing was removed.")  # fmt: skip
         click.confirm(
-            f"Remove {join_names(shown)}, which frees {decimal(stored.freed_by(chosen))}?",
+            f"Remove {join_names(shown)}, which frees {decimal(stored.count_freed(chosen))}?",
             abort=True,
             err=True,
         )

@@ -66,7 +66,7 @@ def size_of(files: Iterable[Path]) -> int:
     return sum(sizes.values())
 
 
-def freed_by(entries: Iterable[Entry]) -> int:
+def count_freed(entries: Iterable[Entry]) -> int:
     """Return the bytes that the removal of some models frees: none of a file that has another name elsewhere."""
     sizes, names = dict[tuple[int, int], int](), Counter[tuple[int, int]]()
     for path in _removes(entries):
@@ -161,7 +161,7 @@ def _of_hub() -> Iterator[Entry]:
         repo = _Repo(folder.name.removeprefix("models--").replace("--", "/", 1), folder)
         main, linked = _read_ref(folder / "refs/main"), set[Path]()
         revisions = {one: list(_links(one)) for one in folder.glob("snapshots/*")}
-        for snapshot in sorted(revisions, key=lambda one: (_changed(revisions[one]), one), reverse=True):  # fmt: skip
+        for snapshot in sorted(revisions, key=lambda one: (_last_change(revisions[one]), one), reverse=True):  # fmt: skip
             repo.add(snapshot, revisions[snapshot], snapshot.name == main)
             linked |= {blob for _, blob in revisions[snapshot]}
         yield from repo.entries()
@@ -182,7 +182,7 @@ def _links(snapshot: Path) -> Iterator[tuple[Path, Path]]:
                     yield link, blob
 
 
-def _changed(links: list[tuple[Path, Path]]) -> float:
+def _last_change(links: list[tuple[Path, Path]]) -> float:
     """Return when a revision got its last file."""
     return max((blob.stat().st_mtime for _, blob in links if blob.exists()), default=0.0)
 

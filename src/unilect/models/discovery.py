@@ -25,6 +25,7 @@ from unilect.core.errors import BackendUnavailable, ConfigError, UnilectError
 from unilect.models import sources
 from unilect.models.model import Model
 from unilect.models.registry import Registry
+from unilect.models.source_names import settle
 from unilect.runtime.redact import Secrets, secrets_of
 from unilect.runtime.tasks import Tasks, join_shared, spawn_detached
 
@@ -216,7 +217,7 @@ class Discovery:
         """
         given = config.sources[0]
         if given not in self._settled:
-            self._settled[given] = await asyncio.to_thread(sources.settle, given)
+            self._settled[given] = await asyncio.to_thread(settle, given)
         return msgspec.structs.replace(config, source=self._settled[given])
 
     def _choose(self, table: str, names: list[str], served: Set[str]) -> list[str]:

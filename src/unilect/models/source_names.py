@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from itertools import chain, count
 from urllib.parse import unquote
 
+from unilect.config.kinds import ENGINES
 from unilect.config.model import name_from, wrong_name
 from unilect.core.errors import ConfigError
 from unilect.hub.stores import is_store_name, plain_name
 from unilect.hub.web_files import is_address
-from unilect.models.sources import ALL, DEMO, SCHEME, is_known, split
+from unilect.models.sources import ALL, DEMO, SCHEME, is_known, kind_of, split
 
 
 def name_source(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
@@ -49,6 +50,17 @@ def rename_note(name: str, argument: str) -> str:
     return (
         f"{argument} is served as `{name}`{why}. Write NAME={argument} for a name of your choice."
     )
+
+
+def settle(source: str) -> str:
+    """
+    Return a source that names the same later, when what it names on this machine is gone: that of an engine with its scheme.
+
+    Raises:
+        ConfigError: It is nothing that can be served.
+    """
+    scheme, location = split(source)
+    return f"{scheme}:{location}" if kind_of(scheme) in ENGINES else source
 
 
 def _own_name(source: str) -> str:

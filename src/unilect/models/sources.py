@@ -210,17 +210,6 @@ def split(source: str) -> tuple[str, str]:
     raise ConfigError(hints.unknown(source, [*_ours(), *plugins.find_others(plugins.BACKENDS)[0]]))
 
 
-def settle(source: str) -> str:
-    """
-    Return a source that names the same later, when what it names on this machine is gone: that of an engine with its scheme.
-
-    Raises:
-        ConfigError: It is nothing that can be served.
-    """
-    scheme, location = split(source)
-    return f"{scheme}:{location}" if _is_engine(scheme) else source
-
-
 def kinds(config: ModelConfig) -> dict[str, str]:
     """
     Return the kind of each source of a model; of a backend from outside its scheme.
