@@ -2,11 +2,12 @@
 
 import os
 import socket
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from unilect.config.document import MAX_BYTES, MAX_OPTIONS, statements
+from unilect.config.document import MAX_BYTES, MAX_OPTIONS, statements, write_value
 from unilect.config.load import load
 from unilect.config.plain_file import read_plain
 from unilect.core.errors import ConfigError
@@ -96,3 +97,15 @@ def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
         templates.find(str(path))
     with pytest.raises(OSError):
         read_plain(path, MAX_BYTES)
+
+
+def test_what_is_written_is_read_again() -> None:
+    """Texts of any characters and numbers of any size are TOML; what is not seen is written by its number."""
+    value = {
+        "a b": ["".join(map(chr, range(0x300))), "\u00a0\u2028\U000e0001", 1e300, float("inf")]
+    }
+    written = write_value(value)
+
+    assert value == tomllib.loads(f"x = {written}")["x"]
+    assert written.isprintable()
+    assert '"\ufffd"' == write_value("\ud800")

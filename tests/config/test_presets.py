@@ -35,6 +35,7 @@ MODELS = {"big": BIG, "spare": SPARE}
         ("p", ModelConfig(base="big", fallback="big"), "fallback: .* has the same backends"),
         ("p", ModelConfig(base="big", fallback="q"), "fallback: .* has the same backends"),
         ("p", ModelConfig(base="p"), "base: `p` is a preset"),
+        ("big", ModelConfig(fallback="q"), "fallback: .* has the same backends"),
     ],
 )  # fmt: skip
 def test_what_is_no_preset(name: str, table: ModelConfig, words: str) -> None:
@@ -42,6 +43,13 @@ def test_what_is_no_preset(name: str, table: ModelConfig, words: str) -> None:
     others = {"q": ModelConfig(base="big"), "every": ModelConfig(source="http://h/v1", model="*")}
     with pytest.raises(ConfigError, match=f"models.{name}.{words}"):
         check_names(MODELS | others | {name: table})
+
+
+def test_a_cycle_of_what_a_preset_inherits() -> None:
+    """A fallback that comes back by the fallback of a preset's base is refused."""
+    cyclic = {"spare": ModelConfig(source="echo:", fallback="q"), "q": ModelConfig(base="big")}
+    with pytest.raises(ConfigError, match="q -> spare -> q is a cycle"):
+        check_names(MODELS | cyclic)
 
 
 def test_what_a_preset_takes_from_its_base() -> None:

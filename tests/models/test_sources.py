@@ -13,7 +13,7 @@ from unilect.core.errors import ConfigError
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.models.source_names import name_source
-from unilect.models.sources import registry, split
+from unilect.models.sources import backend, registry, spec_of, split
 from unilect.runtime import plugins
 from unilect.store.store import Store
 from unilect.upstreams.openai.backend import OpenAIUpstream
@@ -273,3 +273,11 @@ def test_folders_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConfigError, match="no such folder"):
         registry(Config(models={"m": ModelConfig(source="hf:./nothing/here")}))
+
+
+def test_entry_points_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that the code has and the installed package does not is told with what to install."""
+    monkeypatch.setattr(plugins, "ours", lambda group: {})
+    config = ModelConfig(command="true --port {port}")
+    with pytest.raises(ConfigError, match=r"models\.m: .*`command`.* Install `unilect` again"):
+        backend(spec_of("m", "", config))

@@ -29,6 +29,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_SHORT = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _KEY_GOES_ON, _HEADER = re.compile(r"[ \t]*[.=]"), re.compile(r"[ \t]*\[")
 
@@ -110,4 +111,17 @@ def write_value(value: Any) -> str:
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(write_value, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # as JSON, but for this
+    if isinstance(value, str):
+        return f'"{"".join(map(_write_character, value))}"'
+    return repr(value) if isinstance(value, float) else json.dumps(value)  # as JSON, but for `nan`
+
+
+def _write_character(character: str) -> str:
+    """Write one character of a text; of what is not seen its number, so that a terminal or an editor shows it as it is."""
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    if "\ud800" <= character <= "\udfff":  # half of one, which no file can hold
+        return "\ufffd"
+    return _SHORT.get(character) or (f"\\u{ord(character):04x}" if character <= "\uffff" else f"\\U{ord(character):08x}")  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
-from unilect.config.presets import check_presets
+from unilect.config.presets import check_presets, resolve_presets
 from unilect.config.values import nearest
 
 
@@ -25,9 +25,10 @@ def check_names(models: Mapping[str, ModelConfig]) -> None:
                     ("models", name, "aliases"),
                 )
             owners.setdefault(alias, name)
+    resolved = resolve_presets(models)
     for name, model in models.items():
         with found:
-            _check_fallback(models, name, model)
+            _check_fallback(resolved, name, resolved[name])
         with found:
             _check_known(models, name, "while_loading", model.while_loading)
     with found:
@@ -37,7 +38,7 @@ def check_names(models: Mapping[str, ModelConfig]) -> None:
 
 def _check_fallback(models: Mapping[str, ModelConfig], name: str, model: ModelConfig) -> None:
     """
-    Check that a fallback is a model, and that following fallbacks comes to an end.
+    Check that a fallback is a model, and that following fallbacks, also those that presets have of their bases, comes to an end.
 
     Raises:
         ConfigError: It is not so.
@@ -45,7 +46,8 @@ def _check_fallback(models: Mapping[str, ModelConfig], name: str, model: ModelCo
     seen, path = [name], ("models", name, "fallback")
     while model.fallback is not None:
         if model.fallback not in models:
-            if len(seen) > 1:
+            base = models.get(model.base or "")
+            if len(seen) > 1 or (base is not None and base.fallback == model.fallback):
                 return  # told of the model whose fallback it is
             _check_known(models, name, "fallback", model.fallback)
         if model.fallback in seen:

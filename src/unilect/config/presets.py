@@ -17,13 +17,20 @@ _ADDED = ("defaults", "completion_defaults", "stop")
 
 def check_presets(models: Mapping[str, ModelConfig]) -> None:
     """
-    Check that the base of each preset is a model of its own, and that no preset has options of an engine.
+    Check that the base of each preset is a model of its own, that no preset has options of an engine, and that no fallback has the
+    same engine.
 
     Raises:
         ConfigError: It is not so; all is told.
     """
     found = ErrorCollector()
     for name, table in models.items():
+        other = models.get(table.fallback or "")
+        if other is not None and other is not table and (table.base or name) == (other.base or table.fallback):  # fmt: skip
+            found.at(
+                ("models", name, "fallback"),
+                f"`{table.fallback}` has the same backends, and fails with them. Name another model.",
+            )
         if table.base is None:
             continue
         with found:
@@ -34,12 +41,6 @@ def check_presets(models: Mapping[str, ModelConfig]) -> None:
                     ("models", name, option_name),
                     f"belongs to the model, not to a preset of it: set it in [models.{table.base}], or leave `base` out.",
                 )
-        other = models.get(table.fallback or "")
-        if other is not None and table.base in (table.fallback, other.base):
-            found.at(
-                ("models", name, "fallback"),
-                f"`{table.fallback}` has the same backends, and fails with them. Name another model.",
-            )
     found.raise_all()
 
 

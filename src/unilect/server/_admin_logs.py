@@ -104,8 +104,9 @@ class _Reader:
 
     def read(self, most: int | None = None) -> bytes:
         """Return the lines that it has not read yet, in the order of their times: the last `most` of them."""
-        found = []
-        for log, name in self._logs().items():
+        found, logs = [], self._logs()
+        self._counts = {log: count for log, count in self._counts.items() if log in logs}
+        for log, name in logs.items():
             lines = log.since(count := self._counts.get(log, 0))
             lost = log.count - count - len(lines)
             if lost and count:

@@ -61,14 +61,15 @@ def test_the_command(tmp_path: Path) -> None:
     assert "line 1: 'model_list:' is no instruction of a Modelfile" in wrong.stderr
 
 
-def test_a_file_with_keys_is_its_owners(tmp_path: Path) -> None:
-    """A file that holds a key itself is readable by its owner only."""
-    file, output = tmp_path / "litellm.yaml", tmp_path / "made.toml"
-    file.write_text("model_list: []\ngeneral_settings: {master_key: sk-own}\n")
+def test_a_made_file_is_its_owners(tmp_path: Path) -> None:
+    """It is readable by its owner only, as any option may hold a key; a name of a file with line breaks is a comment."""
+    file, output = tmp_path / 'a\nhost = "0.0.0.0"', tmp_path / "made.toml"
+    file.write_text("models: {a: {cmd: 'vllm serve --port ${PORT} --api-key sk-own'}}")
     import_config(file, None, output)
+    options = tomllib.loads(output.read_text())
 
     assert 0o600 == output.stat().st_mode & 0o777
-    assert 'api_keys = ["sk-own"]' in output.read_text()
+    assert (["models"], "sk-own") == ([*options], options["models"]["a"]["command"][-1])
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -83,6 +84,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (BOMB.encode(), "litellm", "more values than are read"),
         (b"[" * 10_000, "llama-swap", "at most 100 levels"),
         (b"models: {a: b", "llama-swap", "no YAML"),
+        (b"models: {a: {filters: {setParams: &a {b: *a}}}}", None, "contains itself"),
+        (b'FROM x\nSYSTEM "y', None, 'line 2: its " is not closed'),
         (b"- 1\n- 2\n", "litellm", "no mapping"),
         (b"\xff\xfe", None, "no UTF-8"),
         (b"x" * 1_048_577, None, "more than 1048576 bytes"),

@@ -87,6 +87,53 @@ def test_litellm() -> None:
         assert told in remarks
 
 
+def test_values_of_yaml_that_toml_has_not() -> None:
+    """Keys that are numbers and dates are texts, and what has no value is told and left out."""
+    params = "{model: openai/q, api_base: http://a/v1, logit_bias: {50256: -100}, user: 2024-01-01, stop: null}"
+    config, remarks = of_text(f"model_list: [{{model_name: a, litellm_params: {params}}}]", "litellm")  # fmt: skip
+
+    assert {"logit_bias": {"50256": -100}, "user": "2024-01-01"} == config["models"]["a"]["defaults"]  # fmt: skip
+    assert "model_list[0].litellm_params.stop: has no value; left out." in remarks
+
+
+def test_addresses_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment whose address is a variable has its value, and one whose variable is not set takes no other one with it."""
+    monkeypatch.setenv("BASE_A", "http://a/v1/")
+    entries = "".join(f"- {{model_name: m, litellm_params: {{model: openai/q, api_base: {base}}}}}\n" for base in ("os.environ/BASE_B", "os.environ/BASE_A", "http://c/v1"))  # fmt: skip
+    config, remarks = of_text(f"model_list:\n{entries}", "litellm")
+
+    assert ["http://a/v1", "http://c/v1"] == config["models"]["m"]["source"]
+    assert "model_list[0].litellm_params.api_base: the variable BASE_B is not set" in remarks
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "keys", "words"),
+    [
+        ("apiKeys: [12345, 'sk-${env.TAIL}', '${env.ALL}']\nmodels: {}", "llama-swap", ["12345", "$ALL"], "apiKeys[1]: a variable is a part"),
+        ("apiKeys: ['${env.A}-${env.B}']\nmodels: {}", "llama-swap", None, "none is left"),
+        ("llama-server -m a.gguf --host 0.0.0.0 --api-key 'a b'", "llama-server", None, "host 0.0.0.0: other machines"),
+        ("llama-server -m a.gguf --api-key 'a b,c'", "llama-server", ["c"], "has spaces"),
+    ],
+)  # fmt: skip
+def test_keys(text: str, kind: str, keys: list[str] | None, words: str) -> None:
+    """A key that is a number is a text; what no key can be is left out and told, and no address is opened without one."""
+    config, remarks = of_text(text, kind)
+
+    assert keys == config.get("api_keys")
+    assert words in remarks
+    assert "host" not in config
+
+
+def test_paths_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables in paths have their values, and one that is not set is told."""
+    monkeypatch.setenv("MODELS_HERE", "/m")
+    models = "{a: {cmd: 'llama-server -m ${env.MODELS_HERE}/a.gguf'}, b: {cmd: 'llama-server -m ${env.NOT_SET_HERE}/b.gguf'}}"
+    config, remarks = of_text(f"models: {models}", "llama-swap")
+
+    assert "/m/a.gguf" == config["models"]["a"]["source"]
+    assert "the variable NOT_SET_HERE is not set" in remarks
+
+
 def test_deployments_that_differ() -> None:
     """Deployments with keys of their own answer one after the other; `*` is all that a server has; a key that is not named is the provider's own."""
     config, remarks = made("litellm_mixed.yaml", "litellm")
@@ -135,6 +182,10 @@ def test_modelfiles() -> None:
         ("from /m/a.gguf\nparameter temperature 0.2   # low", {"source": "/m/a.gguf", "defaults": {"temperature": 0.2}}),
         ('FROM a.gguf\nPARAMETER stop "#"\nPARAMETER num_predict 5', {"source": "/etc/x/a.gguf", "stop": ["#"], "defaults": {"max_tokens": 5}}),
         ("FROM a.gguf\nPARAMETER temperature hot\nPARAMETER num_ctx 1", {"source": "/etc/x/a.gguf"}),
+        ("FROM\t./a.gguf\nPARAMETER\tnum_ctx\t4096", {"source": "/etc/x/a.gguf", "context": 4096}),
+        ('FROM a.gguf\nSYSTEM "You are "M" and\nsay "so".  "', {"source": "/etc/x/a.gguf", "system": 'You are "M" and\nsay "so".'}),
+        ("FROM ./a.gguf\nFROM ./b.gguf\nFROM c\nRENDERER qwen\nPARSER qwen", {"source": "/etc/x/a.gguf", "mmproj": "/etc/x/b.gguf"}),
+        ('FROM a.gguf\nPARAMETER stop "a b" # one\nPARAMETER stop "\xa0"', {"source": "/etc/x/a.gguf", "stop": ["a b", "\xa0"]}),
     ],
 )  # fmt: skip
 def test_lines_of_modelfiles(text: str, table: dict[str, Any]) -> None:

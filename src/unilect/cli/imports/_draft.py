@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from unilect.config.digests import is_variable
+from unilect.config.digests import check_secrets
 from unilect.config.document import write_key, write_value
 from unilect.config.hints import parameters, unknown_option
 from unilect.config.mistakes import ErrorCollector, OptionPath
@@ -25,8 +25,10 @@ from unilect.models.checked_defaults import check_defaults
 
 MAX_MODELS = 500
 _SHOWN = 300  # characters of a remark
-_REFERENCES = re.compile(r"(?:os\.environ/(\w{1,128})|\$\{env\.(\w{1,128})\}|\$\{?(\w{1,128})\}?)")
-_VARIABLE = re.compile(r"\$(?:\{(\w{1,128})\}|(\w{1,128}))")
+#: A variable of the environment, as LiteLLM, llama-swap and a shell write it.
+_VARIABLE = re.compile(
+    r"os\.environ/(\w{1,128})|\$\{(?:env\.)?(\w{1,128})\}|\$([A-Za-z_]\w{0,127})"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_REMARKS = 200
 _KINDS = {
@@ -39,10 +41,9 @@ _KINDS = {
 }
 
 
-def refer(text: str) -> str:
-    """Return a secret as a configuration has it: the name of its variable stays a reference, in whatever form it is written."""
-    found = _REFERENCES.fullmatch(text.strip())
-    return text if found is None else f"${next(filter(None, found.groups()))}"
+def _in_line(text: str) -> str:
+    """Return the beginning of a foreign text as the text of a comment."""
+    return " ".join(_CONTROL.sub(" ", text[: 2 * _SHOWN]).split())[:_SHOWN]
 
 
 class Draft:
@@ -63,16 +64,9 @@ class Draft:
         self._folder = folder
         self._remarks: dict[str, dict[str, None]] = {}  # in order, each once
 
-    @property
-    def has_secrets(self) -> bool:
-        """True where it holds a key itself, and not the name of its variable."""
-        keys = [one.get("api_key") for one in self.models.values()]
-        keys += self.server.get("api_keys", [])
-        return any(isinstance(key, str) and not is_variable(key) for key in keys)
-
     def remark(self, text: str, model: str = "") -> None:
         """Say something about a model, or the whole: what has no counterpart, and why."""
-        line = " ".join(_CONTROL.sub(" ", text[: 2 * _SHOWN]).split())[:_SHOWN]
+        line = _in_line(text)
         remarks = self._remarks.setdefault(model, {})
         if len(remarks) >= _MAX_REMARKS:
             line = "There is more that has no counterpart."
@@ -112,9 +106,39 @@ class Draft:
             self.remark(f"{name[:128]}: {remark}")
 
     def place(self, path: str) -> str:
-        """Return a path as it is from anywhere; variables of the environment are put in."""
-        path = _VARIABLE.sub(lambda use: process_environment().get(use[1] or use[2], use[0]), path)
-        return path if path.startswith(("~", "$")) else str((self._folder / path).absolute())
+        """Return a path as it is from anywhere; variables of the environment are put in, and one that is not set is told."""
+        path, missing = self.put_in(path)
+        for name in missing:
+            self.remark(f"the variable {name} is not set: put its value into the path {path}.")
+        return path if path.startswith("~") else str((self._folder / path).absolute())
+
+    def put_in(self, text: str) -> tuple[str, list[str]]:
+        """Return a text with the variables of the environment put in, and the names of those that are not set, which stay."""
+        missing: list[str] = []
+
+        def value(use: re.Match[str]) -> str:
+            name = use[1] or use[2] or use[3]
+            if (found := process_environment().get(name)) is None:
+                missing.append(name)
+            return use[0] if found is None else found
+
+        return _VARIABLE.sub(value, text), missing
+
+    def key(self, value: Any, where: str) -> str:
+        """
+        Return a secret as a configuration has it: the name of its variable stays a reference, in whatever form it is written. Empty,
+        with a remark, for what is no key.
+        """
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self.remark(f"{where}: is a number there, and the same digits here.")
+            value = str(value)
+        text = self.text(value, where).strip()
+        if found := _VARIABLE.fullmatch(text):
+            return f"${found[1] or found[2] or found[3]}"
+        if _VARIABLE.search(text):
+            self.remark(f"{where}: a variable is a part of it, and here it is all of a key: set one that holds the whole key; left out.")  # fmt: skip
+            return ""
+        return text
 
     def _move(self, option: Option, text: str, path: OptionPath) -> str:
         return option.path(text, self.place) if option.path else text
@@ -161,6 +185,16 @@ class Draft:
             self.remark("there is no model that can be served: without one the bundled model is.")
 
     def _check_server(self) -> None:
+        keys = self.server.pop("api_keys", [])
+        for key in dict.fromkeys(filter(None, keys)):
+            wrong = ErrorCollector()
+            check_secrets([key], ("api_keys",), wrong)
+            for error in wrong.errors:
+                self.remark(f"{error} Left out.")
+            if not wrong.errors:
+                self.server.setdefault("api_keys", []).append(key)
+        if keys and "api_keys" not in self.server:
+            self.remark("api_keys: none is left, so no key is asked for: set one.")
         host = self.server.get("host")
         if isinstance(host, str) and not (is_loopback(host) or self.server.get("api_keys")):
             del self.server["host"]
@@ -238,13 +272,12 @@ class Draft:
 
     def to_toml(self, title: str) -> str:
         """Write it as a file."""
-        lines = [f"# {title}", *self._comments("")]
+        lines = [f"# {_in_line(title)}", *self._comments("")]
         lines += [f"{name} = {write_value(value)}" for name, value in self.server.items()]
         for name, table in self.models.items():
             lines += ["", f"[models.{write_key(name)}]", *self._comments(name)]
             lines += [f"{option} = {write_value(value)}" for option, value in table.items()]
-        text = "\n".join(lines) + "\n"
-        return text.encode("utf-8", "replace").decode()  # halves of characters, which YAML may have
+        return "\n".join(lines) + "\n"
 
     def _comments(self, model: str) -> list[str]:
         return [f"# {remark}" for remark in self._remarks.get(model, ())]

@@ -6,7 +6,7 @@ Source: https://docs.litellm.ai/docs/proxy/config_settings
 
 from typing import Any
 
-from unilect.cli.imports._draft import Draft, refer
+from unilect.cli.imports._draft import Draft
 from unilect.config.hints import parameters
 
 #: provider -> its address where an entry names none; those with OpenAI's API
@@ -71,8 +71,8 @@ def read(data: dict[str, Any], draft: Draft) -> None:
             table["aliases"] = [*table.get("aliases", []), alias]
         else:
             draft.remark(f"router_settings.model_group_alias.{alias}: there is no such model here.")
-    if key := draft.text(general.pop("master_key", None), "general_settings.master_key"):
-        draft.server["api_keys"] = [refer(key)]
+    if key := general.pop("master_key", None):
+        draft.server["api_keys"] = [draft.key(key, "general_settings.master_key")]
     draft.absent(settings, "litellm_settings.")
     draft.absent(router, "router_settings.")
     draft.absent(general, "general_settings.")
@@ -97,14 +97,19 @@ def _add(entry: dict[str, Any], number: int, names: dict[str, str], draft: Draft
         why = "has no `api_base`" if provider in _PROVIDERS else f"{provider[:64]} has an API of its own, and no server here speaks it"  # fmt: skip
         draft.leave_out(f"{name or where}", f"{where} ({model[:128]}): {why}.")
         return
-    source = refer(base).rstrip("/") or _PROVIDERS[provider]
+    base, missing = draft.put_in(base.strip())
+    if missing:
+        why = f"{where}.litellm_params.api_base: the variable {missing[0]} is not set here."
+        draft.leave_out(name, why)
+        return
+    source = base.rstrip("/") or _PROVIDERS[provider]
     if provider in _OLLAMA and not source.endswith("/v1"):
         source += "/v1"
     table: dict[str, Any] = {"source": source, "model": rest}
-    key = draft.text(params.pop("api_key", None), f"{where}.api_key")
+    key = draft.key(params.pop("api_key", None), f"{where}.api_key")
     if not (key or base) and source.startswith("https:"):
         key = f"${provider.removeprefix('text-completion-').upper()}_API_KEY"
-    table |= {"api_key": refer(key)} if key else {}
+    table |= {"api_key": key} if key else {}
     limits = _numbers(params, _LIMITS, f"{where}.litellm_params", draft)
     if seconds := draft.number(params.pop("timeout", None), f"{where}.timeout"):
         table["timeout_s"] = seconds

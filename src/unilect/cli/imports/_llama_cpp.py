@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 from unilect.cli import _llama_server as llama_server
-from unilect.cli.imports._draft import Draft, refer
+from unilect.cli.imports._draft import Draft
 from unilect.config.model import name_from
 from unilect.core.errors import ConfigError
 
@@ -156,7 +156,7 @@ def with_model(
     for notice in notices:
         draft.remark(notice, made)
     if name is None:
-        keys = [refer(key) for key in server.pop("api_keys", [])]
+        keys = [draft.key(key, "--api-key") for key in server.pop("api_keys", [])]
         for option, value in (server | ({"api_keys": keys} if keys else {})).items():
             if draft.server.setdefault(option, value) != value:
                 draft.remark(f"{option}: one server answers for all models here; the first is taken.", made)  # fmt: skip

@@ -8,7 +8,7 @@ import re
 import shlex
 from typing import Any
 
-from unilect.cli.imports._draft import Draft, refer
+from unilect.cli.imports._draft import Draft
 from unilect.cli.imports._llama_cpp import find_flags, with_model
 from unilect.cli.imports._swap_command import read_command
 from unilect.core.errors import ConfigError
@@ -46,8 +46,8 @@ def read(data: dict[str, Any], draft: Draft) -> None:
     _read_peers(draft.mapping(data.pop("peers", None), "peers"), draft)
     _read_groups(draft.mapping(data.pop("groups", None), "groups"), names, draft)
     _read_hooks(draft.mapping(data.pop("hooks", None), "hooks"), names, draft)
-    if keys := [refer(key) for key in draft.items(data.pop("apiKeys", None), "apiKeys") if isinstance(key, str)]:  # fmt: skip
-        draft.server["api_keys"] = keys
+    if keys := draft.items(data.pop("apiKeys", None), "apiKeys"):
+        draft.server["api_keys"] = [draft.key(key, f"apiKeys[{at}]") for at, key in enumerate(keys)]
     level = draft.text(data.pop("logLevel", None), "logLevel").replace("warn", "warning")
     if level in _LEVELS:
         draft.server["log_level"] = level
@@ -227,8 +227,8 @@ def _read_peers(peers: dict[str, Any], draft: Draft) -> None:
             draft.leave_out(name, "the peer has no `proxy`.")
             continue
         table: dict[str, Any] = {"source": f"{proxy.rstrip('/').removesuffix('/v1')}/v1"}
-        if key := draft.text(peer.pop("apiKey", None), f"peers.{name}.apiKey"):
-            table["api_key"] = refer(key)
+        if key := draft.key(peer.pop("apiKey", None), f"peers.{name}.apiKey"):
+            table["api_key"] = key
         models = draft.items(peer.pop("models", None), f"peers.{name}.models")
         for model in models:
             draft.add(str(model), table | {"model": str(model)})

@@ -15,9 +15,11 @@ from unilect.core.errors import ConfigError
 from unilect.hub.stores import find_in_ollama
 from unilect.models.source_names import name_source
 
-_INSTRUCTIONS = ("FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "LICENSE", "MESSAGE", "REQUIRES")  # fmt: skip
+_INSTRUCTIONS = (
+    "FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "LICENSE", "MESSAGE", "REQUIRES", "RENDERER", "PARSER",
+)  # fmt: skip
 _OLLAMA = "http://127.0.0.1:11434/v1"
-_QUOTES = '"""'
+_QUOTES = '"""', '"'
 #: parameter -> option of a model
 _OPTIONS = {
     "num_ctx": "context",
@@ -48,16 +50,18 @@ def read(text: str, draft: Draft, name: str) -> None:
     """
     table: dict[str, Any] = {}
     remarks: list[str] = []
-    for line, instruction, value in _instructions(text):
+    for line, instruction, name_of, value in _instructions(text):
         match instruction:
+            case "FROM" if "source" in table:
+                remarks += _add_projector(line, value, table)
             case "FROM":
                 table |= _source(value, draft)
             case "SYSTEM" if value:
                 table["system"] = value
             case "ADAPTER":
-                table["lora"] = [*table.get("lora", []), value]
+                table.setdefault("lora", []).append(value)
             case "PARAMETER":
-                remarks += _set_parameter(line, value, table)
+                remarks += _set_parameter(line, name_of.lower(), value, table)
             case "TEMPLATE":
                 remarks.append(f"line {line}: TEMPLATE is in Go's language; the file's own template is used. `chat_template` sets another one.")  # fmt: skip
             case _:
@@ -72,9 +76,9 @@ def read(text: str, draft: Draft, name: str) -> None:
         draft.remark(remark, made)
 
 
-def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
+def _instructions(text: str) -> Iterator[tuple[int, str, str, str]]:
     """
-    Yield the instructions, each with the number of its line and its value.
+    Yield the instructions, each with the number of its line, what a parameter or a message begins with, and its value.
 
     Raises:
         ConfigError: A line is none.
@@ -83,45 +87,64 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
     for number, line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        word, _, value = line.strip().partition(" ")
+        word, value = _cut_word(line)
         instruction = word.upper()
         if instruction not in _INSTRUCTIONS:
             raise ConfigError(f"line {number}: {word[:64]!r} is no instruction of a Modelfile.")
-        value, quotes, rest = value.strip().partition(_QUOTES)
+        name, value = _cut_word(value) if instruction in ("PARAMETER", "MESSAGE") else ("", value)
+        quotes = next((one for one in _QUOTES if value.startswith(one)), "")
         if quotes:
-            parts = [rest]
-            while _QUOTES not in parts[-1]:
+            parts = [value.removeprefix(quotes)]
+            while not _closes(parts[-1], quotes, bool(name)):
                 after = next(lines, None)
                 if after is None:
-                    raise ConfigError(f"line {number}: its {_QUOTES} is not closed.")
-                parts.append(after[1])
-            parts[-1] = parts[-1].partition(_QUOTES)[0]
-            value += "\n".join(parts)
-        elif len(value) > 1 and value[0] == value[-1] == '"':
-            value = value[1:-1]
-        yield number, instruction, value.strip()
+                    raise ConfigError(f"line {number}: its {quotes} is not closed.")
+                parts.append(after[1].rstrip())
+            parts[-1] = parts[-1].rpartition(quotes)[0]  # a comment may be behind it
+            value = "\n".join(parts)
+        elif name:
+            value = value.partition(" #")[0].rstrip()
+        yield number, instruction, name, value if name else value.strip()
+
+
+def _closes(text: str, quotes: str, may_go_on: bool) -> bool:
+    """Return True for a line in which a quoted value ends; quotes may stand within one that is all of an instruction."""
+    return quotes in text if may_go_on or quotes == _QUOTES[0] else text.endswith(quotes)
+
+
+def _cut_word(text: str) -> tuple[str, str]:
+    """Return the first word of a line, and what is behind it."""
+    word, *rest = text.split(maxsplit=1) or [""]
+    return word, rest[0].strip() if rest else ""
 
 
 def _source(value: str, draft: Draft) -> dict[str, Any]:
     """Return the source of a model; of one that Ollama's store lacks a running Ollama, which may have it."""
     if hub := _HUB.fullmatch(value):
         return {"source": f"gguf:{hub[1]}:{hub[2] or 'Q4_K_M'}"}
-    if value.startswith(("/", "./", "../", "~")) or value.lower().endswith(".gguf"):
+    if _is_file(value):
         return {"source": draft.place(value)}
     if value and find_in_ollama(value) is not None:
         return {"source": f"ollama:{value}"}
     return {"source": _OLLAMA, "model": value} if value else {}
 
 
-def _set_parameter(line: int, text: str, table: dict[str, Any]) -> list[str]:
+def _add_projector(line: int, value: str, table: dict[str, Any]) -> list[str]:
+    """Take in a further FROM, which is the file of the model's vision; returns what is to be remarked."""
+    if "mmproj" in table or not _is_file(value):
+        return [f"line {line}: FROM {value[:128]}: a model has one FROM, and a second one for its projector; left out."]  # fmt: skip
+    table["mmproj"] = value
+    return []
+
+
+def _is_file(value: str) -> bool:
+    return value.startswith(("/", "./", "../", "~")) or value.lower().endswith(".gguf")
+
+
+def _set_parameter(line: int, name: str, value: str, table: dict[str, Any]) -> list[str]:
     """Set a parameter; returns what is to be remarked."""
-    name, _, value = text.partition(" ")
-    name, value = name.lower(), value.strip()
-    if not value.startswith('"'):
-        value = value.partition(" #")[0].rstrip()
-    value = value.strip('"')
     if name == "stop":
-        table["stop"] = [*table.get("stop", []), value]
+        table.setdefault("stop", []).append(value)
         return []
     if not _NUMBER.fullmatch(value):
         return [f"line {line}: PARAMETER {name[:64]}: has no counterpart here, or is no number."]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from unilect.core.errors import ConfigError
 from unilect.core.file_errors import unreadable
 
 MAX_BYTES = 1024 * 1024
+_MAX_PATH = 200  # characters of a value's path
 #: kind -> what its files are
 KINDS = {
     "llama-swap": "llama-swap's YAML",
@@ -52,7 +54,7 @@ def import_config(file: Path, kind: str | None, output: Path | None) -> None:
     if output is None:
         tell(written.rstrip("\n"))
         return
-    _write(output, written, 0o600 if draft.has_secrets else 0o666)
+    _write(output, written)
     tell(f"{output} is written. `unilect config check {output}` says if it can be served.")
 
 
@@ -65,8 +67,8 @@ def convert(text: str, kind: str, file: Path) -> Draft:
     """
     draft = Draft(file.parent)
     readers: dict[str, Callable[[], None]] = {
-        "llama-swap": lambda: llama_swap.read(_mapping(text), draft),
-        "litellm": lambda: litellm.read(_mapping(text), draft),
+        "llama-swap": lambda: llama_swap.read(_mapping(text, draft), draft),
+        "litellm": lambda: litellm.read(_mapping(text, draft), draft),
         "llama-server": lambda: _read_llama_server(text, draft),
         "ollama": lambda: modelfile.read(text, draft, _name_of(file)),
     }
@@ -114,20 +116,55 @@ def _read_llama_server(text: str, draft: Draft) -> None:
         llama_cpp.read_commands(text, draft)
 
 
-def _mapping(text: str) -> dict[str, Any]:
+def _mapping(text: str, draft: Draft) -> dict[str, Any]:
     """
-    Return the data of a YAML file.
+    Return the data of a YAML file as TOML can have it.
 
     Raises:
         ConfigError: It is no YAML, or no mapping.
     """
     try:
-        data = yaml.parse(text)
-    except (ValueError, RecursionError) as error:
+        data = _as_toml(yaml.parse(text), "", draft)
+    except ValueError as error:
         raise ConfigError(f"is no YAML that can be read: {str(error)[:300]}.") from error
+    except RecursionError as error:
+        raise ConfigError("is no YAML that can be read: one of its anchors contains itself.") from error  # fmt: skip
     if not isinstance(data, dict):
         raise ConfigError("is no mapping of keys to values.")
-    return {str(key): value for key, value in data.items()}
+    return data
+
+
+def _as_toml(value: Any, where: str, draft: Draft) -> Any:
+    """
+    Return a value of YAML with texts for keys and dates, and without what TOML has not, which is told.
+
+    Args:
+        where: Its path.
+
+    Raises:
+        RecursionError: It contains itself.
+    """
+    match value:
+        case dict():
+            named = {_as_text(key): one for key, one in value.items()}
+            whole = {key: _as_toml(one, f"{where}.{key}"[-_MAX_PATH:].lstrip("."), draft) for key, one in named.items()}  # fmt: skip
+            return {key: one for key, one in whole.items() if one is not None}
+        case list():
+            items = [_as_toml(one, f"{where}[{at}]", draft) for at, one in enumerate(value)]
+            return [one for one in items if one is not None]
+        case bool() | int() | float():
+            return value
+        case str() | date() | time():
+            return _as_text(value)
+    what = "has no value" if value is None else "is of a type that no configuration has"
+    draft.remark(f"{where}: {what}; left out.")
+    return None
+
+
+def _as_text(key: Any) -> str:
+    """Return a key of YAML, which may be of any type, or a date."""
+    text = key.isoformat() if isinstance(key, date | time) else str(key)
+    return text.encode("utf-8", "replace").decode()  # for halves of characters
 
 
 def _name_of(file: Path) -> str:
@@ -136,15 +173,15 @@ def _name_of(file: Path) -> str:
     return name_from(stem)
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def _write(path: Path, text: str) -> None:
     """
-    Write a new file.
+    Write a new file, its owner's: keys may be in it, also in commands and addresses.
 
     Raises:
         ConfigError: It cannot be written, or is there already.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
