@@ -405,18 +405,8 @@ def backend(spec: BackendSpec) -> Backend:
 
 
 def _entry(scheme: str) -> EntryPoint:
-    """
-    Return the entry point of the factory of a known scheme.
-
-    Raises:
-        ConfigError: It is not there: what is installed tells of an older unilect than this one.
-    """
-    entry = _ours().get(scheme) or plugins.find_others(plugins.BACKENDS)[0].get(scheme)
-    if entry is None:
-        raise ConfigError(
-            f"the backend `{scheme}` is not among the entry points of the installed package `unilect`, which are older than its code. Install `unilect` again."
-        )
-    return entry
+    """Return the entry point of the factory of a known scheme."""
+    return plugins.find(plugins.BACKENDS, scheme)
 
 
 def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:

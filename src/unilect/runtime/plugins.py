@@ -52,6 +52,22 @@ def find_others(group: str) -> tuple[dict[str, EntryPoint], dict[str, str]]:
     return alone, refused
 
 
+def find(group: str, name: str) -> EntryPoint:
+    """
+    Return the entry point of a name that is known.
+
+    Raises:
+        ConfigError: It is not there: what is installed tells of an older unilect than this one.
+    """
+    entry = ours(group).get(name) or find_others(group)[0].get(name)
+    if entry is None:
+        raise ConfigError(
+            f"the {_kind(group)} `{name}` is not among the entry points of the installed package `unilect`, which are older than its code. "
+            "Install `unilect` again."
+        )
+    return entry
+
+
 def use_all(group: str, step: Callable[[Any], object]) -> tuple[list[str], list[str]]:
     """
     Use everything of a group that can be used.
