@@ -52,7 +52,7 @@ BUDGETS = {
     "engines": 251,
     "engines/chatglm": 486,
     "engines/command": 586,
-    "engines/gguf": 3_455,
+    "engines/gguf": 3_457,
     "engines/process": 1_246,
     "engines/transformers": 822,
     "engines/transformers/batch": 1_258,

@@ -273,7 +273,7 @@ def _check_drafting(settings: dict[str, Any]) -> None:
         slots = msgspec.json.decode(connection.getresponse().read(), type=list[_Slot])
     if not all(slot.speculative for slot in slots):
         raise ValueError(
-            f"{settings['name']}: speculative: llama.cpp cannot draft with {settings['speculative']} for this model: their vocabularies differ, or the "
+            f"{settings['name']}: speculative: llama.cpp cannot draft with {Path(settings['speculative']).name} for this model: their vocabularies differ, or the "
             "model's memory cannot go back. Take a small model of the same family, `ngram`, or leave `speculative` out."
         )
 

@@ -19,6 +19,7 @@ from typing import Any
 from unilect.api.backend import SlotAction
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
+from unilect.engines.gguf._file import model_files
 from unilect.engines.gguf._slot_files import PART, erase, remove_parts, restore, save
 from unilect.http.client import HttpServer
 from unilect.runtime.context import current_request
@@ -41,7 +42,8 @@ class SavedSlots:
 
     def __init__(self, path: Path, config: ModelConfig) -> None:
         self.folder = Path(config.slot_save_path).absolute() if config.slot_save_path else None
-        self._state = [path.name, path.stat().st_size, config.cache_type_k, config.cache_type_v, config.lora]  # fmt: skip
+        size = sum(file.stat().st_size for file in model_files(path))
+        self._state = [path.name, size, config.cache_type_k, config.cache_type_v, config.lora]  # fmt: skip
         self._one_by_one = asyncio.Lock()
         if self.folder is not None and not self.folder.parent.is_dir():
             raise ConfigError(f"slot_save_path: there is no folder {self.folder.parent}. Make it, or name another one.")  # fmt: skip
