@@ -9,6 +9,7 @@ from support.backends.leases import Held, acquire
 from support.backends.rooms import Clock, hold, kinds, model, reason, room, use, waiting
 from support.common.waiting import until
 from support.servers.listening import listening
+from unilect.api.backend import MemoryNeed
 from unilect.config.server import Config
 from unilect.core.errors import BackendUnavailable, ModelTooLarge, QueueFull, QueueTimeout
 from unilect.models.model import Model
@@ -353,6 +354,89 @@ async def test_a_load_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> 
 
         assert a.place is not None
         assert (2.0, 602.0) == (a.place.load_s, a.place.loaded_at)
+
+
+def downloaded(name: str, size: int) -> Model:
+    """A model whose need is known once its file is here."""
+    one = model(name)
+    one.update_settings(Model(name, Echo(), stays=Stays(True)))
+    backend = one.pool.members[0].backend
+
+    async def fetch() -> None:
+        backend.memory_need = lambda: MemoryNeed(ready=size)  # type: ignore[method-assign]
+
+    backend.fetch = fetch  # type: ignore[method-assign]
+    return one
+
+
+async def test_a_download() -> None:
+    """A model whose file is fetched first waits for its memory once its size is known, and others leave for it."""
+    a, b = model("a"), downloaded("b", 15)
+    async with room(a, b):
+        lease = await acquire(a)
+        asking = asyncio.create_task(acquire(b))
+        await until(waiting(b))
+        assert b.state == "stopped"
+        lease.release()
+        (await asking).release()
+
+        assert [False, True] == [one.runs_here for one in (a, b)]
+        assert ["loaded", "evicted"] == kinds(a)
+
+
+async def test_a_download_of_a_model_that_is_replaced() -> None:
+    """Who waits for a model that a reload replaces while its file comes, and that does not fit then, is answered by the new one."""
+    a, b, new = model("a"), downloaded("b", 15), model("b")
+    async with room(a, b) as registry:
+        lease = await acquire(a)
+        came = hold(b, "fetch")
+        asking = asyncio.create_task(acquire(b))
+        await until(lambda: b.state == "loading")
+        registry.swap([a, new])
+        came.set()
+        (await asking).release()
+
+        assert [True, False, True] == [one.runs_here for one in (a, b, new)]
+        lease.release()
+
+
+async def test_a_download_that_was_for_nothing() -> None:
+    """A model that cannot fit, as is known once its file is here, is refused, and its engine is not started."""
+    b = downloaded("b", 30)
+    async with room(b):
+        with pytest.raises(ModelTooLarge):
+            await acquire(b)
+        with pytest.raises(ModelTooLarge):
+            await b.start()
+        assert not b.pool.members[0].started
+
+
+async def test_a_download_that_fails() -> None:
+    """All who wait for a model whose file cannot be fetched are told by one attempt, and it keeps no place."""
+    a, tries = model("a"), list[str]()
+
+    async def fetch() -> None:
+        tries.append("")
+        await asyncio.sleep(0)
+        raise BackendUnavailable("The hub is away.")
+
+    a.pool.members[0].backend.fetch = fetch  # type: ignore[method-assign]
+    async with room(a) as registry:
+        told = await asyncio.gather(acquire(a), acquire(a), return_exceptions=True)
+
+        assert ["The hub is away."] * 2 == [str(one) for one in told]
+        assert 1 == len(tries)
+        assert "a: not loaded: The hub is away." == reason(a)
+        assert registry.residency is not None
+        assert 0 == registry.residency.claimed
+
+
+async def test_a_download_at_start() -> None:
+    """Without a budget of the operator's a model is loaded at the server's start, however large its file proves to be."""
+    a, b = model("a"), downloaded("b", 10**15)
+    async with room(a, b, memory=None) as registry:
+        await registry.start(["a", "b"])
+        assert [True, True] == [one.runs_here for one in (a, b)]
 
 
 async def test_bytes_are_promised_once() -> None:

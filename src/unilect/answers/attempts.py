@@ -184,13 +184,17 @@ class Attempts(Generic[FittedT]):
                 self.tried.add(member)
                 member.outstanding += 1  # already while it is started
                 try:
-                    await model.start_for_request(member)
+                    is_ready = await model.start_for_request(member)
                 except UnilectError as error:
                     last = error
                     model.record_result(member, error)
                     self.note(model, member.source, error.for_log)
                 else:  # its start may have shown that it is unable
-                    if member not in self._unable(model) and (lease := self._lease(model, member)):
+                    if not is_ready:
+                        self.tried.discard(member)
+                    elif member not in self._unable(model) and (
+                        lease := self._lease(model, member)
+                    ):
                         return lease
                 finally:
                     member.release()

@@ -29,15 +29,12 @@ from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")
 _TRIED_AGAIN_S = 60.0
-
+_ELSEWHERE = Stays()
 
 #: failed: its last start has failed. out: no backend of it can be asked. leaving: taken out by a reload, its last requests run.
 State: TypeAlias = Literal[
     "leaving", "draining", "stopping", "loading", "stopped", "ready", "failed", "out"
 ]
-
-
-_ELSEWHERE = Stays()
 
 
 class Model:
@@ -181,17 +178,12 @@ class Model:
         lives = (life for one in self.pool.members for life in one.backend.children)
         return sum(life.proportional_memory_bytes for life in lives)
 
-    @property
-    def memory_said(self) -> int | None:
-        """The bytes that it takes at most, where its operator says them."""
-        return self.stays.memory_bytes
-
-    def memory_need(self) -> int | None:
-        """Return the bytes that it takes at most, 0 where nobody knows; None where it takes none of this machine's."""
+    def memory_need(self, measured_bytes: int = 0) -> int | None:
+        """Return the bytes that it takes at most, 0 where nobody knows; None where it takes none of this machine's. See `Resident`."""
         if not self.stays.takes_memory or self.stays.memory_bytes is not None:
             return self.stays.memory_bytes
         needs = [one.backend.memory_need() for one in self.pool.members]
-        return sum(one.ready + one.grows for one in needs if one is not None)
+        return max(measured_bytes, sum(one.ready + one.grows for one in needs if one is not None))
 
     @property
     def in_use(self) -> int:
@@ -306,21 +298,23 @@ class Model:
         can = self.capabilities
         return can if can.is_final else None
 
-    async def start_for_request(self, member: PooledBackend) -> None:
+    async def start_for_request(self, member: PooledBackend) -> bool:
         """
-        Start a backend; a load is logged once for all requests that wait for it.
+        Start a backend; a load is logged once for all requests that wait for it. Returns False where the model is to be waited for anew.
 
         Raises:
             UnilectError: It cannot be started.
         """
-        if member.started:
-            return await member.backend.start()
-        if not self._cold:
-            return await member.start()
+        if member.started or not self._cold:
+            await (member.backend if member.started else member).start()
+            return True
         alone, began = self._in_use == 1, time.monotonic()
         if alone:
             log.info("%s: starting, for a request", self.name)
         try:
+            await self._fetch(member)
+            if not self.open:
+                return False
             await member.start()
         except BackendUnavailable as error:
             if self.place is not None and not self.closed:
@@ -332,6 +326,7 @@ class Model:
             request.headers = {**request.headers, "X-Unilect-Loaded-In": told}
         elif alone:
             log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
+        return True
 
     async def start(self) -> None:
         """
@@ -343,6 +338,8 @@ class Model:
         self.acquire()
         self.draining, self._stays_s = False, self._idle_stop_s
         try:
+            await self.wait_until_open()
+            await self._fetch(*self.pool.members)
             await self.wait_until_open()
             if self.closed:
                 raise BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
@@ -403,6 +400,12 @@ class Model:
                 await asyncio.shield(self.stopping)
             elif self.place is not None:
                 await self._wait_for_place(self.place, until)
+
+    async def _fetch(self, *members: PooledBackend) -> None:
+        """Bring the files of backends here, and have its place reckoned again with them. Of what cannot be fetched the start tells."""
+        if self.place is not None and not self.closed:
+            await asyncio.gather(*(one.fetch() for one in members))
+            self.place.note_size()
 
     async def _wait_for_place(self, place: Seat, until: float | None) -> None:
         request = current_request()
@@ -479,9 +482,8 @@ class Model:
         self._stop_now()
 
     def _stop_now(self) -> None:
-        self._stays_s = (
-            0 if self.draining else self._idle_stop_s
-        )  # what is said from now on is of its next life
+        # what is said from now on is of its next life
+        self._stays_s = 0 if self.draining else self._idle_stop_s
         self.open = False
         self.stopping = spawn_detached(self._stop())
 

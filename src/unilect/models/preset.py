@@ -82,9 +82,9 @@ class Preset(Model):
         """Take the settings of a preset of the same base."""
         self._copy_settings(other)
 
-    async def start_for_request(self, member: PooledBackend) -> None:
+    async def start_for_request(self, member: PooledBackend) -> bool:
         """Start a backend of the base."""
-        await self.base.start_for_request(member)
+        return await self.base.start_for_request(member)
 
     async def wait_until_open(self, until: float | None = None) -> None:
         """Wait until requests may go to the backends of the base."""

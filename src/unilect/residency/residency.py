@@ -96,8 +96,10 @@ class Residency:
     def force(self, models: Iterable[Resident]) -> None:
         """Give places to models that were not to be refused one, unless the operator has set a budget."""
         for model in models:
-            if (seat := self.take(model)) is not None and not self.is_hard and not seat.granted:
-                self._grant(seat, seat.need)
+            if (seat := self.take(model)) is not None and not self.is_hard:
+                seat.forced = True
+                if not seat.granted:
+                    self._grant(seat, seat.need)
 
     def _admit(self, seat: Seat) -> bool:
         if self.is_hard:
@@ -161,6 +163,20 @@ class Residency:
             before += self._turn_s(other) + other.reload_s
         return before + seat.reload_s
 
+    def note_size(self, seat: Seat) -> None:
+        """
+        Reckon with what a model takes, now that its files are here. Where that is not free, and nothing of it loads yet, its place is
+        taken back, and waited for as by others.
+        """
+        need = self._find_need(seat)
+        if not seat.granted or (more := need - self._claims[seat]) <= 0:
+            return
+        begun = seat.model.runs_here or seat.model.is_loading
+        if begun or seat.forced or more <= self._free():
+            self._claims[seat] = need
+        else:
+            self._free_seat(seat)
+
     def note_loaded(self, seat: Seat) -> float:
         """Note that a model is loaded, if that is not known; returns the seconds that it took."""
         if seat.loaded_at is None and seat.model.runs_here:
@@ -212,7 +228,7 @@ class Residency:
 
     def _free_seat(self, seat: Seat) -> None:
         """Take a place back, and decide who gets it."""
-        seat.granted = seat.planned = seat.model.open = False
+        seat.granted = seat.planned = seat.forced = seat.model.open = False
         seat.loaded_at = seat.leaves_for = None
         self._claims.pop(seat, None)
         self._decide()
@@ -317,9 +333,7 @@ class Residency:
 
     def _plan(self, seat: Seat) -> bool:
         """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
-        need, free = seat.need, self._free()
-        if not self.is_hard:
-            need = min(need, self._most(seat))
+        need, free = self._find_need(seat), self._free()
         movable = {one: other for other, one in self._movable(seat)}
         victims = choose_victims(list(movable), need - free)
         if victims is None:
@@ -384,6 +398,10 @@ class Residency:
         """Return the bytes that are promised to nobody who stays; less than 0 where too much is."""
         taken = (size for seat, size in self._claims.items() if not _goes(seat))
         return (self.budget or 0) - sum(taken)
+
+    def _find_need(self, seat: Seat) -> int:
+        """Return the bytes that a model is to have: no more than it can, where nobody has said that it must not be tried."""
+        return seat.need if self.is_hard else min(seat.need, self._most(seat))
 
     def _most(self, seat: Seat) -> int:
         """Return the bytes that a model can ever have, beside those that are pinned."""

@@ -67,15 +67,14 @@ class Resident(Protocol):
     def last_load(self) -> tuple[float, float]:
         """The seconds that its last load took, without what was fetched for it, and when it ended, by `time.monotonic`."""
 
-    @property
-    def memory_said(self) -> int | None:
-        """The bytes that it takes at most, where its operator says them."""
-
     def measure_memory(self) -> int:
         """Measure the bytes of its processes, with their parts of what they share; for a thread."""
 
-    def memory_need(self) -> int | None:
-        """The bytes that it takes at most; None where nobody knows, or where they are not this machine's."""
+    def memory_need(self, measured_bytes: int = 0) -> int | None:
+        """
+        The bytes that it takes at most: as its operator says, else as they are reckoned, and no less than what was measured. None where
+        they are not this machine's.
+        """
 
     def evict(self) -> None:
         """Stop it; it is asked for nothing now."""
@@ -89,6 +88,9 @@ class Owner(Protocol):
 
     def wait_s(self, seat: "Seat") -> float:
         """Return seconds until a model is loaded, as far as is known."""
+
+    def note_size(self, seat: "Seat") -> None:
+        """Reckon with what a model takes, now that its files are here."""
 
     def note_loaded(self, seat: "Seat") -> float:
         """Note that a model is loaded; returns the seconds that it took."""
@@ -108,6 +110,7 @@ class Seat:
         model: The model.
         events: What has happened.
         granted: It may be started, or is; its bytes are in the ledger.
+        forced: It was given without regard to what is free.
         leaves_for: The model for which it takes no new requests, and is stopped as soon as none runs; None where it stays.
         planned: The models that leave for it have been told.
         load_s: Seconds that its last load took; None before the first.
@@ -116,7 +119,7 @@ class Seat:
 
     def __init__(self, owner: Owner, model: Resident) -> None:
         self.model, self.events = model, Events()
-        self.granted = self.planned = False
+        self.granted = self.planned = self.forced = False
         self.leaves_for: Seat | None = None
         self.load_s: float | None = None
         self.measured_bytes = 0
@@ -127,9 +130,8 @@ class Seat:
 
     @property
     def need(self) -> int:
-        """The bytes that it takes at most, as far as is known; what its operator says comes before what was measured."""
-        said = self.model.memory_said
-        return max(self.model.memory_need() or 0, self.measured_bytes) if said is None else said
+        """The bytes that it takes at most, as far as is known."""
+        return self.model.memory_need(self.measured_bytes) or 0
 
     @property
     def reload_s(self) -> float:
@@ -159,6 +161,10 @@ class Seat:
     async def wait(self, until: float | None, timeout_s: float) -> None:
         """As `Residency.wait`."""
         await self._owner.wait(self, until, timeout_s)
+
+    def note_size(self) -> None:
+        """Reckon with what it takes, now that its files are here."""
+        self._owner.note_size(self)
 
     def note_loaded(self) -> float:
         """Note that it is loaded, if that is not known; returns the seconds that it took."""

@@ -79,6 +79,7 @@ class PooledBackend:
         self.trouble: Trouble | None = None
         self.next_look_at: float | None = None
         self.began_at = self.load_s = self.loaded_at = 0.0
+        self._fetching: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
         self.queue_settings = queue or QueueSettings()
         self.queues: tuple[FairQueue, ...] = ()
@@ -94,7 +95,7 @@ class PooledBackend:
     @property
     def begun(self) -> bool:
         """True once a start has begun since the last stop. Something of it may run, even if that start has failed."""
-        return self._starting is not None
+        return self._starting is not None or self._fetching is not None
 
     @property
     def works(self) -> bool:
@@ -107,8 +108,8 @@ class PooledBackend:
 
     @property
     def loads(self) -> bool:
-        """True while it starts."""
-        return self._starting is not None and not self._starting.done()
+        """True while it starts, or its files come."""
+        return any(one is not None and not one.done() for one in (self._fetching, self._starting))
 
     @property
     def places(self) -> int | None:
@@ -121,6 +122,14 @@ class PooledBackend:
         """True while a request would not wait in the queue."""
         return not self.queues or self.queues[0].has_room
 
+    async def fetch(self) -> None:
+        """Bring the files here that it is loaded from, as the first part of a start, which tells of a failure."""
+        if self.started or (self.loads and self._fetching is None):
+            return
+        if self._fetching is None or self._fetching.done():
+            self._fetching = spawn_detached(self.backend.fetch())
+        await asyncio.wait({self._fetching})
+
     async def start(self) -> None:
         """Start the backend: a first start goes on, whoever waits for it leaves, and is known to be over. Errors as the backend."""
         if self.started:
@@ -130,7 +139,8 @@ class PooledBackend:
         await join_shared(self._starting)
 
     async def _start(self) -> None:
-        await self.backend.fetch()
+        fetching, self._fetching = self._fetching, None
+        await (self.backend.fetch() if fetching is None else join_shared(fetching))
         began = time.monotonic()
         await self.backend.start()
         self.loaded_at = time.monotonic()
@@ -139,10 +149,12 @@ class PooledBackend:
 
     async def aclose(self) -> None:
         """Stop the backend, also one that is being started."""
-        starting, self._starting, self.started = self._starting, None, False
-        if starting is not None:
-            starting.cancel()
-            await asyncio.wait({starting})
+        begun = {one for one in (self._fetching, self._starting) if one is not None}
+        self._fetching, self._starting, self.started = None, None, False
+        for one in begun:
+            one.cancel()
+        if begun:
+            await asyncio.wait(begun)
         await self.backend.aclose()
 
     def enter(self) -> Backend | QueuedBackend:

@@ -69,7 +69,7 @@ class Clock:
 
 
 def hold(model: Model, what: str, member: int = 0) -> asyncio.Event:
-    """Have a backend's `start` or `aclose` wait for the event."""
+    """Have a backend's `fetch`, `start` or `aclose` wait for the event."""
     backend, event = model.pool.members[member].backend, asyncio.Event()
     go_on = getattr(backend, what)
 
