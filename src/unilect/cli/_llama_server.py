@@ -21,7 +21,7 @@ from unilect.core.file_errors import unreadable
 from unilect.models.source_names import name_source
 
 PORT = 8080
-_NUMBER = re.compile(r"-[\d.]+")
+_NUMBER = re.compile(r"-\.?\d")
 _MANY = 99  # layers, which no model has by which people mean all of them
 #: option of a model -> type, flags
 _OPTIONS: dict[str, tuple[type, str]] = {
@@ -199,8 +199,14 @@ def _split_unknown(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     known = {*NAMES, *_WITHOUT.split(), *_WITH.split()}
     words, unknown, drops = list[str](), list[str](), False
     for word in arguments:
-        flag = word.partition("=")[0]
-        if word.startswith("-") and not _NUMBER.fullmatch(word):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--"):  # which llama-server takes with underscores, too
+            flag = flag.replace("_", "-")
+            word = f"{flag}{equals}{value}"
+        if _NUMBER.match(word) and words and words[-1] in known and not drops:
+            words[-1] += f"={word}"  # which would be taken for a flag
+            continue
+        if word.startswith("-") and not _NUMBER.match(word):
             drops = flag not in known
             if drops:
                 unknown.append(flag[:64])

@@ -5,7 +5,7 @@ Source: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.htm
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from unilect.core.errors import ConfigError
@@ -20,6 +20,10 @@ OF_STOP = (*PLACEHOLDERS, "pid")
 #: A quoted or escaped piece of a word, or an unquoted one; no two begin alike.
 _PIECE = r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\]"""
 _TOKEN = re.compile(rf"(?P<space>\s+|\\\n)|(?P<comment>#[^\n]*)|(?P<word>(?:{_PIECE})+)", re.DOTALL)
+_SHELL = re.compile(
+    rf"(?P<space>[ \t\r\f\v]+|\\\n)|(?P<comment>#[^\n]*)|(?P<sign>\n|[;&|()<>]+)|(?P<word>(?:(?![ \t\r\f\v\n;&|()<>])(?:{_PIECE}|\s))+)",
+    re.DOTALL,
+)
 _PIECES = re.compile(_PIECE, re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\$`\n])')
 _FILLED = re.compile(
@@ -54,6 +58,29 @@ def split_words(command: str | Sequence[str], option: str = "command") -> list[s
     if any("\0" in word for word in words):
         raise ConfigError(f"{option}: no word of a command can hold the character NUL.")
     return words
+
+
+def read_shell(text: str) -> Iterator[tuple[str, bool]]:
+    """
+    Yield the words and the signs of a shell's text, each with True for a sign; comments are left out, ends of lines are signs.
+
+    >>> list(read_shell("a 'b c'>d # don't"))
+    [('a', False), ('b c', False), ('>', True), ('d', False)]
+
+    Raises:
+        ConfigError: A quote is not closed.
+    """
+    at = 0
+    while at < len(text):
+        token = _SHELL.match(text, at)
+        if token is None:
+            line = text[:at].count("\n") + 1
+            raise ConfigError(f"it cannot be read as a shell would: a quote of line {line} is not closed.")  # fmt: skip
+        if token["sign"] is not None:
+            yield token["sign"], True
+        elif token["word"] is not None:
+            yield "".join(map(_unquote, _PIECES.findall(token["word"]))), False
+        at = token.end()
 
 
 def _unquote(piece: str) -> str:

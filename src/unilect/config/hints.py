@@ -4,6 +4,7 @@ Hints for a name that is no option, in a file or in the environment: what was mo
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -88,10 +89,11 @@ def is_of_kubernetes(text: str) -> bool:
     return _KUBERNETES_URL.match(text) is not None
 
 
-def parameters() -> set[str]:
+@cache
+def parameters() -> frozenset[str]:
     """Return the names of all that a request may hold."""
     kinds = (ChatRequest, CompletionRequest)
-    return {field.name for kind in kinds for field in msgspec.structs.fields(kind)}
+    return frozenset(field.name for kind in kinds for field in msgspec.structs.fields(kind))
 
 
 def _parameter(name: str) -> str:

@@ -228,6 +228,10 @@ def test_command_lines() -> None:
         ("export MODEL=/m/y.gguf\nllama-server -m ${MODEL} # mine", "/m/y.gguf"),
         ("./llama-server.exe -m x.gguf --hf-token hf_secret -ot 'a=CPU'", "/etc/x/x.gguf"),
         ("llama-server -hf org/repo:Q8_0 2>/dev/null", "gguf:org/repo:Q8_0"),
+        ("# don't\nllama-server -m /m/a.gguf # can't say more", "/m/a.gguf"),
+        ("docker run --mount type=bind,src=/data,dst=/models -e LLAMA_ARG_MODEL=/models/x.gguf ghcr.io/ggml-org/llama.cpp:server", "/data/x.gguf"),
+        ("[Unit]\nDescription=llama.cpp\n[Service]\nEnvironment=M=/m/u.gguf\nExecStart=-/usr/bin/llama-server \\\n -m ${M}\n[Install]\nWantedBy=x", "/m/u.gguf"),
+        ("llama-server -m a.gguf -ts -1,2", "/etc/x/a.gguf"),
     ],
 )  # fmt: skip
 def test_forms_of_command_lines(text: str, source: str) -> None:
@@ -237,6 +241,58 @@ def test_forms_of_command_lines(text: str, source: str) -> None:
 
     assert source == table["source"]
     assert "hf_secret" not in remarks
+
+
+def test_variables_and_quotes_of_command_lines() -> None:
+    """Variables of llama-server are flags, which those of the line go before; a quoted text may have line breaks."""
+    text = "export LLAMA_ARG_CTX_SIZE=512\nLLAMA_ARG_N_PARALLEL=4 LLAMA_ARG_THREADS=2 CUDA_VISIBLE_DEVICES=0 llama-server -m /m/a.gguf --threads 3 --cache_type_k q8_0 --chat-template-kwargs '{\n\"a\": 1\n}'"
+    config, remarks = of_text(text, "llama-server")
+
+    assert {
+        "parallel": 4,
+        "context": 128,
+        "threads": 3,
+        "cache_type_k": "q8_0",
+        "defaults": {"chat_template_kwargs": {"a": 1}},
+        "source": "/m/a.gguf",
+        "unsupported": "report",
+    } == config["models"]["a"]
+    assert "CUDA_VISIBLE_DEVICES: set it for unilect" in remarks
+    assert "LLAMA_ARG" not in remarks
+
+
+def test_variables_of_presets() -> None:
+    """A key of a preset may be a variable of llama-server, whose name is not always its flag's."""
+    config, _ = of_text("[a]\nmodel = /m/a.gguf\nLLAMA_ARG_N_PARALLEL = 4\nLLAMA_ARG_BATCH = 64", "llama-server")  # fmt: skip
+
+    assert (4, 64) == tuple(config["models"]["a"][one] for one in ("parallel", "batch"))
+
+
+def test_models_of_llama_swap() -> None:
+    """A model by its address is an engine here; a start has the time that it had; a variant takes no model's name."""
+    models = {
+        "web": {"cmd": "llama-server --model-url https://h/x.gguf --port ${PORT}", "ttl": 60},
+        "v": {"cmd": "vllm serve --port ${PORT}", "filters": {"setParamsByID": {"w": {"seed": 1}}}},
+        "w": {"cmd": "llama-server -m /m/w.gguf", "env": ["LLAMA_ARG_CTX_SIZE=512"]},
+    }
+    config, _ = of_text(json.dumps({"healthCheckTimeout": 500, "models": models}), "llama-swap")
+    web, other, own, variant = (config["models"][one] for one in ("web", "v", "w", "w-2"))
+
+    assert ("demand", 60, 500) == tuple(web[one] for one in ("load", "idle_stop_s", "start_timeout_s"))  # fmt: skip
+    assert 500 == other["start_silence_s"]
+    assert ("/m/w.gguf", 512) == (own["source"], own["context"])
+    assert {"base": "v", "defaults": {"seed": 1}} == variant
+
+
+def test_one_wrong_item() -> None:
+    """What is wrong in a list of texts is left out of it; of numbers, each of which has its place, all are."""
+    config, remarks = of_text('FROM a.gguf\nPARAMETER stop a\nPARAMETER stop ""\nPARAMETER stop b', "ollama")  # fmt: skip
+    split, told = of_text("llama-server -m a.gguf -ts 3,-1", "llama-server")
+
+    assert ["a", "b"] == config["models"]["x"]["stop"]
+    assert "stop[2]: expected text" in remarks
+    assert "tensor_split" not in split["models"]["a"]
+    assert "tensor_split[2]: expected a number" in told
 
 
 def test_a_folder_of_models(tmp_path: Path) -> None:

@@ -267,7 +267,9 @@ class Draft:
             table = self.models[name]
             for step in within:
                 table = table[step] if isinstance(table.get(step), dict) else {}
-            table.pop(option, None)
+            value = table.pop(option, None)
+            if isinstance(value, list) and not within and (good := _good_items(option, value)):
+                table[option] = good
             self.remark(f"{error} Left out.", name)
 
     def to_toml(self, title: str) -> str:
@@ -281,6 +283,12 @@ class Draft:
 
     def _comments(self, model: str) -> list[str]:
         return [f"# {remark}" for remark in self._remarks.get(model, ())]
+
+
+def _good_items(option: str, items: list[Any]) -> list[str]:
+    """Return the texts of a list that an option can have; none of a list of numbers, of which each has its place."""
+    texts = [item for item in items if isinstance(item, str)]
+    return [text for text in texts if _structs({option: [text]})] if texts == items else []
 
 
 def _structs(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ _COSTS = {
     "cache_read_input_token_cost": "cached",
     "output_cost_per_token": "completion",
 }
+_MAX_SOURCES = 500  # of a model
 _TOKENS = 1_000_000  # that prices are for
 _LIMITS = {
     "rpm": "requests_per_minute",
@@ -68,7 +69,7 @@ def read(data: dict[str, Any], draft: Draft) -> None:
         target = value.get("model") if isinstance(value, dict) else value
         if isinstance(target, str) and target in names:
             table = draft.models[names[target]]
-            table["aliases"] = [*table.get("aliases", []), alias]
+            table.setdefault("aliases", []).append(alias)
         else:
             draft.remark(f"router_settings.model_group_alias.{alias}: there is no such model here.")
     if key := general.pop("master_key", None):
@@ -153,8 +154,12 @@ def _put(name: str, table: dict[str, Any], names: dict[str, str], draft: Draft) 
         known = draft.models[at]
         shared = ("source", "limits", "fallback")
         if all(known.get(one) == table.get(one) for one in {*known, *table} - {*shared}):
-            listed = known["source"] if isinstance(known["source"], list) else [known["source"]]
-            known["source"] = [*listed, table["source"]]
+            if not isinstance(known["source"], list):
+                known["source"] = [known["source"]]
+            if len(known["source"]) >= _MAX_SOURCES:
+                draft.leave_out(name, f"it has more than {_MAX_SOURCES}.")
+                return at
+            known["source"].append(table["source"])
             for one, most in table.get("limits", {}).items():
                 known["limits"] = known.get("limits", {}) | {one: known.get("limits", {}).get(one, 0) + most}  # fmt: skip
             return at

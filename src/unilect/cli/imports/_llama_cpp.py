@@ -5,18 +5,31 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 
 from unilect.cli import _llama_server as llama_server
 from unilect.cli.imports._draft import Draft
+from unilect.config.command_line import read_shell
 from unilect.config.model import name_from
 from unilect.core.errors import ConfigError
 
 _IMAGE = re.compile(r"llama\.cpp:(?:server|full)[\w.-]{0,64}")
-_SHELL = frozenset(";&|()<>")
+#: Variables that are called otherwise than their flags, those of llama-server without its prefix.
+_OTHER_VARIABLES = {
+    "LLAMA_API_KEY": "--api-key",
+    "LLAMA_CHAT_TEMPLATE_KWARGS": "--chat-template-kwargs",
+    "N_PARALLEL": "--parallel",
+    "BATCH": "--batch-size",
+    "UBATCH": "--ubatch-size",
+    "ENDPOINT_METRICS": "--metrics",
+    "ENDPOINT_SLOTS": "--slots",
+    "ENDPOINT_PROPS": "--props",
+    "THINK": "--reasoning-format",
+    "THINK_BUDGET": "--reasoning-budget",
+}
+_STARTS = re.compile(r"^[ \t]*ExecStart=", re.MULTILINE)
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,127}=")
 _ALL = "*"
 #: Keys of presets that are no flags of llama-server.
@@ -27,13 +40,57 @@ _USE = re.compile(r"\$(?:\{(\w{1,128})\}|(\w{1,128}))")
 
 
 def find_flags(words: Sequence[str]) -> list[str] | None:
-    """Return the flags of llama-server in a command that starts it, also in a container, with paths as they are outside; None for no such command."""
+    """
+    Return the flags of llama-server in a command that starts it, also in a container, with paths as they are outside; None for no such
+    command. The variables that it is given are the first of them.
+    """
     for start, word in enumerate(words, 1):
-        if _is_program(word) or _IMAGE.search(word):
-            pairs = pairwise(words[:start])
-            mounts = [path.split(":")[:2] for flag, path in pairs if flag in ("-v", "--volume")]
-            return [_mount(flag, mounts) for flag in words[start:]]
+        in_container = _IMAGE.search(word) is not None
+        if not (_is_program(word) or in_container):
+            continue
+        before = [*words[: start - 1]]
+        mounts = [_of_mount(*one) for one in _values(before, "-v", "--volume", "--mount")]
+        given = [one for _, one in _values(before, "-e", "--env")] if in_container else before
+        flags = list[str]()
+        for name, equals, value in (one.partition("=") for one in given):
+            if equals and (flag := flag_of(name)):
+                flags += _flag(flag, value)
+        return [_mount(flag, mounts) for flag in (*flags, *words[start:])]
     return None
+
+
+def flag_of(variable: str) -> str:
+    """Return the flag that a variable of llama-server stands for; empty for another variable."""
+    name = variable.removeprefix("LLAMA_ARG_")
+    if name == variable:
+        return _OTHER_VARIABLES.get(variable, "")
+    return _OTHER_VARIABLES.get(name) or f"--{name.lower().replace('_', '-')}"
+
+
+def _variables(words: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the variables that stand before a program, or are given to its container."""
+    for flag, word in pairwise(["", *words]):
+        if _is_program(word) or _IMAGE.search(word):
+            return
+        if _VARIABLE.match(word) and (flag[:1] != "-" or flag in ("-e", "--env")):
+            yield word.partition("=")[0]
+
+
+def _values(words: Sequence[str], *flags: str) -> Iterator[tuple[str, str]]:
+    """Yield the values of some flags, each with its flag."""
+    for flag, value in pairwise([*words, ""]):
+        name, equals, own = flag.partition("=")
+        if name in flags:
+            yield name, own if equals else value
+
+
+def _of_mount(flag: str, value: str) -> list[str]:
+    """Return a folder outside of a container, and its path inside."""
+    if flag != "--mount":
+        return value.split(":")[:2]
+    given = {name: path for name, _, path in (one.partition("=") for one in value.split(","))}
+    paths = [given.get("source", given.get("src")), given.get("target", given.get("destination", given.get("dst")))]  # fmt: skip
+    return [path for path in paths if path] if all(paths) else [""]
 
 
 def _is_program(word: str) -> bool:
@@ -49,19 +106,22 @@ def read_commands(text: str, draft: Draft) -> None:
     Raises:
         ConfigError: None of them is one of llama-server.
     """
-    found, variables = False, dict[str, str]()
+    found, variables, exported = False, dict[str, str](), dict[str, str]()
     for words in _commands(text):
         words = [_put_in(word, variables) for word in words]
         if all(_VARIABLE.match(word) or word == "export" for word in words):
-            variables |= dict(word.split("=", 1) for word in words if word != "export")
+            variables |= (own := dict(word.split("=", 1) for word in words if word != "export"))
+            exported |= own if words[0] == "export" else {}
             continue
+        words = [*(f"{name}={value}" for name, value in exported.items()), *words]
         if (flags := find_flags(words)) is None:
+            words = words[len(exported) :]
             draft.remark(f"{words[0][:64]}: is no command line of llama-server.")
             continue
         found = True
-        for word in words[: -len(flags) or None]:
-            if _VARIABLE.match(word):
-                draft.remark(f"{word.partition('=')[0]}: set it for unilect, whose engines inherit it.")  # fmt: skip
+        for name in _variables(words):
+            if not flag_of(name):
+                draft.remark(f"{name[:128]}: set it for unilect, whose engines inherit it.")
         if _take(flags, "--models-preset") is not None:
             draft.remark("--models-preset: import that file by itself.")
         folder = _take(flags, "--models-dir")
@@ -107,30 +167,43 @@ def _commands(text: str) -> Iterator[list[str]]:
     """
     if len(text) > _MAX_COMMANDS:
         raise ConfigError(f"command lines of more than {_MAX_COMMANDS} characters are not read.")
-    lines = [line for line in text.replace("\\\n", " ").split("\n") if line.lstrip()[:1] != "#"]
-    lexer = shlex.shlex(" ; ".join(lines), posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    words, skipped = list[str](), 0
-    try:
-        for word in lexer:
-            is_sign = _SHELL.issuperset(word)
-            if is_sign and {"<", ">"} & {*word}:
-                words = words[:-1] if words and words[-1] in ("1", "2") else words
-                skipped = max(skipped, 1)  # the file that a redirection names
-            elif is_sign:
-                if words:
-                    yield words
-                words, skipped = [], 0
-            elif skipped:
-                skipped -= 1
-            elif word.startswith("#"):
-                skipped = _MAX_COMMANDS  # to the end of the line
-            else:
-                words.append(word)
-    except ValueError as error:
-        raise ConfigError(f"it cannot be read as a shell would ({error}).") from error
+    words, skips = list[str](), False
+    for word, is_sign in read_shell(text):
+        if is_sign and {"<", ">"} & {*word}:
+            words = words[:-1] if words and words[-1] in ("1", "2") else words
+            skips = True  # the file that a redirection names
+        elif is_sign:
+            if words:
+                yield words
+            words, skips = [], False
+        elif skips:
+            skips = False
+        else:
+            words.append(word)
     if words:
         yield words
+
+
+def is_unit(text: str) -> bool:
+    """Return True for a unit of systemd."""
+    return _STARTS.search(text) is not None
+
+
+def read_unit(text: str, draft: Draft) -> None:
+    """
+    Take in the models that a unit of systemd starts.
+
+    Raises:
+        ConfigError: None of them is one of llama-server.
+    """
+    lines = list[str]()
+    for line in text.replace("\\\n", " ").splitlines():
+        key, _, value = line.strip().partition("=")
+        if key == "ExecStart":
+            lines.append(value.lstrip(" -@:+!"))
+        elif key == "Environment":
+            lines.append(f"export {value}")
+    read_commands("\n".join(lines), draft)
 
 
 def with_model(
@@ -155,6 +228,8 @@ def with_model(
     made = draft.add(name or own, table)
     for notice in notices:
         draft.remark(notice, made)
+    if name is not None and server.get("api_keys"):
+        draft.remark("--api-key: one server answers for all models here: set `api_keys`.", made)
     if name is None:
         keys = [draft.key(key, "--api-key") for key in server.pop("api_keys", [])]
         for option, value in (server | ({"api_keys": keys} if keys else {})).items():
@@ -195,8 +270,8 @@ def _add_preset(name: str, values: dict[str, str], draft: Draft) -> None:
     loads = values.pop(_LOADS, "") in (name, *_TRUE)
     words = list[str]()
     for key, value in values.items():
-        key = key.removeprefix("LLAMA_ARG_").lower().replace("_", "-") if key.isupper() else key
         flag = next((one for one in (f"--{key}", f"-{key}") if one in llama_server.NAMES), f"--{key}")  # fmt: skip
+        flag = flag_of(key) or flag
         words += _flag(flag, value)
     hub = f"gguf:{name}" if re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}(:[\w.-]{1,32})?", name) else None  # fmt: skip
     made = with_model(words, draft, name, hub)

@@ -9,9 +9,12 @@ import shlex
 from typing import Any
 
 from unilect.cli.imports._draft import Draft
-from unilect.cli.imports._llama_cpp import find_flags, with_model
+from unilect.cli.imports._llama_cpp import find_flags, flag_of, with_model
 from unilect.cli.imports._swap_command import read_command
+from unilect.config.kinds import UPSTREAMS
+from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
+from unilect.models import sources
 
 _MACRO = re.compile(r"\$\{([A-Za-z0-9_.-]{1,128})\}")
 _MAX_COMMAND, _MAX_MACROS = 16_384, 4_194_304  # characters
@@ -39,11 +42,14 @@ def read(data: dict[str, Any], draft: Draft) -> None:
         if not _is_upstream(table):
             table["load"] = "demand"
             table |= {"idle_stop_s": seconds} if seconds and seconds > 0 else {}
-            table |= {"start_timeout_s": timeout} if timeout and "source" in table else {}
+            waits = "start_silence_s" if "command" in table else "start_timeout_s"
+            table |= {waits: timeout} if timeout else {}
         elif seconds and seconds > 0:
             draft.remark(f"models.{name}.ttl: its server is not unilect's to stop.", made)
-        _add_variants(name, made, draft.mapping(model.get("filters"), "filters"), draft)
     _read_peers(draft.mapping(data.pop("peers", None), "peers"), draft)
+    for name, made in names.items():  # no variant takes the name of a model
+        model = draft.mapping(own[name], f"models.{name}")
+        _add_variants(name, made, draft.mapping(model.get("filters"), "filters"), draft)
     _read_groups(draft.mapping(data.pop("groups", None), "groups"), names, draft)
     _read_hooks(draft.mapping(data.pop("hooks", None), "hooks"), names, draft)
     if keys := draft.items(data.pop("apiKeys", None), "apiKeys"):
@@ -121,7 +127,8 @@ def _add(name: str, model: dict[str, Any], macros: dict[str, str], draft: Draft)
     except ValueError as error:
         draft.leave_out(name, f"{where}.cmd cannot be read as a shell would ({error}).")
         return None
-    if (flags := find_flags(words)) is not None:
+    variables = [str(one) for one in draft.items(model.get("env"), f"{where}.env")]
+    if (flags := find_flags([*variables, *words])) is not None:
         made = with_model([word.replace("${PORT}", "0") for word in flags], draft, name)
     elif table := read_command(where, words, proxy, model, draft):
         made = draft.add(name, table)
@@ -139,7 +146,13 @@ def _add(name: str, model: dict[str, Any], macros: dict[str, str], draft: Draft)
 
 def _is_upstream(table: dict[str, Any]) -> bool:
     """Return True for a model of a server that unilect does not start."""
-    return str(table.get("source", "")).startswith("http")
+    try:
+        kinds = sources.kinds(
+            ModelConfig(source=table.get("source", ""), command=table.get("command"))
+        )
+    except ConfigError:  # told once the whole table is looked at
+        return False
+    return any(kind in UPSTREAMS for kind in kinds.values())
 
 
 def _set_more(
@@ -159,6 +172,8 @@ def _set_more(
         if text := draft.text(model.get(told), f"{where}{told}"):
             draft.remark(f"{told}: {text}", made)
     for variable in draft.items(model.get("env"), f"{where}env"):
+        if flag_of(str(variable).partition("=")[0]):
+            continue
         draft.remark(f"{where}env {str(variable).partition('=')[0][:128]}: set it for unilect, whose engines inherit it.", made)  # fmt: skip
     filters = draft.mapping(model.get("filters"), f"{where}filters")
     if given := draft.mapping(filters.get("setParams"), f"{where}filters.setParams"):

@@ -29,6 +29,7 @@ _OPTIONS = {
 }
 _PARAMETERS = {"num_keep": "n_keep", "num_predict": "max_tokens"}
 _HUB = re.compile(r"(?:https?://)?(?:hf\.co|huggingface\.co)/([\w.-]{1,96}/[\w.-]{1,96})(?::([\w.-]{1,64}))?")  # fmt: skip
+_MAX_ITEMS = 1000  # of a list
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?")
 _FIRST = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*+[ \t]*FROM[ \t]", re.IGNORECASE)
 
@@ -59,7 +60,7 @@ def read(text: str, draft: Draft, name: str) -> None:
             case "SYSTEM" if value:
                 table["system"] = value
             case "ADAPTER":
-                table.setdefault("lora", []).append(value)
+                _append(table, "lora", value)
             case "PARAMETER":
                 remarks += _set_parameter(line, name_of.lower(), value, table)
             case "TEMPLATE":
@@ -129,6 +130,13 @@ def _source(value: str, draft: Draft) -> dict[str, Any]:
     return {"source": _OLLAMA, "model": value} if value else {}
 
 
+def _append(table: dict[str, Any], option: str, value: str) -> None:
+    """Append a text to a list, which has each once, up to a bound that no real file comes to."""
+    values = table.setdefault(option, [])
+    if len(values) < _MAX_ITEMS and value not in values:
+        values.append(value)
+
+
 def _add_projector(line: int, value: str, table: dict[str, Any]) -> list[str]:
     """Take in a further FROM, which is the file of the model's vision; returns what is to be remarked."""
     if "mmproj" in table or not _is_file(value):
@@ -144,7 +152,7 @@ def _is_file(value: str) -> bool:
 def _set_parameter(line: int, name: str, value: str, table: dict[str, Any]) -> list[str]:
     """Set a parameter; returns what is to be remarked."""
     if name == "stop":
-        table.setdefault("stop", []).append(value)
+        _append(table, "stop", value)
         return []
     if not _NUMBER.fullmatch(value):
         return [f"line {line}: PARAMETER {name[:64]}: has no counterpart here, or is no number."]
