@@ -78,6 +78,12 @@ def test_a_file_and_a_folder(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+def test_a_file_by_its_address(hub: Hub, tmp_path: Path) -> None:
+    """A `file:` URL is the file that it names."""
+    assert told(hub, tmp_path, str(MODEL)) == told(hub, tmp_path, f"file://{MODEL}")
+
+
+@pytest.mark.heavy
 def test_files_of_one_name(hub: Hub, tmp_path: Path) -> None:
     """The configuration of a model is not that of its pooling, whether it is here already or not; what is here stays as it is."""
     files = {name: hub.files[f"org/whole/{name}"] for name in ("config.json", "model.safetensors")}
@@ -97,6 +103,8 @@ def test_files_of_one_name(hub: Hub, tmp_path: Path) -> None:
     [
         (["/nowhere/x.gguf"], "there is no such file or folder"),
         (["http://127.0.0.1:9/v1"], "Name one, or a model of the Hugging Face hub as org/repo"),
+        (["~nosuchuser/x.gguf"], "there is no user of that name"),
+        (["ollama:none"], "no such model in the store of Ollama"),
         (["org/bad"], "not a valid GGUF file"),
         ([str(MODEL), "--memory", "much"], "--memory: 'much' is no size"),
         ([str(MODEL), "--context", "99999"], "exceeds the model's maximum context length"),

@@ -85,7 +85,7 @@ def test_served_without_the_hub_and_removed(hub: Hub, tmp_path: Path) -> None:
     again, _ = unilect(hub, tmp_path, "pull", "org/repo", address, "--dry-run")
     env = environment("http://127.0.0.1:9", tmp_path) | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
-    with serve(name, f"{address}?y=2", "whole=org/repo", env=env) as server:
+    with serve(name, f"{address}?token=2", "whole=org/repo", env=env) as server:
         why = unilect(hub, tmp_path, "rm", name, code=1)[1]
         _, warned = unilect(hub, tmp_path, "rm", name, "--yes")
         answers = [complete(server, model) for model in ("m-Q8_0", "m-Q8_0-2", "whole")]
@@ -180,6 +180,10 @@ def test_what_cannot_be_pulled(hub: Hub, tmp_path: Path) -> None:
         f"{hub.url}/storage/none.gguf": "its server answers with status 404. Check the address",
         f"{hub.url}/storage/org/whole/config.json": "a file that is no GGUF file",
         f"gguf:{hub.url}/storage/org/whole/config.json": "does not begin with `GGUF`; mostly it is a web page",
+        "~nosuchuser/x.gguf": "there is no user of that name",
+        "http://[::1/x.gguf": "cannot be reached (Invalid port",
+        "gguf:org/re--po/x.gguf": "neither a local file nor one on the hub",
+        "gguf:org/repo/../../x.gguf": "is no file of a repository",
         "org/repo:Q5_K": "no GGUF file named Q5_K: m-Q2_K.gguf, m-Q8_0.gguf",
         "hf:org/repo": "holds no model of transformers; it holds GGUF files",
     }

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,57 @@ def test_none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConfigError, match=r"^o/r: none of its 4 quantizations fits .* smallest is m-IQ2_XS\.gguf"):  # fmt: skip
         choose("o/r", "", lambda size: False)
+
+
+def test_a_plain_name_beside_quantizations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without a quantization in its name is one of its model's, and taken where it fits."""
+    files = {"model.gguf": HubFile(2**50), "model-Q4_0.gguf": HubFile(40)}
+    monkeypatch.setattr(repositories, "list_files", lambda repo: files)
+
+    assert "model-Q4_0.gguf" == choose("o/r", "", lambda size: size < 100)[0]
+    assert "model.gguf" == choose("o/r", "", None)[0]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A hub that this process asks."""
+    with serve_hub() as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "*")
+        yield hub
+
+
+def test_what_is_believed_of_a_list(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    """A size that no file has is none, a hash that is none neither, and a file whose name is no path is left out."""
+    good, sizes = "a" * 64, (2**60, -5, "12", None, True, 1.5)
+    siblings = [{"rfilename": f"{n}.gguf", "size": size} for n, size in enumerate(sizes)]
+    siblings += [{"rfilename": "h.gguf", "size": 7, "lfs": {"sha256": "a" * 5000}}, {"rfilename": "../../x.gguf"}]  # fmt: skip
+    siblings += [{"rfilename": "good.gguf", "size": 7, "lfs": {"sha256": good}, "blobId": "b" * 40}]
+    hub.listing = json.dumps({"id": "o/r", "siblings": siblings}).encode()
+
+    expected = {f"{n}.gguf": HubFile() for n in range(len(sizes))}
+    assert {**expected, "h.gguf": HubFile(7), "good.gguf": HubFile(7, good)} == repositories.list_files("o/r")  # fmt: skip
+    assert "1 of its files are left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("repo", "limit", "sent", "said"),
+    [
+        ("o/r", ("MAX_LIST_BYTES", 1000), b" " * 2000, "has more than 1000 bytes"),
+        ("o/r", ("LIST_TIMEOUT_S", -1.0), b"{}", "takes more than -1 s"),
+        ("o/r", None, b"hello", "does not answer as a hub does"),
+        ("o/r", None, b"[" * 300_000, "does not answer as a hub does"),
+        ("o/r--r", None, b"{}", "neither a local file nor one on the hub"),
+    ],
+)
+def test_a_list_has_bounds(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, repo: str, limit: tuple[str, float] | None, sent: bytes, said: str
+) -> None:  # fmt: skip
+    """A list that is too long, does not end, or is none is told."""
+    hub.listing = sent
+    if limit is not None:
+        monkeypatch.setattr(repositories, *limit)
+
+    with pytest.raises(ConfigError, match=said):
+        repositories.list_files(repo)

@@ -5,6 +5,7 @@ import pytest
 from unilect.hub.repository_files import (
     choose_projector,
     ggufs,
+    is_path,
     is_transformers,
     parts,
     projectors,
@@ -23,6 +24,9 @@ from unilect.hub.repository_files import (
         ("BF16/m-BF16-00001-of-00002.gguf", "BF16"),
         ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1"),
         ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("gpt-oss-20b-MXFP4_MOE.gguf", "MXFP4_MOE"),
+        ("m-Q4_0_4_4.gguf", "Q4_0_4_4"),
+        ("m-q4_0_4_8.gguf", "Q4_0_4_8"),
         ("Q8_0/model.gguf", "Q8_0"),
         ("model.gguf", ""),
         ("SmolLM2-135M.gguf", ""),
@@ -33,6 +37,13 @@ from unilect.hub.repository_files import (
 def test_quantization(file: str, expected: str) -> None:
     """The quantization is read from a file's name, or else its folder's."""
     assert expected == quantization(file)
+
+
+def test_paths() -> None:
+    """A path in a folder stays in it."""
+    assert all(map(is_path, ["a.gguf", "q8/a b.gguf", "..a/b..gguf"]))
+    for name in ("", "/a", "a//b", "../a", "a/../../b", "a\\b", "a\n", "a\x1b[31m"):
+        assert not is_path(name)
 
 
 def test_one_model_in_several_quantizations() -> None:

@@ -136,6 +136,16 @@ def test_hostile_stores(home: Path) -> None:
     assert 3 == len(list_foreign())
 
 
+def test_links_in_a_store(home: Path) -> None:
+    """A link to itself hides no other model, and a link to a model is as large as it."""
+    folder = home / ".lmstudio/models/org/repo"
+    (folder / "a.gguf").symlink_to("a.gguf")
+    (folder / "z.gguf").symlink_to(MODEL)
+    found = {one.name: one.size for one in list_foreign() if one.store == "LM Studio"}
+
+    assert dict.fromkeys(["lmstudio:org/repo/x-Q8_0.gguf", "lmstudio:org/repo/z.gguf"], MODEL.stat().st_size) == found  # fmt: skip
+
+
 def test_others_models_are_not_removed(home: Path) -> None:
     """Nothing of another program's store is removed."""
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}

@@ -1,6 +1,7 @@
 """Tests of unilect.runtime.tasks."""
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
@@ -12,6 +13,7 @@ from unilect.runtime.tasks import (
     close_each,
     join_shared,
     list_in_slices,
+    run_aside,
     spawn_detached,
 )
 
@@ -159,3 +161,18 @@ async def test_a_long_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(range(9)) == await list_in_slices(iter(range(9)))
     assert turns > 2
     task.cancel()
+
+
+async def test_what_runs_aside() -> None:
+    """What work in a thread returns or raises comes to who waits, and nobody need wait."""
+    held = threading.Event()
+    waiting = asyncio.ensure_future(run_aside(held.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    held.set()
+
+    assert 3 == await run_aside(lambda: 3)
+    with pytest.raises(ZeroDivisionError):
+        await run_aside(lambda: 1 // 0)

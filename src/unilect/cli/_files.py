@@ -13,6 +13,7 @@ from unilect.cli._screen import say, tell, tell_table
 from unilect.core.errors import ConfigError, join_names
 from unilect.hub import download as hub
 from unilect.hub import stored
+from unilect.hub.repository_files import parts
 from unilect.hub.stored import Entry
 from unilect.hub.stores import list_foreign
 from unilect.models import sources
@@ -108,7 +109,7 @@ def _facts(name: str, path: Path, entry: Entry | None) -> dict[str, object]:
     size = (
         entry.size
         if entry is not None
-        else stored.size_of(path.rglob("*") if path.is_dir() else [path.resolve()])
+        else stored.size_of(path.rglob("*") if path.is_dir() else map(Path, parts(str(path))))
     )
     about: dict[str, object] = {"name": name, "path": str(path), "size_bytes": size, "sha256": (entry and entry.digest) or None}  # fmt: skip
     if path.is_dir():

@@ -5,15 +5,17 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from threading import BoundedSemaphore
 
 from msgspec import Struct
 
 from unilect.api.backend import MemoryNeed
 from unilect.cli._screen import tell, tell_table
 from unilect.config.model import ModelConfig
+from unilect.config.paths import expand
 from unilect.config.sizes import parse_size, wrong_size
 from unilect.core.errors import ConfigError
 from unilect.engines.gguf import fit as gguf
@@ -26,6 +28,7 @@ from unilect.hub.heads import fetch_head
 from unilect.hub.repositories import REPO
 from unilect.hub.repository_files import ggufs, parts, quantization
 from unilect.models import sources
+from unilect.runtime.tasks import start_aside
 
 _AT_ONCE = 4
 _MOST_FILES = 100
@@ -94,21 +97,23 @@ def _heads(source: str) -> Iterator[tuple[dict[str, Path], dict[str, int]]]:
     Raises:
         ConfigError: There are none.
     """
-    path = Path(source.removeprefix("gguf:").removeprefix("hf:")).expanduser()
-    if path.exists():
+    scheme, location = sources.split(source)
+    path = expand(location) if sources.kind_of(scheme) in ("gguf", "hf") else None
+    if path is not None and location and path.exists():
         yield _local(path)
         return
-    models = _remote(source)
+    models = _remote(source, scheme, location)
     if len(models) > _MOST_FILES:
         raise ConfigError(f"{source}: holds {len(models)} models. Name one of them.")
-    with tempfile.TemporaryDirectory(prefix="unilect-") as folder, ThreadPoolExecutor(_AT_ONCE) as pool:  # fmt: skip
-        fetched = pool.map(lambda each: _fetch(Path(folder, str(each[0])), each[1]), enumerate(models.values()))  # fmt: skip
-        files = dict(zip(models, fetched, strict=True))
+    with tempfile.TemporaryDirectory(prefix="unilect-", ignore_cleanup_errors=True) as folder:
+        files = dict(zip(models, _fetch_all(Path(folder), list(models.values())), strict=True))
         yield files, {name: sum(one.size for one in parts) for name, parts in models.items()}
 
 
 def _local(path: Path) -> tuple[dict[str, Path], dict[str, int]]:
     """Return the models of a file or a folder on this machine."""
+    if not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{path}: is neither a file nor a folder. Name a GGUF file, or a folder of them.")  # fmt: skip
     if path.is_file() or (path / "config.json").exists():
         found = {path.name: path}
     else:
@@ -123,9 +128,8 @@ def _size(path: Path) -> int:
     return sum(one.stat().st_size for one in files if one.exists())
 
 
-def _remote(source: str) -> dict[str, list[RemoteFile]]:
+def _remote(source: str, scheme: str, location: str) -> dict[str, list[RemoteFile]]:
     """Return the models of a source that is elsewhere, each with its files."""
-    scheme, location = sources.split(source)
     kind = sources.kind_of(scheme)
     if kind not in ("gguf", "hf") or scheme == sources.DEMO or location.startswith((".", "/", "~")):  # fmt: skip
         raise ConfigError(f"{source}: there is no such file or folder. Name one, or a model of the Hugging Face hub as org/repo.")  # fmt: skip
@@ -141,6 +145,18 @@ def _remote(source: str) -> dict[str, list[RemoteFile]]:
         known = {one.name: one for one in listed}
         files = [known.get(one.name, one) for one in files]
     return {files[0].name.rpartition("/")[2]: files}
+
+
+def _fetch_all(folder: Path, models: list[list[RemoteFile]]) -> list[Path]:
+    """Fetch the heads of some models, a few at once, in threads that end with the process; see `_fetch`."""
+    places = BoundedSemaphore(_AT_ONCE)
+
+    def run(number: int) -> Path:
+        with places:
+            return _fetch(folder / str(number), models[number])
+
+    waits = [start_aside(partial(run, number)) for number in range(len(models))]
+    return [came.result() for came in waits]
 
 
 def _fetch(folder: Path, files: list[RemoteFile]) -> Path:

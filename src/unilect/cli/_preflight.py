@@ -15,7 +15,7 @@ from unilect.config.command_line import program_of
 from unilect.config.kinds import UPSTREAMS
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
-from unilect.config.paths import adapter_of
+from unilect.config.paths import adapter_of, expand
 from unilect.config.server import Config, each_listener, process_environment
 from unilect.config.store import check_place, location, may_have_keys
 from unilect.core.errors import ConfigError
@@ -136,7 +136,7 @@ def _check_memory(spec: BackendSpec, backend: Backend) -> None:
         from unilect.engines.gguf.source import is_for_all, locate
 
         if not is_for_all(spec):
-            path = Path(locate(spec).location).expanduser()
+            path = expand(locate(spec).location)
             check_fit(spec.name, path, spec.config, backend.capabilities)
 
 
@@ -213,8 +213,9 @@ def _check_beside(spec: BackendSpec, found: ErrorCollector) -> None:
     paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
     paths += [("lora", adapter_of(text)[0]) for text in table.lora]
     for option, given in paths:
-        if given is not None and not Path(given).expanduser().exists():
-            found.add(
-                f"models.{name}: {option}: {given} does not exist. Name a local file or folder.",
-                ("models", name, option),
-            )
+        with found, error_scope(name):
+            if given is not None and not expand(given).exists():
+                found.add(
+                    f"models.{name}: {option}: {given} does not exist. Name a local file or folder.",
+                    ("models", name, option),
+                )

@@ -13,6 +13,7 @@ from unilect.cli._progress import DOWNLOADING, Progress
 from unilect.cli._screen import tell, tell_table
 from unilect.config.kinds import ENGINES
 from unilect.config.mistakes import ErrorCollector
+from unilect.config.paths import expand
 from unilect.core.errors import ConfigError
 from unilect.hub import download as hub
 from unilect.hub.download import RemoteFile
@@ -66,8 +67,8 @@ def _plan(source: str) -> list[RemoteFile]:
         raise ConfigError(
             f"{source}: {what}. Name a model of the Hugging Face hub (org/repo, org/repo:Q4_K_M) or the web address of a GGUF file."
         )
-    if Path(location).expanduser().exists() or location.startswith((".", "/", "~")):
-        there = Path(location).expanduser().exists()
+    if expand(location).exists() or location.startswith((".", "/", "~")):
+        there = expand(location).exists()
         raise ConfigError(
             f"{source}: {'is on this machine already; serve it' if there else 'there is no such file or folder. Check the path'}."
         )

@@ -122,6 +122,19 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
     return folder / "unilect" if folder.is_absolute() else None
 
 
+def expand(path: str) -> Path:
+    """
+    Return a path with the home of a user in place of `~` or `~user`.
+
+    Raises:
+        ConfigError: There is no user of that name.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: there is no user of that name. Check the path.") from error
+
+
 def _at(path: str, folder: Path | None) -> str:
     if path.startswith("~"):
         try:

@@ -5,10 +5,7 @@ A download runs in a thread that does not outlive the process or the model; what
 """
 
 import asyncio
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from unilect.api.backend import Backend, BackendSpec, Capabilities
 from unilect.core.errors import BackendUnavailable, ConfigError
 from unilect.hub import download as hub
 from unilect.hub.transfer import OnProgress
-from unilect.runtime.tasks import join_shared, spawn_detached
+from unilect.runtime.tasks import join_shared, run_aside, spawn_detached
 
 
 def when_here(
@@ -96,19 +93,14 @@ class _Fetched(Backend):
 
     async def _path(self) -> Path:
         """Fetch the files in a thread, and return their path."""
-        came: Future[Path] = Future()
+        ended = False
 
         def report(part: float, size_bytes: int = 0, /) -> None:
-            if came.done():
+            if ended:
                 raise InterruptedError("it was stopped")
             self._spec.progress("downloading", part, size_bytes)
 
-        def run() -> None:
-            with suppress(InvalidStateError):  # nobody waits for it any more
-                try:
-                    came.set_result(self._fetch(self._spec.location, report))
-                except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                    came.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return await asyncio.wrap_future(came)
+        try:
+            return await run_aside(lambda: self._fetch(self._spec.location, report))
+        finally:
+            ended = True

@@ -17,17 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from unilect.config.paths import expand
 from unilect.core.errors import ConfigError, join_names
 from unilect.hub import web_files
 from unilect.hub._errors import explain_unreachable, hub_errors, translate_errors
-from unilect.hub.repositories import REPO, Fits, HubFile, choose, list_files
-from unilect.hub.repository_files import choose_projector, ggufs, of_folder, parts
+from unilect.hub.repositories import HASH, REPO, Fits, HubFile, choose, list_files
+from unilect.hub.repository_files import choose_projector, ggufs, is_path, of_folder, parts
 from unilect.hub.transfer import CONNECT_TIMEOUT_S, NoParts, OnProgress, Transfer
 from unilect.runtime.redact import redact
 
 log = logging.getLogger("unilect")
 _HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
-_HASH = re.compile(r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 
 
 class RemoteFile(NamedTuple):
@@ -76,7 +76,7 @@ def local_file(
     if (found := _find_address(location)) is not None:
         return found
     if is_here(location):
-        return Path(location).expanduser()
+        return expand(location)
     return fetch_all(plan_file(location, fits, with_projector), on_progress)
 
 
@@ -141,11 +141,15 @@ def plan_folder(location: str) -> list[RemoteFile]:
 
 
 def _of_hub(repo: str, file: str, listed: dict[str, HubFile]) -> RemoteFile:
-    known = listed.get(file, HubFile())
-    blobs = _blobs(repo)
-    here = (blobs / known.digest).exists() if known.digest else find_cached(repo, file) is not None
     from huggingface_hub import hf_hub_url
 
+    known = listed.get(file, HubFile())
+    if not is_path(file):
+        raise ConfigError(f"{repo}/{file}: is no file of a repository. Check its spelling.")
+    with translate_errors(f"{repo}/{file}"):
+        blobs = _blobs(repo)
+        cached = blobs / known.digest if known.digest else find_cached(repo, file)
+        here = cached is not None and cached.exists()
     get = partial(fetch, repo, file)
     return RemoteFile(f"{repo}/{file}", known.size, here, blobs, get, hf_hub_url(repo, file), True)
 
@@ -170,7 +174,7 @@ def is_here(location: str) -> bool:
         or _is_repo(location.partition(":")[0])
         or web_files.is_address(location)
     )
-    found = _find_address(location) is not None or Path(location).expanduser().exists()
+    found = _find_address(location) is not None or expand(location).exists()
     return found or not elsewhere
 
 
@@ -188,7 +192,7 @@ def local_copy(location: str, folder: bool = False) -> Path | None:
         ConfigError: It has to be fetched, and the hub must not be asked (`HF_HUB_OFFLINE`).
     """
     if is_here(location):
-        return _find_address(location) or Path(location).expanduser()
+        return _find_address(location) or expand(location)
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     found, match = None, _HUB_FILE.match(location)
@@ -249,7 +253,7 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
     Raises:
         ConfigError: There is no such folder, here or there.
     """
-    path = Path(location).expanduser()
+    path = expand(location)
     if path.is_dir():
         return path
     if path.exists():
@@ -292,7 +296,7 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
                 f"{repo}/{file}: there is no such local file, and the hub cannot be reached {explain_unreachable(error)}."
             ) from error
         size, digest, commit = metadata.size, metadata.etag or "", metadata.commit_hash
-        if commit and size and _HASH.match(digest):
+        if commit and size and HASH.match(digest):
             url = hf_hub_url(repo, file, revision=commit)
             _fetch_blob(repo, url, size, digest, on_progress)
         return Path(hf_hub_download(repo, file))

@@ -1,6 +1,7 @@
 """The beginnings of remote files: as much as tells what a model is, a few megabytes of many gigabytes."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from unilect.hub.download import RemoteFile
 from unilect.hub.transfer import CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S
 
 FIRST_BYTES = 2**20
+HEAD_TIMEOUT_S = 600.0
 MOST_BYTES = 2**27  # of a head; vocabularies take some ten megabytes
 
 
@@ -23,21 +25,22 @@ def fetch_head(file: RemoteFile, path: Path, is_whole: Callable[[Path], bool]) -
     Raises:
         ConfigError: It cannot be fetched, or has no end.
     """
-    want = FIRST_BYTES
+    want, until_s = FIRST_BYTES, time.monotonic() + HEAD_TIMEOUT_S
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, 0o600))
     while True:
         want = min(want, file.size)
-        _fetch_up_to(file, path, want)
+        _fetch_up_to(file, path, want, until_s)
         if is_whole(path) or want == file.size:
             break
         if want >= MOST_BYTES:
             raise ConfigError(f"{file.name}: its first {MOST_BYTES} bytes are not its head. It is damaged, or no model.")  # fmt: skip
         want *= 2
-    os.truncate(path, file.size)
+    with translate_errors(file.name):
+        os.truncate(path, file.size)
 
 
-def _fetch_up_to(file: RemoteFile, path: Path, want: int) -> None:
+def _fetch_up_to(file: RemoteFile, path: Path, want: int, until_s: float) -> None:
     """Append the bytes that are missing up to a place; a server that gives no parts sends those before again."""
     import httpx2
     from huggingface_hub import get_session, hf_raise_for_status
@@ -59,5 +62,7 @@ def _fetch_up_to(file: RemoteFile, path: Path, want: int) -> None:
             at += len(chunk)
             if at >= want:
                 return
+            if time.monotonic() > until_s:
+                raise ConfigError(f"{file.name}: its head has not come in {HEAD_TIMEOUT_S:.0f} s. Try again later.")  # fmt: skip
     if path.stat().st_size < want:
         raise ConfigError(f"{file.name}: it ended before its {want} bytes had come. Try again.")

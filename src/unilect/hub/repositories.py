@@ -9,12 +9,15 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
 
 from unilect.core.errors import ConfigError, join_names
 from unilect.hub._errors import explain_unreachable, hub_errors, translate_errors
 from unilect.hub.repository_files import (
     ggufs,
+    is_path,
     is_transformers,
     parts,
     quantization,
@@ -23,7 +26,10 @@ from unilect.hub.repository_files import (
 
 log = logging.getLogger("unilect")
 REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)  # the name of a repository
-LIST_TIMEOUT_S = 10.0
+SILENCE_TIMEOUT_S = 10.0
+LIST_TIMEOUT_S = 60.0
+MAX_LIST_BYTES = 2**26
+HASH = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")  # git's, or SHA-256
 REMEMBERED_S = 60.0
 #: Tells of a number of bytes whether a file of that size can be loaded here.
 Fits: TypeAlias = Callable[[int], bool]
@@ -43,6 +49,28 @@ class HubFile(NamedTuple):
     digest: str = ""
 
 
+class _Lfs(msgspec.Struct):
+    sha256: Any = ""
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: Any = 0
+    blobId: Any = ""
+    lfs: _Lfs | None = None
+
+    def read(self) -> HubFile:
+        """Return what is believed of it: a size that a file can have, and a hash that is one."""
+        is_size = type(self.size) is int and 0 <= self.size < 2**53
+        digest = self.lfs.sha256 if self.lfs is not None else self.blobId
+        is_hash = isinstance(digest, str) and HASH.match(digest)
+        return HubFile(self.size if is_size else 0, digest if is_hash else "")
+
+
+class _Listing(msgspec.Struct):
+    siblings: list[_Sibling] = []
+
+
 def list_files(repo: str) -> dict[str, HubFile]:
     """
     Return the files of a repository; those in the cache where the hub cannot be reached.
@@ -50,18 +78,11 @@ def list_files(repo: str) -> dict[str, HubFile]:
     Raises:
         ConfigError: There is no such repository, or the hub cannot be reached and nothing of it is here.
     """
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with translate_errors(repo):
         try:
-            info = HfApi().model_info(repo, timeout=LIST_TIMEOUT_S, files_metadata=True)
-            return {
-                one.rfilename: HubFile(
-                    one.size or 0, (one.lfs.sha256 if one.lfs else one.blob_id) or ""
-                )
-                for one in info.siblings or ()
-            }
+            listed = _ask(repo)
         except (GatedRepoError, RepositoryNotFoundError):
             raise
         except hub_errors() as error:
@@ -70,6 +91,41 @@ def list_files(repo: str) -> dict[str, HubFile]:
             raise ConfigError(
                 f"{repo}: there is no such local folder, and the hub cannot be reached {explain_unreachable(error)}."
             ) from error
+
+    try:
+        files = msgspec.json.decode(listed, type=_Listing).siblings
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{repo}: HF_ENDPOINT does not answer as a hub does.") from error
+    strange = [one.rfilename for one in files if not is_path(one.rfilename)]
+    if strange:
+        log.warning("%s: %d of its files are left out, whose names are no paths, such as %r", repo, len(strange), strange[0][:100])  # fmt: skip
+    return {one.rfilename: one.read() for one in files if is_path(one.rfilename)}
+
+
+def _ask(repo: str) -> bytes:
+    """Ask the hub for the list of a repository, within bounds of time and size."""
+    import httpx2
+    from huggingface_hub import constants, get_session, hf_raise_for_status
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        validate_repo_id,
+    )
+
+    validate_repo_id(repo)
+    url = f"{constants.ENDPOINT}/api/models/{repo}"
+    until_s, listed = time.monotonic() + LIST_TIMEOUT_S, bytearray()
+    with get_session().stream("GET", url, params={"blobs": True}, headers=build_hf_headers(), timeout=SILENCE_TIMEOUT_S) as response:  # fmt: skip
+        if response.is_error:
+            hf_raise_for_status(response)
+        for chunk in response.iter_bytes():
+            listed += chunk
+            if len(listed) > MAX_LIST_BYTES:
+                raise httpx2.ReadError(f"its list of files has more than {MAX_LIST_BYTES} bytes")
+            if time.monotonic() > until_s:
+                raise httpx2.ReadTimeout(
+                    f"its list of files takes more than {LIST_TIMEOUT_S:.0f} s"
+                )
+    return bytes(listed)
 
 
 def list_cached(repo: str) -> dict[str, HubFile]:
@@ -160,9 +216,11 @@ def choose(repo: str, wanted: str, fits: Fits | None = None) -> tuple[str, dict[
 
 def _find_files(files: list[str], wanted: str) -> list[str]:
     """Return the files of a quantization: those that have exactly this one, else those in whose names it stands as a word."""
+    if not wanted:
+        return files
     exact = [file for file in files if quantization(file) == wanted.upper()]
     token = re.compile(rf"(?:^|[-._/]){re.escape(wanted)}(?=[-._/]|$)", re.I)
-    return [file for file in exact or files if not wanted or exact or token.search(file)]
+    return exact or [file for file in files if token.search(file)]
 
 
 def _largest(repo: str, files: list[str], listed: dict[str, HubFile], fits: Fits | None) -> str:

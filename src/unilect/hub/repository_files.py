@@ -12,7 +12,7 @@ _PART = re.compile(r"-00001-of-(\d{5})\.gguf$", re.I)
 MAX_PARTS = 1000
 #: Names of quantizations as files have them, such as `UD-Q4_K_XL`.
 _QUANTIZATION = re.compile(
-    r"(?<![A-Za-z0-9])(?:UD-)?(?:I?Q\d(?:_[0-9A-Z]{1,3}){1,2}|TQ\d_0|MXFP4|NVFP4|BF16|FP?16|FP?32)(?![A-Za-z0-9])",
+    r"(?<![A-Za-z0-9])(?:UD-)?(?:I?Q\d(?:_0_[48]_[48]|(?:_[0-9A-Z]{1,3}){1,2})|TQ\d_0|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)(?![A-Za-z0-9])",
     re.I,
 )
 # weights, tokenizer, configuration and code of its own, at the top or in the pooling's folder; not the other formats of the weights
@@ -20,6 +20,12 @@ _FOLDER_FILE = re.compile(
     r"^(1_Pooling/config\.json|[^/]+\.(json|jinja|safetensors|model|txt|py|tiktoken)|pytorch_model[^/]*\.bin)$"
 )
 _WEIGHTS = re.compile(r"^model(-\d+-of-\d+)?\.safetensors$")
+
+
+def is_path(file: str) -> bool:
+    """Return True for the path of a file in a folder, which does not lead out of it and can be printed."""
+    parts = file.split("/")
+    return file.isprintable() and "\\" not in file and not {"", ".", ".."} & {*parts}
 
 
 def ggufs(files: Iterable[str]) -> list[str]:

@@ -57,12 +57,12 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def size_of(files: Iterable[Path]) -> int:
-    """Return the bytes of some files, each counted once; those that are gone count nothing."""
+    """Return the bytes of some files, or of what links among them lead to, each counted once; what is gone or no file counts nothing."""
     sizes = dict[tuple[int, int], int]()
     for file in files:
         with suppress(OSError):
-            stat = file.stat(follow_symlinks=False)
-            sizes[stat.st_dev, stat.st_ino] = stat.st_size
+            stat = file.stat()
+            sizes[stat.st_dev, stat.st_ino] = stat.st_size if S_ISREG(stat.st_mode) else 0
     return sum(sizes.values())
 
 

@@ -119,11 +119,18 @@ def _models(scheme: str) -> Iterator[tuple[str, Path]]:
     """Yield the names and files of a store's models, each name once."""
     known = set[str]()
     for folder in _folders(scheme):
-        with suppress(OSError):  # what cannot be read is not there for us
-            for name, path in _of_ollama(folder) if scheme == "ollama" else _of_folder(folder):
-                if name not in known and path.is_file():
-                    known.add(name)
-                    yield name, path
+        for name, path in _of_ollama(folder) if scheme == "ollama" else _of_folder(folder):
+            if name not in known and _is_file(path):
+                known.add(name)
+                yield name, path
+
+
+def _is_file(entry: Path | os.DirEntry[str]) -> bool:
+    """Return True for a file; what cannot be read is not there for us."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _folders(scheme: str) -> list[Path]:
@@ -194,5 +201,5 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
             if entry.is_dir(follow_symlinks=False):
                 if depth > 1:
                     yield from _walk(Path(entry.path), depth - 1)
-            elif entry.is_file():
+            elif _is_file(entry):
                 yield Path(entry.path)

@@ -19,10 +19,13 @@ from unilect.core.errors import ConfigError
 from unilect.hub._errors import hub_errors, reason_of, translate_errors
 from unilect.hub.repository_files import parts
 from unilect.hub.transfer import CONNECT_TIMEOUT_S, NoParts, OnProgress, Transfer, digest_of
-from unilect.runtime.redact import redact
+from unilect.runtime.redact import MASK, redact
 
 _ADDRESS = re.compile(r"^https?://[^/\s]+/\S", re.I)
 _SIZE = re.compile(r"^bytes \d+-\d+/(\d+)$")
+_OF_PARTS = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)", re.I)
+#: Fields of the signatures of stores of files; https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
+_SIGNED = re.compile(r"(?:x-(?:amz|goog)-[\w-]*|expires|download|s[eptvr]|spr)(?:=|$)", re.I)
 _NOTE = ".origin"
 MAX_NOTE_BYTES = 65536
 
@@ -82,10 +85,23 @@ def place(url: str) -> Path:
         raise ConfigError(f"{redact(url)}: is no web address ({error}). Check it.") from error
     host = split.netloc.rpartition("@")[2].lower()
     above, _, file = split.path.rpartition("/")
-    digest = hashlib.sha256(f"{host}{above}".encode()).hexdigest()[:12]
+    digest = _hash(f"{host}{above}{_query(split.query)}")
     plain = re.sub(r"[^\w.@+-]", "-", unquote(file)).lstrip(".-") or "model"
     named = plain if plain.lower().endswith(".gguf") else f"{plain}.gguf"
-    return folder() / f"{re.sub(r'[^a-z0-9.-]', '-', host)}-{digest}" / named[-200:]
+    if named[-180:] != unquote(file):  # another file may have this name, too
+        named = f"{_hash(_OF_PARTS.sub('', file))}-{named[-180:].lstrip('.-')}"
+    return folder() / f"{re.sub(r'[^a-z0-9.-]', '-', host)}-{digest}" / named
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _query(query: str) -> str:
+    """Return what of a query tells files apart: without secrets, and without what another signature of the same file has anew."""
+    fields = redact(f"?{query}")[1:].split("&") if query else []
+    kept = [one for one in fields if not one.endswith(f"={MASK}") and not _SIGNED.match(one)]
+    return f"?{'&'.join(kept)}" if kept else ""
 
 
 def addresses(url: str) -> list[str]:

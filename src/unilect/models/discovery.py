@@ -27,7 +27,7 @@ from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.models.source_names import settle
 from unilect.runtime.redact import Secrets, secrets_of
-from unilect.runtime.tasks import Tasks, join_shared, spawn_detached
+from unilect.runtime.tasks import Tasks, join_shared, run_aside, spawn_detached
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
@@ -217,7 +217,7 @@ class Discovery:
         """
         given = config.sources[0]
         if given not in self._settled:
-            self._settled[given] = await asyncio.to_thread(settle, given)
+            self._settled[given] = await run_aside(lambda: settle(given))
         return msgspec.structs.replace(config, source=self._settled[given])
 
     def _choose(self, table: str, names: list[str], served: Set[str]) -> list[str]:

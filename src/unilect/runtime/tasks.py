@@ -5,8 +5,11 @@ slices, so that the other tasks go on.
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -54,6 +57,26 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), UnilectError):
             log.error("%s failed: %s", task.get_name(), error.for_log)
+
+
+def start_aside(work: Callable[[], _Result]) -> "Future[_Result]":
+    """Start what may take long in a thread that ends with the process, which waits for those of an executor."""
+    came: Future[_Result] = Future()
+
+    def run() -> None:
+        with suppress(InvalidStateError):  # nobody waits for it any more
+            try:
+                came.set_result(work())
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                came.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return came
+
+
+async def run_aside(work: Callable[[], _Result]) -> _Result:
+    """Run it, and wait for what it returns or raises; see `start_aside`."""
+    return await asyncio.wrap_future(start_aside(work))
 
 
 async def close_each(*parts: Callable[[], Awaitable[object]]) -> None:

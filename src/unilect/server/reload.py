@@ -28,7 +28,7 @@ from unilect.models.discovery import Discovery
 from unilect.models.model import Model
 from unilect.models.preset import Preset
 from unilect.models.registry import Registry
-from unilect.runtime.tasks import Tasks
+from unilect.runtime.tasks import Tasks, run_aside
 from unilect.server._changes import Changes, check_fixed, compare, same_backends
 from unilect.server.tls import server_context
 
@@ -198,7 +198,7 @@ class Reloader:
         self.state = "checking"
         for part in self._parts:
             await part.look()
-        plan = await asyncio.to_thread(self._plan)
+        plan = await run_aside(self._plan)
         try:
             listed = await self._discovery.prepare(plan.config)
             self.state = "starting"

@@ -27,6 +27,7 @@ class Hub:
         sent: What it sends instead of the content, by the same name.
         ends: For each request of a content in turn, how many bytes are sent, and what happens then.
         ranges: The Range header of each request of a content.
+        listing: Sent in place of the list of any repository.
         shift: By how many bytes its parts begin too late.
         keys: The Authorization headers that came to the hub, and to its storage.
     """
@@ -36,6 +37,7 @@ class Hub:
     sent: dict[str, bytes] = field(default_factory=dict)
     ends: list[tuple[int, str]] = field(default_factory=list)
     ranges: list[str | None] = field(default_factory=list)
+    listing: bytes | None = None
     takes_ranges: bool = True
     shift: int = 0
     keys: tuple[set[str | None], set[str | None]] = field(default_factory=lambda: (set(), set()))
@@ -68,6 +70,8 @@ class Hub:
     async def info(self, request: web.Request) -> web.Response:
         """GET /api/models/{org}/{repo}."""
         repo = "{org}/{repo}".format(**request.match_info)
+        if self.listing is not None:
+            return web.Response(body=self.listing, content_type="application/json")
         names = [
             name.removeprefix(f"{repo}/") for name in self.files if name.startswith(f"{repo}/")
         ]

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from unilect.api.backend import Backend, BackendSpec
 from unilect.config.model import name_from
+from unilect.config.paths import expand
 from unilect.core.errors import ConfigError, join_names
 from unilect.engines.fetched import later, when_here
 from unilect.engines.gguf._file import read_head
@@ -52,7 +53,7 @@ def make_backend(spec: BackendSpec, make: Callable[[BackendSpec, Path], Backend]
 
 def is_for_all(spec: BackendSpec) -> bool:
     """Return True for the source of a table that stands for all models of a folder."""
-    return spec.config.model == ALL and Path(spec.location).expanduser().is_dir()
+    return spec.config.model == ALL and expand(spec.location).is_dir()
 
 
 def locate(spec: BackendSpec) -> BackendSpec:
@@ -62,7 +63,7 @@ def locate(spec: BackendSpec) -> BackendSpec:
     Raises:
         ConfigError: A folder holds no such model, or the table names a model of what is no folder.
     """
-    folder, name = Path(spec.location).expanduser(), spec.config.model
+    folder, name = expand(spec.location), spec.config.model
     if folder.is_dir():
         return structs.replace(spec, location=str(choose_model(folder, name)))
     if name is not None and len(spec.config.sources) == 1:  # else it is for an upstream
@@ -74,7 +75,7 @@ def locate(spec: BackendSpec) -> BackendSpec:
 
 async def list_models(spec: BackendSpec) -> list[str]:
     """Return the names of the models in a table's folder."""
-    return await asyncio.to_thread(lambda: [*find_models(Path(spec.location).expanduser())])
+    return await asyncio.to_thread(lambda: [*find_models(expand(spec.location))])
 
 
 def find_models(folder: Path) -> dict[str, Path]:

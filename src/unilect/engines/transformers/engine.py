@@ -27,7 +27,7 @@ from unilect.api.backend import (
     MemoryNeed,
 )
 from unilect.config.model import ModelConfig
-from unilect.config.paths import adapter_of
+from unilect.config.paths import adapter_of, expand
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.core.errors import (
@@ -439,7 +439,7 @@ def backend(spec: BackendSpec) -> Backend:
     Raises:
         ConfigError: There is no such folder, or it holds no model, or transformers is not installed.
     """
-    local = Path(spec.location).expanduser()
+    local = expand(spec.location)
     if local.is_dir():
         adapters = [adapter_of(text)[0] for text in spec.config.lora]
         given = [spec.config.tokenizer] if spec.config.tokenizer else []
