@@ -14,6 +14,7 @@ from support.common.waiting import until
 from unilect.demo import MODEL
 from unilect.engines.process.child_process import ChildProcess
 from unilect.runtime.line_log import MOST_BYTES, Line
+from unilect.server._admin_logs import _Reader
 
 ENGINE = f"[models.gguf]\nsource = '{MODEL}'\naliases = ['other']\n[models.a]\nsource = 'echo:'\n"
 
@@ -99,3 +100,18 @@ async def test_refusals(tmp_path: Path, query: str, status: int, told: str) -> N
         answer: tuple[int, Any] = await server.ask("GET", f"/logs?{query}")
     assert status == answer[0]
     assert told in answer[1]["error"]["message"]
+
+
+async def test_a_reader_of_engines_that_are_replaced(tmp_path: Path) -> None:
+    """Who follows while a reload replaces engines keeps no log of those that are gone."""
+    async with operated(tmp_path, ENGINE) as server:
+        reader = _Reader(server.registry, None)
+        reader.read()
+        first = child_of(server).log
+        server.file.write_text(server.file.read_text().replace("aliases", "context = 128\naliases"))
+        await server.ask("POST", "/reload")
+        await until(lambda: not server.registry.leaving and child_of(server).log is not first)
+        reader.read()
+
+        assert first not in reader._counts
+        assert child_of(server).log in reader._counts
