@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.servers.deployed import DEPLOY, checked
 from support.servers.serving import serve
 from unilect.models.registry import Registry
+from unilect.residency.residency import Residency
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of
 from unilect.store.database import Database
@@ -37,7 +38,7 @@ def _names(name: str, kind: str) -> list[str]:
 def exposed() -> dict[str, set[str]]:
     """The labels of each sample that a server may expose; the names are those of one that runs."""
     connections, database = Connections(Limits()), Database("sqlite://")
-    metrics = metrics_of(Registry([]), connections, {}, database, per_key=True)
+    metrics = metrics_of(Registry([], residency=Residency(2**30)), connections, {}, database, per_key=True)
     labels = {
         name: {*family.labels, *({"le"} if "_bucket" in name else ())}
         for family in metrics.families()
