@@ -38,7 +38,9 @@ def _names(name: str, kind: str) -> list[str]:
 def exposed() -> dict[str, set[str]]:
     """The labels of each sample that a server may expose; the names are those of one that runs."""
     connections, database = Connections(Limits()), Database("sqlite://")
-    metrics = metrics_of(Registry([], residency=Residency(2**30)), connections, {}, database, per_key=True)
+    metrics = metrics_of(
+        Registry([], residency=Residency(2**30)), connections, {}, database, per_key=True
+    )
     labels = {
         name: {*family.labels, *({"le"} if "_bucket" in name else ())}
         for family in metrics.families()
