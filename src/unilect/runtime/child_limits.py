@@ -33,6 +33,14 @@ def ignore_user_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def name_signal(number: int) -> str:
+    """Return the name of a signal; of those for real time only the first and the last have one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def go_first() -> None:
     """Have the kernel end this process before others when memory runs out all the same."""
     with suppress(OSError):  # another system

@@ -113,6 +113,123 @@ async def test_silence() -> None:
     assert "showed no progress for 0.1 s (`start_silence_s`)" in caught.value.for_operator
 
 
+async def test_silence_of_one_that_answers() -> None:
+    """What a server logs of our own questions, and the time that it takes to answer them, is no progress."""
+    async with engine(command=PLAIN, health="/never", start_silence_s=0.5) as backend:
+        with pytest.raises(BackendUnavailable) as caught:
+            await backend.start()
+    assert "showed no progress for 0.5 s (`start_silence_s`)" in caught.value.for_operator
+
+
+async def test_nonsense(tmp_path: Path) -> None:
+    """A server that answers nonsense is asked again, and what is left of it when it ends is ended."""
+    script = tmp_path / "nonsense.py"
+    script.write_text(_NONSENSE)
+    async with engine(command=f"{sys.executable} {script} {{port}}") as backend:
+        with pytest.raises(BackendUnavailable) as caught:
+            await backend.start()
+    assert "private" not in caught.value.message
+    assert "ended: killed (signal 40). Its log ends: private" in caught.value.for_operator
+
+
+#: A server that answers no HTTP, has a process beside itself, and dies of a signal without a name.
+_NONSENSE = """
+import os, socket, subprocess, sys
+subprocess.Popen(["sleep", "60"])
+listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("private", flush=True)
+for _ in range(3):
+    connection, _ = listening.accept()
+    connection.recv(999)
+    connection.sendall(b"HTTP/1.1\\r\\n\\r\\nxxxxxxxx")
+    connection.close()
+os.kill(os.getpid(), 40)
+"""
+
+
+async def test_dies_in_pieces(tmp_path: Path) -> None:
+    """A server is seen to end as soon as its own process does, while others of it are still being ended."""
+    script = f"setsid sh -c 'trap : TERM; while :; do sleep 9; done' & exec {PLAIN}"
+    stop = ["sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"]
+    async with engine(command=["sh", "-c", script], health="/", stop_command=stop) as backend:
+        process: Any = backend.children[0]
+        await process.start()
+        os.kill(servers_of(backend, "http.server")[-1], signal.SIGKILL)
+        ended = asyncio.create_task(process.has_ended(1))
+        await asyncio.wait({ended}, timeout=0.5)
+        assert not ended.done()
+        (tmp_path / "go").touch()
+        assert await ended
+
+
+async def test_secrets_of_several_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of a value, no value that begins like another, and no output of the stop command is told."""
+    monkeypatch.setenv("LINES", "first-line\nsecond-line")
+    monkeypatch.setenv("SHORT", "first")
+    script = f'echo "$LINES"; exec {PLAIN}'
+    environment = {"LINES": "$LINES", "SHORT": "$SHORT"}
+    command = ["sh", "-c", script.replace("$", "$$")]
+    stop = ["sh", "-c", 'echo "stop $$LINES"']
+    async with engine(
+        command=command, environment=environment, health="/", stop_command=stop
+    ) as backend:
+        process: Any = backend.children[0]
+        await process.start()
+        await backend.aclose()
+    told = [line.text for line in process.log.since(0)]
+    assert ["[hidden]", "[hidden]"] == told[:2]
+    assert "stop [hidden]" in told
+    assert not any("-line" in text for text in told)
+
+
+async def test_program_without_interpreter(tmp_path: Path) -> None:
+    """A program that cannot be run is told at once, and nothing is run to stop it."""
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    stop = f"touch {tmp_path}/stopped"
+    async with engine(command=f"{program} {{port}}", stop_command=stop) as backend:
+        with pytest.raises(BackendUnavailable) as caught:
+            await backend.start()
+    assert "cannot be run: No such file or directory" in caught.value.for_operator
+    assert not (tmp_path / "stopped").exists()
+
+
+async def test_stop_command_after_a_death(tmp_path: Path) -> None:
+    """The stop command is run also for a server that ended by itself: what is not below it may still run."""
+    command = ["sh", "-c", "exit 1; : {port}"]
+    async with engine(command=command, stop_command=f"touch {tmp_path}/{{port}}") as backend:
+        with pytest.raises(BackendUnavailable):
+            await backend.start()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+async def test_variable_in_no_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable whose bytes are no UTF-8 is passed on as it is."""
+    monkeypatch.setitem(os.environb, b"HF_BYTES", b"caf\xe9")
+    script = '[ "$$(printf %s "$$HF_BYTES" | wc -c)" = 4 ] || exit 3; exec ' + PLAIN
+    async with engine(command=["sh", "-c", script], health="/") as backend:
+        process: Any = backend.children[0]
+        await process.start()
+
+
+async def test_lost_socket() -> None:
+    """A server whose socket somebody has removed is started again, as an engine of ours is."""
+    script = (
+        "import http.server as h, socketserver as s, sys; C = h.SimpleHTTPRequestHandler; C.address_string = lambda one: ''; "
+        "s.UnixStreamServer(sys.argv[1], C).serve_forever()"
+    )
+    command = [sys.executable, "-c", script, "{socket}"]
+    async with engine(command=command, health="/") as backend:
+        process: Any = backend.children[0]
+        at = await process.start()
+        Path(at["socket"]).unlink()
+        assert not process.alive
+        again = await process.start()
+        assert process.alive
+        assert again["socket"] != at["socket"]
+
+
 async def test_port_of_another(tmp_path: Path) -> None:
     """A server that ends because somebody has taken its port is started once more, with another port."""
     flag = tmp_path / "tried"
@@ -189,6 +306,8 @@ async def test_rooms(tmp_path: Path) -> None:
             {"command": "sh {port}", "environment": {"A": "{no}"}},
             r"environment: `\{no\}` is no placeholder",
         ),
+        ({"command": "sh {port}", "environment": {"A=B": "a"}}, "environment: 'A=B' cannot be set"),
+        ({"command": "sh {port}", "environment": {"A": "a\0"}}, "environment: 'A' cannot be set"),
         ({"command": "sh {port}", "model": "{folder}"}, r"model: `\{folder\}` needs a `source`"),
         ({"command": "x"}, r"has neither of `\{port\}` and `\{socket\}`"),
         ({"command": "nosuchserver {port}"}, "there is no program `nosuchserver`"),

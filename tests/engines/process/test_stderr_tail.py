@@ -3,7 +3,7 @@
 import pytest
 
 from support.common.effort import effort_s
-from unilect.engines.process._stderr_tail import StderrTail
+from unilect.engines.process._stderr_tail import StderrTail, describe_exit
 from unilect.runtime.line_log import MOST_CHARACTERS
 
 GDB = [
@@ -119,3 +119,9 @@ def test_lines_about_requests() -> None:
     }
     assert lines == {line: bool(tail.append(line.encode())) for line in lines}
     assert "loading" in tail._lines[0]
+
+
+def test_signal_without_a_name() -> None:
+    """A signal for real time, which has no name, is told by its number."""
+    assert "crashed (signal 40)" == describe_exit(-40)
+    assert "crashed (SIGSEGV)" == describe_exit(-11)

@@ -24,10 +24,12 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
+from unilect.engines.process.child import clean_up
 from unilect.engines.process.tree import descendants, listening_ports, listening_sockets
-from unilect.runtime.child_limits import die_with, go_first, ignore_user_signals
+from unilect.runtime.child_limits import die_with, go_first, ignore_user_signals, name_signal
 
 PORT, PID = "\0port\0", "\0pid\0"  # what they stand for is known here only
 KEPT_LINES = 20
@@ -52,7 +54,10 @@ class Log:
     """The output of the server, handed on to our stderr line by line without secrets; the last lines are kept."""
 
     def __init__(self, secrets: list[str]) -> None:
-        self._secrets = [one.encode() for one in secrets if len(one) > 3]
+        # line by line, as the log is read; of two values that begin alike the longer one goes first
+        lines = {line.strip() for one in secrets for line in one.splitlines()}
+        hidden = sorted((line for line in lines if len(line) > 3), key=len, reverse=True)
+        self._secrets = list(map(os.fsencode, hidden))
         self.tail: deque[str] = deque(maxlen=KEPT_LINES)
         self.size_bytes = 0
 
@@ -81,13 +86,14 @@ class Keeper:
     A server and its processes.
 
     Args:
-        settings: `name` of the model, `words`, `stop_words` and `environment` (with PORT and PID in them), `secrets`, `socket` (empty for a port), `finds`
+        settings: `name` of the model, `words`, `stop_words` and `environment` (with PORT and PID in them), `secrets`, `socket` (empty for a port), `socket_path` (in a folder that goes with the server), `finds`
             (it listens where it will, and is to be found there), `health` (empty for the usual paths), `headers` of each question, `silence_s`, `stop_timeout_s`.
 
     Attributes:
         event: It has ended, or is to end.
         is_stopping: It is to end.
         port: The one that it was given, or was found at.
+        pid: The server's process; 0 before it runs.
         socket: Its unix socket; empty where it has a port.
     """
 
@@ -95,7 +101,8 @@ class Keeper:
         self._settings = settings
         self.event = threading.Event()
         self.is_stopping = False
-        self.port = self._pid = 0
+        self.port = self.pid = 0
+        self._answers = False  # in HTTP, whatever it says
         self.socket: str = settings["socket"]
         self._statuses: dict[int, int] = {}  # of what has ended
         self._log = Log(settings["secrets"])
@@ -124,24 +131,21 @@ class Keeper:
 
     def _launch(self) -> str:
         """Start the process; returns why that is not possible."""
+        self.pid, self._answers = 0, False
         held = socket.socket()
         held.bind(("127.0.0.1", 0))
         self.port = held.getsockname()[1]
         try:
-            process = self._spawn(self._settings["words"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+            self.pid = self._spawn(self._settings["words"])
         except OSError as error:
             return f"`{self._settings['words'][0]}` cannot be run: {error.strerror}."
         finally:
             held.close()
-        self._pid = process.pid
-        assert process.stdout is not None
-        follow = threading.Thread(target=self._log.follow, args=(process.stdout,), daemon=True)
-        self._threads = [follow, threading.Thread(target=self._reap, daemon=True)]
-        for thread in self._threads:
-            thread.start()
+        self._attend(self._log)
         return ""
 
-    def _spawn(self, words: list[str], **more: Any) -> "subprocess.Popen[bytes]":
+    def _spawn(self, words: list[str]) -> int:
+        """Start a process; returns its pid."""
         own = os.getpid()
 
         def die_with_keeper() -> None:
@@ -153,15 +157,24 @@ class Keeper:
         process = subprocess.Popen(
             list(map(self._fill, words)),
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             env={name: self._fill(value) for name, value in environment.items()},
             preexec_fn=die_with_keeper,  # no thread of ours holds a lock that it takes
-            **more,
         )
         self._spawned.append(process)
-        return process
+        return process.pid
+
+    def _attend(self, log: Log) -> None:
+        """Follow the output of the process that was spawned last, and reap it."""
+        follow = threading.Thread(target=log.follow, args=(self._spawned[-1].stdout,), daemon=True)
+        begun = [follow, threading.Thread(target=self._reap, daemon=True)]
+        for thread in begun:
+            thread.start()
+        self._threads += begun
 
     def _fill(self, word: str) -> str:
-        return word.replace(PORT, str(self.port)).replace(PID, str(self._pid))
+        return word.replace(PORT, str(self.port)).replace(PID, str(self.pid))
 
     def _reap(self) -> None:
         """Reap what ends below us until nothing is left, and note how."""
@@ -169,13 +182,13 @@ class Keeper:
             while True:
                 ended, status = os.wait()
                 self._statuses[ended] = os.waitstatus_to_exitcode(status)
-                if ended == self._pid:
+                if ended == self.pid:
                     self.event.set()
 
     @property
     def _status(self) -> int | None:
         """The exit status of the server; None while it runs."""
-        return self._statuses.get(self._pid)
+        return self._statuses.get(self.pid)
 
     def _await_ready(self) -> str:
         began = looked = changed = time.monotonic()
@@ -184,8 +197,9 @@ class Keeper:
             now = time.monotonic()
             if now - looked >= _LOOK_S:
                 looked, after = now, self._measure()
-                if self._shows_progress(before, after):
-                    changed, before = now, after
+                shows_progress, before = self._shows_progress(before, after), after
+                if shows_progress:
+                    changed = now
                 elif now - changed > self._settings["silence_s"]:
                     return f"{self._server} showed no progress for {self._settings['silence_s']:g} s (`start_silence_s`): nothing in its log, no CPU time, no memory."
             if (answer := self._ask()) != _NOT_YET:
@@ -200,7 +214,8 @@ class Keeper:
 
     def _shows_progress(self, before: tuple[int, float, int], after: tuple[int, float, int]) -> bool:  # fmt: skip
         return (
-            after[0] > before[0]
+            # one that answers may log that we ask
+            (after[0] > before[0] and not self._answers)
             or after[1] > before[1] + _PROGRESS_CPU_S
             or after[2] > before[2] + _PROGRESS_BYTES
         )
@@ -248,14 +263,19 @@ class Keeper:
         headers = {"Host": "127.0.0.1", "Connection": "close", **self._settings["headers"]}
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         family = socket.AF_UNIX if self.socket else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as connection, suppress(OSError, ValueError):
+        with (
+            socket.socket(family, socket.SOCK_STREAM) as connection,
+            suppress(OSError, ValueError, IndexError),
+        ):
             connection.settimeout(_ASK_TIMEOUT_S)
             connection.connect(self.socket or ("127.0.0.1", self.port))
             connection.sendall("\r\n".join((*lines, "", "")).encode())
             begin = b""
             while len(begin) < 13 and (piece := connection.recv(64)):
                 begin += piece
-            return int(begin.split(b" ", 2)[1]) if begin.startswith(b"HTTP/1.") else 0
+            if begin.startswith(b"HTTP/1."):
+                self._answers = True
+                return int(begin.split(b" ", 2)[1])
         return 0
 
     def _has_clash(self) -> bool:
@@ -276,15 +296,18 @@ class Keeper:
         status = self._status
         if status is None or status >= 0:
             return f"exit status {status}"
-        return f"killed ({signal.Signals(-status).name})"
+        return f"killed ({name_signal(-status)})"
 
     def end(self) -> None:
-        """End all processes of the server; where it has ended itself, what is left of them at once."""
+        """End all processes of the server; where it has ended itself, what is left of them at once. What is not below us is the stop command's to end."""
         has_ended = self._status is not None
         until = time.monotonic() + self._settings["stop_timeout_s"]
-        if not has_ended and self._settings["stop_words"]:
+        if self.pid and self._settings["stop_words"]:
             with suppress(OSError):
-                stopper = self._spawn(self._settings["stop_words"], stdout=2, stderr=2).pid
+                stopper = self._spawn(self._settings["stop_words"])
+                self._attend(
+                    Log(self._settings["secrets"])
+                )  # no part of the reason why the server ended
                 while stopper not in self._statuses and time.monotonic() < until:
                     time.sleep(_PAUSES_S[0])
         if not has_ended:
@@ -295,8 +318,8 @@ class Keeper:
                 self._signal(signal.SIGKILL)
                 if self._wait_for_end(time.monotonic() + _PAUSES_S[1]):
                     break
-        for thread in self._threads:
-            thread.join(_REAPED_S)
+        while self._threads:
+            self._threads.pop().join(_REAPED_S)
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in descendants(os.getpid()):
@@ -328,7 +351,7 @@ class Keeper:
 
 def main() -> None:
     """Keep the server of the settings on stdin, until it ends or we are told to end it."""
-    words = os.fdopen(os.dup(1), "w")
+    words = os.fdopen(os.dup(1), "w", errors="replace")
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
     keeper = Keeper(settings)
@@ -338,14 +361,19 @@ def main() -> None:
     die_with(settings["parent"])
     ignore_user_signals()
     go_first()
-    why = keeper.start()
-    if why:
+    try:
+        why = keeper.start()
+        if not why:
+            _say(
+                words, {"ready": {"port": keeper.port, "socket": keeper.socket, "pid": keeper.pid}}
+            )
+            keeper.event.wait()
+    finally:  # also after a fault of ours
         keeper.end()
+        clean_up(Path(settings["socket_path"]))
+    if why:
         _say(words, {"failed": _FAILED, "reason": keeper.explain(why)})
         os._exit(1)
-    _say(words, {"ready": {"port": keeper.port, "socket": keeper.socket}})
-    keeper.event.wait()
-    keeper.end()
     if keeper.is_stopping:
         os._exit(0)
     keeper.end_likewise()
@@ -353,7 +381,7 @@ def main() -> None:
 
 def _say(words: IO[str], what: dict[str, Any]) -> None:
     with suppress(OSError):
-        print(json.dumps(what), file=words, flush=True)
+        print(json.dumps(what, ensure_ascii=False), file=words, flush=True)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,11 @@ class Line:
         used = command_line.placeholders_in(self._words, command_line.PLACEHOLDERS)
         in_stop = command_line.placeholders_in(self._stop_words, command_line.OF_STOP, option)
         self._own = dict(config.environment)
+        for name, text in self._own.items():
+            if not name or "=" in name or "\0" in name + text:
+                raise ConfigError(
+                    f"environment: {name[:64]!r} cannot be set: a variable has a name without `=`, and neither name nor value holds the character NUL."
+                )
         own = [*self._own.values()]
         used |= command_line.placeholders_in(own, command_line.PLACEHOLDERS, "environment")
         if not finds and len({"port", "socket"} & used) != 1:

@@ -196,7 +196,10 @@ class CommandEngine(Backend):
             raise
         old, self._upstream, self._life = self._upstream, upstream, life
         own = self._line.places or upstream.capabilities.max_in_flight
-        self.capabilities = structs.replace(upstream.capabilities, max_in_flight=own)
+        context = upstream.capabilities.context or self._config.context
+        self.capabilities = structs.replace(
+            upstream.capabilities, max_in_flight=own, context=context
+        )
         if old is not None:
             await old.aclose()
         return upstream
@@ -277,6 +280,7 @@ class CommandEngine(Backend):
             **self._line.fill(own),
             "name": self._name,
             "secrets": [*([self._key] if self._key else []), *self._line.secrets],
+            "socket_path": socket_path,
             "socket": socket_path if self._line.has_socket else "",
             "finds": self._line.finds,
             "health": self._config.health or "",

@@ -6,9 +6,9 @@ may repeat a client's grammar or a piece of an answer: of these lines only known
 """
 
 import re
-import signal
 from collections import deque
 
+from unilect.runtime.child_limits import name_signal
 from unilect.runtime.line_log import MOST_CHARACTERS
 
 _KEPT_LINES = 60
@@ -110,7 +110,7 @@ def describe_exit(status: int | None) -> str:
     """Describe how a process ended, by its exit status, which is the number of a signal below 0."""
     if status is None or status >= 0:
         return f"exit status {status}"
-    name = signal.Signals(-status).name
+    name = name_signal(-status)
     if name == "SIGKILL":
         return "killed (SIGKILL): by hand, or by the system for want of memory"
     return f"crashed ({name})"

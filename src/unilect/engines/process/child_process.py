@@ -16,6 +16,7 @@ are the reason when it dies without a word.
 
 import asyncio
 import fcntl
+import json
 import logging
 import os
 import shutil
@@ -139,8 +140,8 @@ class ChildProcess:
     @property
     def alive(self) -> bool:
         """True while the child serves, and can be reached."""
-        reachable = self._is_keeper or os.path.exists(self.socket_path)
-        return self.pid is not None and reachable
+        path = self._ready.get("socket") if self._is_keeper else self.socket_path
+        return self.pid is not None and (not path or os.path.exists(path))
 
     @property
     def pid(self) -> int | None:
@@ -225,11 +226,12 @@ class ChildProcess:
         process = self._process
         if life != self.starts or self.state != "ready" or process is None:
             return True
+        pids = {process.pid, self._ready.get("pid", process.pid)}  # a keeper ends after its server
         for within_s in (_DYING_S, _REAPED_S):
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await process.wait()
-            if process.returncode is not None or not is_ending(process.pid):
+            if process.returncode is not None or not any(map(is_ending, pids)):
                 break
         if process.returncode is not None and self._watcher is not None:
             with suppress(TimeoutError):  # it hears why
@@ -376,7 +378,8 @@ class ChildProcess:
             "verbose": log.isEnabledFor(logging.DEBUG),
         }
         try:
-            process.stdin.write(msgspec.json.encode(settings) + b"\n")
+            # in ASCII: paths and variables may be no UTF-8
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
             await process.stdin.drain()
         except ConnectionError:
             log.debug("%s: the child closed its stdin", self.name)
@@ -396,10 +399,11 @@ class ChildProcess:
             progress.cancel()
         if self._watcher is not None:  # it reads stderr to its end
             await asyncio.shield(self._watcher)
-        killed = process.returncode == -signal.SIGKILL
-        raise (_Killed if killed else BackendUnavailable)(
-            f"The engine ended while it loaded the model {self.name}: {self._stderr_tail.of_load(process.returncode)}"
-        )
+        kind = _Killed if process.returncode == -signal.SIGKILL else BackendUnavailable
+        told = f"The engine ended while it loaded the model {self.name}"
+        why = self._stderr_tail.of_load(process.returncode)
+        # the log of another's server is its operator's alone
+        raise kind(f"{told}.", reason=why) if self._is_keeper else kind(f"{told}: {why}")
 
     async def _report_progress(self, process: asyncio.subprocess.Process) -> None:
         while self._on_progress is not None:

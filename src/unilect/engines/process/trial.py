@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from unilect.engines.process._stderr_tail import StderrTail
-from unilect.runtime.child_limits import limit_growth
+from unilect.runtime.child_limits import limit_growth, name_signal
 
 TIME_S = 2  # of the processor
 MEMORY_BYTES = 512 * 1024 * 1024  # beside what the child has
@@ -83,7 +83,7 @@ def run_trial(work: Callable[[], None]) -> None:
     if status == _NO_MEMORY:
         raise TrialError(f"it takes more than {MEMORY_BYTES >> 20} MiB for a short conversation")
     if status < 0:
-        raise TrialError(f"it crashed ({signal.Signals(-status).name})")
+        raise TrialError(f"it crashed ({name_signal(-status)})")
     raise TrialFailed(last.of_load(status).rstrip("."))
 
 
