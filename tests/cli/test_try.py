@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from support.backends.engine import answer, chat
+from support.common.waiting import until
 from unilect.cli._try import choose, place, to_toml, try_command
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.demo import MODEL
 from unilect.engines.command.engine import Address
+from unilect.engines.process.tree import read_stat
 from unilect.models import sources
 
 LLAMA_SERVER = Path(__file__).parents[2] / "bench" / "llama_server.py"
@@ -59,19 +61,30 @@ def _free_port() -> int:
     [
         (["x", "--port", "80"], Address(80, "", []), ["x", "--port", "{port}"]),
         (["x", "--at=0:80", "8000"], Address(80, "", []), ["x", "--at=0:{port}", "8000"]),
+        (["x", "--len", "80", "--port", "80"], Address(80, "", []), ["x", "--len", "80", "--port", "{port}"]),
+        (["x", "--len=80", "-Host=h:80"], Address(80, "", []), ["x", "--len=80", "-Host=h:{port}"]),
         (["x", "--uds", "/a.sock"], Address(80, "/a.sock", []), ["x", "--uds", "{socket}"]),
         ([sys.executable, "-m", "unilect", "serve"], Address(80, "", []), [sys.executable, "-m", "unilect", "serve", "--port", "{port}"]),
     ],
 )  # fmt: skip
-def test_place(words: list[str], found: Address, placed: list[str]) -> None:
+async def test_place(words: list[str], found: Address, placed: list[str]) -> None:
     """Where a command line says the place that a server listens at, it gets a placeholder, else a flag that its help has."""
-    assert placed == place(words, found)
+    assert placed == await place(words, found)
 
 
-def test_no_place() -> None:
+async def test_no_place() -> None:
     """A server that listens where its command line does not say, and cannot be told, is refused with what to write."""
     with pytest.raises(ConfigError, match=r"listens at 80, .* with the placeholder: .*\{port\}$"):
-        place(["true"], Address(80, "", []))
+        await place(["true"], Address(80, "", []))
+
+
+async def test_help_of_a_server(tmp_path: Path) -> None:
+    """A command that does not know `--help`, writes without an end and has a process beside itself is killed with it; placeholders in it have values."""
+    script = f"sleep 60 & echo $! > {tmp_path}/pid; yes x{{key}}"
+    with pytest.raises(ConfigError, match="its --help has no `--port`"):
+        await place(["sh", "-c", script, "sh", "{key}"], Address(80, "", []))
+    pid = int((tmp_path / "pid").read_text())
+    await until(lambda: (stat := read_stat(pid)) is None or stat.is_dead)
 
 
 @pytest.mark.parametrize(

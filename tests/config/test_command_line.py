@@ -1,5 +1,6 @@
 """Tests of unilect.config.command_line."""
 
+import itertools
 import shlex
 import subprocess
 
@@ -7,6 +8,7 @@ import pytest
 
 from unilect.config.command_line import (
     PLACEHOLDERS,
+    as_written,
     fill,
     placeholders_in,
     program_of,
@@ -51,6 +53,15 @@ def test_placeholders() -> None:
     assert ["1", '{"port": {"a": 1}}', "{name}", "{file}-b-$C", "{port} $A"] == filled
     with pytest.raises(ConfigError, match=r"`\{prot\}` is no placeholder. These are: \{port\} "):
         placeholders_in(["{prot}"], PLACEHOLDERS)
+
+
+def test_as_written() -> None:
+    """A word of any dollars and braces comes out of a command as it went in, but for its placeholders."""
+    for pieces in itertools.product(["$", "{", "}", "other", "HOME", ""], repeat=6):
+        word = "".join(pieces)
+        assert word == fill(as_written(word), {}, lambda name: "variable")
+    assert "-80" == fill(as_written("-{port}"), {"port": "80"}, str)
+    assert "${port}" == fill(as_written("${port}"), {"port": "80"}, str)
 
 
 def test_program() -> None:

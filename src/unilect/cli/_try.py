@@ -8,10 +8,10 @@ is asked and measured. So the table is one that has worked.
 import asyncio
 import os
 import re
-import subprocess
+import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from unilect import testing
@@ -26,8 +26,13 @@ from unilect.engines.command.engine import Address, CommandEngine
 from unilect.engines.process.child_process import ChildProcess
 from unilect.hub.repositories import REPO
 from unilect.runtime.child_environment import child_environment
+from unilect.runtime.child_limits import die_with
 
 _HELP_TIMEOUT_S = 60.0
+_MOST_HELP_BYTES = 100_000
+_KILLED_S = 5.0  # from SIGKILL to the end
+#: In a flag that says where a server listens.
+_PLACE = re.compile(r"port|host|uds|sock|bind|listen|addr", re.IGNORECASE)
 _RULE_TIMEOUT_S = 60.0
 _SHOWN = 8  # names of models
 #: The promises of a backend that a server may break; the others are its keeper's.
@@ -84,7 +89,7 @@ async def _try(name: str, table: dict[str, Any]) -> None:
     finally:
         await engine.aclose()
     if finds:
-        table["command"] = await asyncio.to_thread(place, table["command"], found)
+        table["command"] = await place(table["command"], found)
     if "model" not in table and (chosen := choose(name, table["command"], found.models)):
         table["model"] = chosen
     tell("starting it again, with the table that is printed below ...", on_stderr=True)
@@ -122,9 +127,11 @@ def _engine(name: str, table: Mapping[str, Any], finds: bool = False) -> Command
     return CommandEngine(name, ModelConfig(**table), values, finds)
 
 
-def place(words: Sequence[str], found: Address) -> list[str]:
+async def place(words: Sequence[str], found: Address) -> list[str]:
     """
     Return the words of a command with a placeholder where they say, or could say, where the server listens.
+
+    Of several words with the same number those are meant that a flag of such a name has: `--max-model-len 8000 --port 8000`.
 
     Raises:
         ConfigError: They do not, and its help names no flag for it.
@@ -132,9 +139,11 @@ def place(words: Sequence[str], found: Address) -> list[str]:
     said = found.socket or str(found.port)
     mark = "{socket}" if found.socket else "{port}"
     pattern = re.compile(rf"(?<![\w.]){re.escape(said)}(?![\w.])")
-    if any(pattern.search(word) for word in words):
-        return [pattern.sub(lambda _: mark, word) for word in words]
-    if not found.socket and "--port" in _help_of(words):
+    said_at = [at for at, word in enumerate(words) if pattern.search(word)]
+    said_at = [at for at in said_at if _PLACE.search(_flag_of(words, at))] or said_at
+    if said_at:
+        return [pattern.sub(mark, word) if at in said_at else word for at, word in enumerate(words)]
+    if not found.socket and "--port" in await _help_of(words):
         return [*words, "--port", "{port}"]
     raise ConfigError(
         f"try: the server listens at {said}, which its command line does not say, and its --help has no `--port`. "
@@ -142,22 +151,43 @@ def place(words: Sequence[str], found: Address) -> list[str]:
     )
 
 
-def _help_of(words: Sequence[str]) -> str:
-    """Return the help of a command; empty where it has none."""
-    plain = [command_line.fill(word, {}, str) for word in words]
+def _flag_of(words: Sequence[str], at: int) -> str:
+    """Return the flag that a word is the value of; empty where it is none's."""
+    own, equals, _ = words[at].partition("=")
+    flag = own if equals else words[at - 1] if at else ""
+    return flag if flag.startswith("-") else ""
+
+
+async def _help_of(words: Sequence[str]) -> str:
+    """Return the help of a command; empty where it has none. What it has started, such as a server that knows no such flag, is killed."""
+    values, own, told = dict.fromkeys(command_line.PLACEHOLDERS, "1"), os.getpid(), b""
     try:
-        ended = subprocess.run(
-            [*plain, "--help"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+        process = await asyncio.create_subprocess_exec(
+            *(command_line.fill(word, values, str) for word in words),
+            "--help",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
             env=child_environment(),
-            timeout=_HELP_TIMEOUT_S,
-            check=False,
+            start_new_session=True,
+            preexec_fn=lambda: die_with(own, signal.SIGKILL),
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return ""
-    return ended.stdout.decode(errors="replace")
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_HELP_TIMEOUT_S):
+            while len(told) < _MOST_HELP_BYTES and (piece := await process.stdout.read(2**16)):
+                told += piece
+    except TimeoutError:
+        return ""
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_KILLED_S):
+                await process.communicate()
+    return told.decode(errors="replace")
 
 
 def choose(name: str, words: Sequence[str], models: Sequence[str]) -> str | None:

@@ -31,6 +31,11 @@ _FILLED = re.compile(
     re.ASCII,
 )
 
+#: What is doubled where it is meant as it stands.
+_DOUBLED = re.compile(
+    r"(?P<dollar>\$?)(?P<braces>\{\{\w{1,40}\}\}|\{\w{1,40}\})|(?P<alone>\$)", re.ASCII
+)
+
 
 def split_words(command: str | Sequence[str], option: str = "command") -> list[str]:
     """
@@ -141,20 +146,20 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
     return _FILLED.sub(lambda found: values[found["name"]] if found["name"] else found[0], text)
 
 
-def as_written(word: str) -> str:
+def as_written(word: str, known: Collection[str] = PLACEHOLDERS) -> str:
     """
-    Return a word of a shell's command line as it is written in a `command`: what is no placeholder stands for itself.
+    Return a word of a shell's command line as it is written in a `command`: what is no known placeholder stands for itself.
 
     >>> as_written("{name} {other} $HOME")
     '{name} {{other}} $$HOME'
     """
 
     def double(found: re.Match[str]) -> str:
-        if found["name"] in PLACEHOLDERS:
-            return found[0]
-        return f"${found[0]}" if found[0].startswith("$") else f"{{{found[0]}}}"
+        dollar, braces = found["dollar"] or found["alone"] or "", found["braces"] or ""
+        is_placeholder = not dollar and braces[1:-1] in known
+        return 2 * dollar + (f"{{{braces}}}" if braces and not is_placeholder else braces)
 
-    return _FILLED.sub(double, word)
+    return _DOUBLED.sub(double, word)
 
 
 def program_of(command: str | Sequence[str]) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from unilect.cli.imports._draft import Draft
+from unilect.config.command_line import as_written
 
-_FILLED = re.compile(r"\$\{(?:(PORT)|(PID)|env\.(\w{1,100}))\}|\{(\w{1,40})\}|(\$)")
+_MACRO = re.compile(r"\$\{(PORT|PID|env\.\w{1,100})\}")
+_OURS = {"PORT": "{port}", "PID": "{pid}"}
 _PORT = re.compile(r"https?://[^/\s]{1,255}:(\d{2,5})(?:/|$)")
 
 
@@ -58,11 +60,10 @@ def _split(text: str) -> list[str]:
 
 def _write(word: str) -> str:
     """Return a word with placeholders as they are here, and what would be read as one written so that it is not."""
-
-    def change(found: re.Match[str]) -> str:
-        port, pid, variable, braces, dollar = found.groups()
-        if port or pid:
-            return "{port}" if port else "{pid}"
-        return f"${{{variable}}}" if variable else "$$" if dollar else f"{{{{{braces}}}}}"
-
-    return _FILLED.sub(change, word)
+    pieces = _MACRO.split(word)
+    for at, piece in enumerate(pieces):
+        if at % 2:
+            pieces[at] = _OURS.get(piece) or f"${{{piece.removeprefix('env.')}}}"
+        else:
+            pieces[at] = as_written(piece, known=())
+    return "".join(pieces)
