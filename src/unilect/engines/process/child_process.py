@@ -379,7 +379,7 @@ class ChildProcess:
         }
         try:
             # in ASCII: paths and variables may be no UTF-8
-            process.stdin.write(json.dumps(settings).encode() + b"\n")
+            process.stdin.write(json.dumps(settings, default=msgspec.to_builtins).encode() + b"\n")
             await process.stdin.drain()
         except ConnectionError:
             log.debug("%s: the child closed its stdin", self.name)
