@@ -58,7 +58,7 @@ KEY = {
 OWN = {"GET": "/metrics"}
 #: The answer is for who has a key of the admin API, on its own listener.
 ADMIN = {
-    "GET": "/ /keys /usage /limits /models /requests /failures /failures/{request} /server /reload /debug/tasks /metrics /openapi.json /docs",
+    "GET": "/ /keys /usage /limits /models /models/{model:.+}/events /logs /requests /failures /failures/{request} /server /reload /debug/tasks /metrics /openapi.json /docs",
     "POST": "/keys /keys/{key}/rotate /keys/{key}/revoke /models/{model:.+}/load /models/{model:.+}/stop /models/{model:.+}/drain "
     "/requests/{request}/cancel /reload",
     "PATCH": "/keys/{key}",

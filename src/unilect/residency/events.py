@@ -1,4 +1,4 @@
-"""The events of a model's place in memory, with reasons: a line of the log each, and the last ones are kept."""
+"""The events of a model's place in memory, with reasons: most are a line of the log, and the last ones are kept."""
 
 import logging
 import time
@@ -46,9 +46,9 @@ class Events:
         self.counts: Counter[Kind] = Counter()
 
     def add(self, kind: Kind, reason: str, **numbers: float) -> None:
-        """Log and keep an event."""
-        failed = kind in ("refused", "failed")
-        log.log(logging.WARNING if failed else logging.INFO, "%s", reason)
+        """Keep an event, and log it unless it ends a request or a start, whose own error is logged."""
+        if kind not in ("refused", "failed"):
+            log.info("%s", reason)
         self.last.append(Event(time.time(), kind, reason, numbers))
         self.counts[kind] += 1
 
