@@ -120,7 +120,7 @@ def test_mistakes(args: list[str], says: str, hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.heavy
 async def test_a_real_model(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory told of SmolLM2 is what it takes; once it was loaded, that is what is told."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     path = smollm2()
     (first,) = told(hub, tmp_path, str(path), "--parallel", "1")
     engine = GgufEngine("m", path, ModelConfig(parallel=1))

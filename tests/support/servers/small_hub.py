@@ -152,13 +152,14 @@ def serve_hub(**files: bytes) -> Iterator[Hub]:
 
 
 def environment(endpoint: str | Hub, home: Path) -> dict[str, str]:
-    """The environment of a process that uses a hub and a cache of its own."""
+    """The environment of a process that uses a hub, a cache and a data folder of its own: what other tests have loaded is not known there."""
     hub = endpoint if isinstance(endpoint, str) else f"http://127.0.0.1:{endpoint.port}"
     ours = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "UNILECT_"))}
     return ours | {
         "HF_ENDPOINT": hub,
         "HF_HUB_DISABLE_XET": "1",
         "HF_HOME": str(home),
+        "XDG_DATA_HOME": str(home / "data"),
         "HF_TOKEN": "hf_secret",
         "NO_PROXY": "*",
     }
