@@ -64,7 +64,7 @@ BUDGETS = {
     "http": 1_087,
     "hub": 1_234,
     "limits": 1_145,
-    "models": 1_518,
+    "models": 1_520,
     "residency": 575,
     "runtime": 850,
     "scheduling": 1_057,

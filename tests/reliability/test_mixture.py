@@ -14,7 +14,7 @@ import pytest
 from rigged import Rig, rig
 
 from support.common.waiting import until
-from unilect.core.errors import RequestCancelled, StoreUnavailable
+from unilect.core.errors import BackendUnavailable, RequestCancelled, StoreUnavailable
 from unilect.store.records import LedgerRow
 
 _LIMITS = """
@@ -202,13 +202,15 @@ async def _lose(server: Rig) -> None:
 
 
 async def _operate(server: Rig, chance: random.Random) -> None:
-    """Stop and drain models, and load them again."""
+    """Stop and drain models, and load them again; one that was taken out meanwhile cannot be."""
     for _ in range(12):
         known = list(server.registry.models.values())
         chance.choice(known).set_keep_alive(0)
         chance.choice(known).drain()
         await asyncio.sleep(0.02)
-        await asyncio.gather(*(model.start() for model in known))
+        errors = await asyncio.gather(*(one.start() for one in known), return_exceptions=True)
+        for model, error in zip(known, errors, strict=True):
+            assert error is None or (model.closed and isinstance(error, BackendUnavailable))
 
 
 def _summed(rows: Sequence[dict[str, Any]]) -> Counter[str]:

@@ -341,6 +341,8 @@ class Model:
             await self.wait_until_open()
             await self._fetch(*self.pool.members)
             await self.wait_until_open()
+            if self.closed and self.successor is not None:
+                return await self.latest.start()
             if self.closed:
                 raise BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
             errors = await self.pool.start(tell=not self.runs_locally)
