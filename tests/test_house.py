@@ -34,7 +34,7 @@ BUDGETS = {
     "api": 153,
     "api/parameters": 603,
     "auth": 343,
-    "cli": 5_158,
+    "cli": 5_154,
     "cli/connect": 948,
     "cli/imports": 1_085,
     "config": 2_819,

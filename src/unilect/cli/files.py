@@ -27,7 +27,7 @@ def pull() -> None:
     """
     Fetch models before they are served.
 
-    What was cut off goes on where it was.
+    A download that was cut off goes on where it was.
     """
 
 

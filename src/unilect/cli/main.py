@@ -13,6 +13,12 @@ from unilect.config.server import Config
 
 _config = config_file()
 _servers_config = config_file("its server is asked")
+_since = click.option(
+    "--since",
+    default="30d",
+    show_default=True,
+    help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).",
+)
 _server = click.option(
     "--server", metavar="PORT", help="Port, URL, process id or admin socket of the server."
 )
@@ -188,7 +194,7 @@ def config_import() -> None:
     """
     Make a configuration of another program's.
 
-    What has no counterpart here is named in a comment.
+    A setting without a counterpart is named in a comment.
     """
 
 
@@ -342,12 +348,7 @@ app.add_command(keys.app, "keys")
     show_default=True,
     help="Sums for each value of these: key, model, day.",
 )
-@click.option(
-    "--since",
-    default="30d",
-    show_default=True,
-    help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).",
-)
+@_since
 @as_json
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @runs("_usage", "show")
@@ -367,12 +368,7 @@ def usage() -> None:
     multiple=True,
     help="Such as 32GiB; may be repeated [this machine's, and twice that].",
 )
-@click.option(
-    "--since",
-    default="30d",
-    show_default=True,
-    help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).",
-)
+@_since
 @as_json
 @runs("_plan", "show")
 def plan() -> None:

@@ -10,11 +10,11 @@ from pathlib import PurePath
 
 from unilect.core.errors import ConfigError
 
-#: What may stand in a `command`, in braces.
+#: Placeholders of a `command`, which stand in braces.
 PLACEHOLDERS = (
     "port", "socket", "file", "folder", "name", "context", "parallel", "threads", "key",
 )  # fmt: skip
-#: What may stand in a `stop_command`, too.
+#: Placeholders that a `stop_command` may have, too.
 OF_STOP = (*PLACEHOLDERS, "pid")
 
 #: A quoted or escaped piece of a word, or an unquoted one; no two begin alike.
@@ -31,7 +31,7 @@ _FILLED = re.compile(
     re.ASCII,
 )
 
-#: What is doubled where it is meant as it stands.
+#: Characters that are doubled where they are meant as they stand.
 _DOUBLED = re.compile(
     r"(?P<dollar>\$?)(?P<braces>\{\{\w{1,40}\}\}|\{\w{1,40}\})|(?P<alone>\$)", re.ASCII
 )

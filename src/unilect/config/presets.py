@@ -9,9 +9,9 @@ from unilect.config.model import ModelConfig
 from unilect.config.values import nearest
 
 _ALL = "*"
-#: What a preset never takes from its base: it is about one name.
+#: Options that a preset never takes from its base: they are about one name.
 _OWN = ("base", "aliases", "limits", "unlisted")
-#: What a preset adds to its base's.
+#: Options whose values a preset adds to those of its base.
 _ADDED = ("defaults", "completion_defaults", "stop")
 
 

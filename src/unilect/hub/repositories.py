@@ -146,7 +146,7 @@ def scheme_of(repo: str) -> str:
     """
     Return `gguf` or `hf`: the scheme of the model that a repository is; of both the first, which runs everywhere.
 
-    What is in the cache answers where it says enough, else the hub. Its answer is remembered, an error for a minute.
+    The cache answers where it says enough, else the hub. Its answer is remembered, an error for a minute.
 
     Raises:
         ConfigError: It is neither, or the hub cannot be asked.

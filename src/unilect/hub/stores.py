@@ -1,7 +1,7 @@
 """
 Models in the stores of other programs, read in place and never written: those of Ollama, LM Studio and llama.cpp.
 
-What stands in them may be anybody's: manifests are read up to a size, digests are hashes and nothing else, folders are looked through to a
+Their content may be anybody's: manifests are read up to a size, digests are hashes and nothing else, folders are looked through to a
 depth and a number, and no link to a folder is followed.
 
 Sources: https://github.com/ollama/ollama/blob/main/docs/faq.mdx (where models are; `OLLAMA_MODELS`),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-#: How many times its load a model stays at least, while it is asked for.
+#: Loads' lengths that a model stays at least, while it is asked for.
 TURN = 4.0
 _HALF_S = 60.0  # after so long without a request it is half as likely that the next one comes soon
 _ASKED = 4.0  # how much more likely a model is needed again at once that is being asked for

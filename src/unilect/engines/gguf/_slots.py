@@ -50,7 +50,7 @@ class _Slot(Struct):
 
 class _Held(Struct, frozen=True):
     """
-    What a slot held when it was given to a request.
+    Content of a slot when it was given to a request.
 
     Attributes:
         blocks: Hashes of the prompt's blocks.
@@ -146,7 +146,7 @@ class Slots:
         """
         Note that the request of a slot was refused: if nothing was read of it, the slot holds what it held.
 
-        What it held of another caller's stays nobody's: that nothing was read is likely, and not sure.
+        Content of another caller's stays nobody's: that nothing was read is likely, and not sure.
         """
         if (held := self._before.pop(slot, None)) is None:
             return
