@@ -1,8 +1,8 @@
 """
 The places in memory: one owner gives them to models, in the order in which these began to be asked for, and takes them back.
 
-1. A model has a place (`Seat.granted`) from before its start until it is stopped; the ledger has its bytes for so long. A request goes to
-   a model only while it is `open`, which is set here alone.
+1. A model has a place (`seat.State`) from before its start until it is stopped; the ledger has its bytes for so long. A request goes to a
+   model only while it is `open`, which follows from the state.
 2. Every change is followed by `_decide`, which looks at all that waits, and runs to its end without waiting: nobody else decides, and no
    state that somebody has read before is relied on.
 3. Requests for a model that is not open wait together. The first model that waits comes first: if its bytes are free it gets them; else
@@ -15,7 +15,7 @@ The places in memory: one owner gives them to models, in the order in which thes
 import asyncio
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from unilect.core.errors import ModelTooLarge, QueueFull, QueueTimeout, UnilectE
 from unilect.residency.events import describe_size
 from unilect.residency.ledger import LEDGER, Ledger
 from unilect.residency.policy import Loaded, choose_victims, turn_s
-from unilect.residency.seat import Resident, Seat
+from unilect.residency.seat import Resident, Seat, State
 from unilect.runtime.gpus import gpu_memory
 from unilect.runtime.memory import MIB, free_bytes
 
@@ -66,7 +66,7 @@ class Residency:
     @property
     def claimed(self) -> int:
         """The bytes of the models that have a place."""
-        return sum(self._claims[seat] for seat in self.seats.values() if seat.granted)
+        return sum(self._claims[seat] for seat in self.seats.values() if seat.has_place)
 
     def take(self, model: Resident) -> Seat | None:
         """Have a model take part, if its need is known and of this machine; returns its seat. Idempotent."""
@@ -96,10 +96,12 @@ class Residency:
     def force(self, models: Iterable[Resident]) -> None:
         """Give places to models that were not to be refused one, unless the operator has set a budget."""
         for model in models:
-            if (seat := self.take(model)) is not None and not self.is_hard:
-                seat.forced = True
-                if not seat.granted:
-                    self._grant(seat, seat.need)
+            if (seat := self.take(model)) is None or self.is_hard:
+                continue
+            if not seat.has_place:
+                self._grant(seat, seat.need, State.FORCED)
+            elif seat.state is State.GIVEN:
+                seat.enter(State.FORCED)
 
     def _admit(self, seat: Seat) -> bool:
         if self.is_hard:
@@ -169,24 +171,25 @@ class Residency:
         taken back, and waited for as by others.
         """
         need = self._find_need(seat)
-        if not seat.granted or (more := need - self._claims[seat]) <= 0:
+        if not seat.has_place or (more := need - self._claims[seat]) <= 0:
             return
         begun = seat.model.runs_here or seat.model.is_loading
-        if begun or seat.forced or more <= self._free():
+        if begun or seat.state is State.FORCED or more <= self._free():
             self._claims[seat] = need
         else:
             self._free_seat(seat)
 
     def note_loaded(self, seat: Seat) -> float:
         """Note that a model is loaded, if that is not known; returns the seconds that it took."""
-        if seat.loaded_at is None and seat.model.runs_here:
-            if not seat.granted:  # what loads beside a start that failed takes memory all the same
+        if not seat.is_loaded and seat.model.runs_here:
+            if not seat.has_place:  # what loads beside a start that failed takes memory all the same
                 self._grant(seat, seat.need)
             self._set_loaded(seat)
             self._decide()
         return seat.load_s or 0.0
 
     def _set_loaded(self, seat: Seat) -> None:
+        seat.enter(State.LOADED)
         seat.load_s, seat.loaded_at = seat.model.last_load
         claim = self._claims[seat] = max(self._claims[seat], seat.need)
         budget = self.budget or 0
@@ -205,20 +208,20 @@ class Residency:
         if measuring.cancelled() or measuring.exception() is not None:
             return
         seat.measured_bytes = measuring.result()
-        if seat.granted and seat.loaded_at is not None:
+        if seat.is_loaded:
             self._claims[seat] = max(self._claims[seat], seat.need)
 
     def note_failed(self, seat: Seat, error: UnilectError) -> None:
         """Note that a model could not be loaded, where nothing of it runs; who waits for memory may have its place."""
         model = seat.model
         begun = model.runs_here or model.is_loading  # of several sources
-        if seat.granted and seat.loaded_at is None and not begun:
+        if seat.starts and not begun:
             seat.events.add("failed", f"{seat.model.name}: not loaded: {error.for_operator}")
             self._free_seat(seat)
 
     def note_gone(self, seat: Seat, for_good: bool) -> None:
         """Note that a model is stopped; `for_good`: who waits for it is told by the model."""
-        if seat.granted:
+        if seat.has_place:
             self._tell_of_end(seat, self._claims[seat])
         if for_good:
             self.seats.pop(seat.model, None)
@@ -228,23 +231,27 @@ class Residency:
 
     def _free_seat(self, seat: Seat) -> None:
         """Take a place back, and decide who gets it."""
-        seat.granted = seat.planned = seat.forced = seat.model.open = False
-        seat.loaded_at = seat.leaves_for = None
-        self._claims.pop(seat, None)
+        self._take_back(seat)
         self._decide()
+
+    def _take_back(self, seat: Seat) -> None:
+        """Promise a model nothing any more."""
+        seat.model.open = False  # whatever it has made of its end
+        if seat.state is not State.GONE:
+            seat.enter(State.GONE)
+            del self._claims[seat]
 
     def _drop_unused(self, seat: Seat, turn: asyncio.Future[None]) -> None:
         """Take the place back of a model that nobody starts any more: the request that would have has left in the moment of its turn."""
         model = seat.model
         begun = model.in_use or model.runs_here or model.is_loading
-        if turn not in seat.waiting and seat.granted and seat.loaded_at is None and not begun:
+        if turn not in seat.waiting and seat.starts and not begun:
             self._free_seat(seat)
 
-    def _grant(self, seat: Seat, size: int) -> None:
+    def _grant(self, seat: Seat, size: int, state: State = State.GIVEN) -> None:
         """Give a place."""
         self._claims[seat] = size
-        seat.granted, seat.planned, seat.granted_at = True, False, time.monotonic()
-        seat.model.open = True
+        seat.enter(state)
         self._queue.pop(seat, None)
         self._let_stay(seat)
         _wake(seat)
@@ -267,17 +274,16 @@ class Residency:
             if not seat.waiting or seat.model.closed or not self._can_fit(seat):
                 self._give_up(seat)
         for seat in list(self._queue):
-            if seat.granted:  # it leaves, or is stopped: then it waits as others do
+            if seat.has_place:  # it leaves, or is stopped: then it waits as others do
                 if seat.leaves_for is not None:
                     name = f"`{seat.leaves_for.model.name}`, for which it leaves"
                     self._tell_of_wait(seat, seat.need, 0, name)
                 continue
-            if not seat.planned and not self._plan(seat):
+            if seat.state is State.GONE and not self._plan(seat):
                 break
             size = self._claims[seat]
-            if self.claimed + size <= (self.budget or 0) or not any(
-                map(_goes, self.seats.values())
-            ):
+            goes = any(one.goes for one in self.seats.values())
+            if self.claimed + size <= (self.budget or 0) or not goes:
                 self._grant(seat, size)
         self._evict_idle()
         if not self._queue:
@@ -286,7 +292,7 @@ class Residency:
     def _evict_idle(self) -> None:
         """Stop those that leave, and in which no request runs any more."""
         for seat in list(self.seats.values()):
-            if seat.leaves_for is not None and not seat.model.in_use and not seat.model.stopping:
+            if seat.state is State.LEAVING and not (seat.model.in_use or seat.model.stopping):
                 seat.model.evict()
 
     def _settle(self) -> None:
@@ -296,22 +302,20 @@ class Residency:
         """
         for seat in self.seats.values():
             model = seat.model
-            if seat.loaded_at is not None and seat in self._claims:
+            if seat.is_loaded:
                 self._claims[seat] = max(self._claims[seat], seat.need)
-            if not seat.granted or seat.loaded_at is not None or model.is_loading:
+            if not seat.starts or model.is_loading:
                 continue
             if model.runs_here:
                 self._set_loaded(seat)
-            elif not model.in_use and time.monotonic() > seat.granted_at + _LOOK_S:
-                seat.granted = model.open = False
-                del self._claims[seat]
+            elif not model.in_use and time.monotonic() > seat.given_at + _LOOK_S:
+                self._take_back(seat)
 
     def _give_up(self, seat: Seat) -> None:
         """Leave off a swap that is for nobody any more: who was to leave for it stays, unless it is gone by now; who waits looks again."""
         del self._queue[seat]
-        if seat.planned:
-            seat.planned = False
-            del self._claims[seat]
+        if seat.state is State.PROMISED:
+            self._take_back(seat)
             self._let_stay(seat)
         _wake(seat)
 
@@ -320,14 +324,14 @@ class Residency:
         Have those stay that were to leave for a model, and need not any more; one that is being stopped does not come back, and one whose
         bytes are promised to the next in line leaves for that.
         """
-        heir = next((one for one in self._queue if one.planned), None)
+        heir = next((one for one in self._queue if one.state is State.PROMISED), None)
         for other in self.seats.values():
             if other.leaves_for is not seat or other.model.stopping is not None:
                 continue
             if heir is not None and self._claims[other] > self._free():
-                other.leaves_for = heir
+                other.enter(State.LEAVING, heir)
                 continue
-            other.leaves_for, other.model.open = None, True
+            other.enter(State.LOADED)
             self._queue.pop(other, None)
             _wake(other)
 
@@ -347,9 +351,9 @@ class Residency:
             self._timer = asyncio.get_running_loop().call_later(due_s, self._decide)
             return False
         for one in victims:
-            leaving = movable[one]
-            leaving.leaves_for, leaving.model.open = seat, False
-        self._claims[seat], seat.planned = need, True
+            movable[one].enter(State.LEAVING, seat)
+        self._claims[seat] = need
+        seat.enter(State.PROMISED)
         return True
 
     def _movable(self, seat: Seat) -> list[tuple[Seat, Loaded]]:
@@ -360,7 +364,7 @@ class Residency:
             fixed = (
                 model.pinned and model.name != seat.model.name
             )  # its successor may take its place
-            if other is seat or fixed or other.loaded_at is None or _goes(other):
+            if other is seat or fixed or other.state is not State.LOADED or other.goes:
                 continue
             idle_s = 0.0 if model.in_use else now - max(model.used_at, other.loaded_at)
             loaded = Loaded(model.name, self._claims[other], other.reload_s, idle_s, now - other.loaded_at, self._turn_s(other), bool(model.in_use))  # fmt: skip
@@ -396,7 +400,8 @@ class Residency:
 
     def _free(self) -> int:
         """Return the bytes that are promised to nobody who stays; less than 0 where too much is."""
-        taken = (size for seat, size in self._claims.items() if not _goes(seat))
+        goes = {one for one in self.seats.values() if one.goes}
+        taken = (size for seat, size in self._claims.items() if seat not in goes)
         return (self.budget or 0) - sum(taken)
 
     def _find_need(self, seat: Seat) -> int:
@@ -435,13 +440,6 @@ def _find_budget() -> int | None:
     if free is None or gpus is None:
         return None
     return max(0, free - max(_LEAST_RESERVE, free // _RESERVE)) + sum(one.free for one in gpus)
-
-
-def _goes(seat: Hashable) -> bool:
-    """Return True for a model whose bytes will be free soon."""
-    return isinstance(seat, Seat) and (
-        seat.leaves_for is not None or (seat.granted and seat.model.stopping is not None)
-    )
 
 
 def _wake(seat: Seat) -> None:

@@ -5,6 +5,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,35 @@ from unilect.residency.page_cache import measure_share
 _DISK = 500e6  # bytes a second of a file that is not in the page cache
 _WARM = 2e9  # the same of one that is, with all that a load does
 _START_S = 0.3  # of an engine without a model
+
+
+class State(Enum):
+    """The state of a place. The ledger has the model's bytes in each but `GONE`."""
+
+    #: The model is not in memory, and nothing is promised.
+    GONE = auto()
+    #: Its bytes are promised: those that leave for it have been told.
+    PROMISED = auto()
+    #: It may be started, or starts.
+    GIVEN = auto()
+    #: The same, without regard to what is free.
+    FORCED = auto()
+    #: It takes requests.
+    LOADED = auto()
+    #: It takes no new requests, and is stopped for another model as soon as none runs.
+    LEAVING = auto()
+
+
+#: The states that follow each other.
+_NEXT = {
+    State.GONE: (State.PROMISED, State.GIVEN, State.FORCED),
+    State.PROMISED: (State.GIVEN, State.FORCED, State.GONE),
+    State.GIVEN: (State.FORCED, State.LOADED, State.GONE),
+    State.FORCED: (State.LOADED, State.GONE),
+    State.LOADED: (State.LEAVING, State.GONE),
+    State.LEAVING: (State.LEAVING, State.LOADED, State.GONE),
+}
+_STARTS = (State.GIVEN, State.FORCED)
 
 
 class Resident(Protocol):
@@ -109,24 +139,51 @@ class Seat:
     Attributes:
         model: The model.
         events: What has happened.
-        granted: It may be started, or is; its bytes are in the ledger.
-        forced: It was given without regard to what is free.
-        leaves_for: The model for which it takes no new requests, and is stopped as soon as none runs; None where it stays.
-        planned: The models that leave for it have been told.
+        state: Whether it has one; set by `enter`.
+        leaves_for: The model for which it is `LEAVING`; None in any other state.
+        given_at: When it was given, by `time.monotonic`.
+        loaded_at: When it was `LOADED`.
         load_s: Seconds that its last load took; None before the first.
         measured_bytes: What it took once it was loaded, of memory that is shared its part; 0 while nobody knows.
     """
 
     def __init__(self, owner: Owner, model: Resident) -> None:
         self.model, self.events = model, Events()
-        self.granted = self.planned = self.forced = False
+        self.state = State.GONE
         self.leaves_for: Seat | None = None
         self.load_s: float | None = None
         self.measured_bytes = 0
-        self.granted_at = 0.0
-        self.loaded_at: float | None = None
+        self.given_at = self.loaded_at = 0.0
         self.waiting: deque[asyncio.Future[None]] = deque()
         self._owner = owner
+
+    def enter(self, state: State, leaves_for: "Seat | None" = None) -> None:
+        """Be in another state, and have requests go to the model, or not; `leaves_for` is who it is `LEAVING` for."""
+        assert state in _NEXT[self.state], f"{self.model.name}: {self.state} to {state}"
+        if state in _STARTS and self.state not in _STARTS:
+            self.given_at = time.monotonic()
+        self.state, self.leaves_for = state, leaves_for
+        self.model.open = state in (*_STARTS, State.LOADED)
+
+    @property
+    def has_place(self) -> bool:
+        """True from before its start until it is stopped."""
+        return self.state not in (State.GONE, State.PROMISED)
+
+    @property
+    def starts(self) -> bool:
+        """True while it may be started, and is not known to be loaded."""
+        return self.state in _STARTS
+
+    @property
+    def is_loaded(self) -> bool:
+        """True while it runs, also as one that leaves."""
+        return self.state in (State.LOADED, State.LEAVING)
+
+    @property
+    def goes(self) -> bool:
+        """True if its bytes will be free soon."""
+        return self.state is State.LEAVING or (self.has_place and self.model.stopping is not None)
 
     @property
     def need(self) -> int:
@@ -148,14 +205,14 @@ class Seat:
     @property
     def wait_s(self) -> float:
         """Seconds until it is loaded, as far as is known: its load, or the rest of it, after those before it in line."""
-        if self.granted and self.loaded_at is None:
-            return max(0.1, self.reload_s - (time.monotonic() - self.granted_at))
+        if self.starts:
+            return max(0.1, self.reload_s - (time.monotonic() - self.given_at))
         return self._owner.wait_s(self)
 
     @property
     def stage(self) -> str:
         """The wait of a request for it, in a few words."""
-        what = "loading" if self.granted else "waiting for memory to load"
+        what = "loading" if self.has_place else "waiting for memory to load"
         return f"{what} {self.model.name}, about {math.ceil(self.wait_s)} s left"
 
     async def wait(self, until: float | None, timeout_s: float) -> None:
