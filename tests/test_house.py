@@ -65,7 +65,7 @@ BUDGETS = {
     "hub": 1_234,
     "limits": 1_145,
     "models": 1_520,
-    "residency": 575,
+    "residency": 610,
     "runtime": 850,
     "scheduling": 1_057,
     "server": 2_637,

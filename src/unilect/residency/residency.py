@@ -182,7 +182,9 @@ class Residency:
     def note_loaded(self, seat: Seat) -> float:
         """Note that a model is loaded, if that is not known; returns the seconds that it took."""
         if not seat.is_loaded and seat.model.runs_here:
-            if not seat.has_place:  # what loads beside a start that failed takes memory all the same
+            if (
+                not seat.has_place
+            ):  # what loads beside a start that failed takes memory all the same
                 self._grant(seat, seat.need)
             self._set_loaded(seat)
             self._decide()
