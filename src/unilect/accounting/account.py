@@ -83,7 +83,6 @@ class RequestAccounting(Tally):
             "_books",
             "_context",
             "_is_whole",
-            "_pieces",
             "_records",
             "_request",
             "_series",
@@ -106,7 +105,7 @@ class RequestAccounting(Tally):
         self._is_whole = False  # the answer came all at once
         self.first_token_s: float | None = None
         self.finish_reason = ""
-        self._pieces = self.thoughts = 0
+        self.thoughts = 0
         series.waiting += 1
 
     def see(self, batch: list[Event]) -> None:
@@ -124,14 +123,14 @@ class RequestAccounting(Tally):
             series.running += 1
             series.time_to_first_token.observe(self.first_token_s)
         self.add(batch)
-        for event in batch:
-            self._pieces += event.tokens
-            if type(event) is ReasoningDelta:
-                self.thoughts += event.tokens
+        # many come in one batch: each step that is taken for every one of them is a tenth of all that a stream costs
+        if ReasoningDelta in map(type, batch):
+            self.thoughts += sum(event.tokens for event in batch if type(event) is ReasoningDelta)
         if type(batch[-1]) in _LAST:
-            for event in batch:
+            for event in reversed(batch):
                 if type(event) is Finish:
                     self.finish_reason = event.reason
+                    break
         for record in self._records:
             record.note_usage(self)
 
@@ -145,14 +144,14 @@ class RequestAccounting(Tally):
         last = batch[-1]
         if type(last) is not Usage or last.reasoning_tokens:
             return batch
-        known = self._pieces * _TOLD >= last.completion_tokens > 0
+        known = self.pieces * _TOLD >= last.completion_tokens > 0
         thoughts = min(self.thoughts, last.completion_tokens) if known else None
         return [*batch[:-1], replace(last, reasoning_tokens=thoughts)]
 
     def discard(self) -> None:
         """Count nothing of an answer so far: it has failed before its end, and nobody has a part of it."""
         self.hold(0, -self.usage.completion_tokens)
-        self._pieces = self.thoughts = 0
+        self.pieces = self.thoughts = 0
 
     def hold(self, prompt: int, completion: int) -> None:
         """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""

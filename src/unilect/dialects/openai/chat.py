@@ -12,7 +12,7 @@ Source: https://platform.openai.com/docs/api-reference/chat
 from codecs import BOM_UTF8
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -230,16 +230,6 @@ def _check_tool_choice(request: ChatRequest) -> None:
         )
 
 
-def _is_text(event: Event | None) -> TypeGuard[TextDelta]:
-    """Return True if an event is a text of the first choice, without log probabilities and further fields."""
-    return (
-        type(event) is TextDelta
-        and event.index == 0
-        and event.logprobs is None
-        and event.extra is None
-    )
-
-
 class ChatEncoder(ChunkEncoder):
     """
     The words of one chat answer.
@@ -269,22 +259,27 @@ class ChatEncoder(ChunkEncoder):
         self._begun: set[int] = set()
 
     def encode(self, batch: list[Event]) -> bytes:
-        """The frames for a batch of events."""
-        begun = 0 in self._begun
-        if begun and len(batch) == 1 and _is_text(first := batch[0]):
-            return b"%b%b%b%b%b" % (self.head, _TEXT, encode_json(first.text), _AFTER, self.tail)
-        frames: list[bytes] = []
-        texts: list[str] = []
-        for event in (*batch, None):
-            if begun and _is_text(event):
+        """The frames for a batch of events; those of texts of the first choice that nothing comes with are made all at once."""
+        begun, frames, texts = 0 in self._begun, list[bytes](), list[str]()
+        for event in batch:
+            if (
+                begun
+                and type(event) is TextDelta
+                and event.index == 0
+                and event.logprobs is None
+                and event.extra is None
+            ):
                 texts.append(event.text)
                 continue
             if texts:
                 self._add_texts(texts, frames)
                 texts.clear()
-            if event is not None:
-                self._encode_other(event, frames)
-                begun = 0 in self._begun
+            self._encode_other(event, frames)
+            begun = 0 in self._begun
+        if len(texts) == 1 == len(batch):  # as where a model's tokens come one at a time
+            return b"%b%b%b%b%b" % (self.head, _TEXT, encode_json(texts[0]), _AFTER, self.tail)
+        if texts:
+            self._add_texts(texts, frames)
         return b"".join(frames)
 
     def _add_texts(self, texts: list[str], frames: list[bytes]) -> None:
