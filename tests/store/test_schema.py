@@ -9,6 +9,7 @@ import pytest
 from unilect.core.errors import StoreUnavailable
 from unilect.store.database import Database
 from unilect.store.sql import schema
+from unilect.store.sql.connection import Connection
 
 
 async def test_a_new_database(database: Database) -> None:
@@ -17,6 +18,24 @@ async def test_a_new_database(database: Database) -> None:
     assert [(1, 0)] == await database.write(
         lambda of: of.rows("SELECT id, number FROM key_changes")
     )
+
+
+async def test_tables_of_an_older_version(url: str) -> None:
+    """Tables of an older version get what they lack, and keep what they have."""
+    database = Database(url)
+
+    def make_old(connection: Connection) -> None:
+        connection.run("DROP TABLE model_events")
+        connection.run("UPDATE unilect_version SET version_num = '0001'")
+        connection.run("INSERT INTO instances (id, touched_at) VALUES ('a', 1.0)")
+
+    await database.write(make_old)
+    await database.aclose()
+    database = Database(url)
+    assert schema.VERSION == await database.write(schema.version)
+    assert [] == await database.read(lambda of: of.rows("SELECT * FROM model_events"))
+    assert [("a", 1.0)] == await database.read(lambda of: of.rows("SELECT * FROM instances"))
+    await database.aclose()
 
 
 async def test_servers_that_start_at_once(url: str) -> None:

@@ -41,6 +41,7 @@ async def test_inspect(url: str) -> None:
 
     assert (VERSION, VERSION, []) == (found.version, found.newest, found.problems)
     counts = {"responses": 1, "conversations": 0, "API keys": 1, "requests in the ledger": 0}
+    counts["events of models"] = 0
     assert counts == found.counts
     assert (found.size_bytes is None) == url.startswith("postgresql")
     assert "secret" not in found.place

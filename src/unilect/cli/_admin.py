@@ -139,9 +139,12 @@ def _print_events(told: dict[str, Any]) -> None:
     tell(f"{told['model']}: {told['state']}")
     for one in told["events"]:
         reason = one["reason"].removeprefix(f"{told['model']}: ")
-        tell(f"  {clock(one['time'])}  {reason}")
+        where = "" if one["server"] == told["server"] else f"  ({one['server']})"
+        tell(f"  {clock(one['time'])}  {reason}{where}")
     if not told["events"]:
         tell("  Nothing has happened to its place in memory since the server started.")
+    if told["missing"]:
+        say(told["missing"], "warning")
 
 
 def _failure(clients: Sequence[AdminClient], request_id: str) -> dict[str, Any]:

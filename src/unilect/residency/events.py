@@ -1,15 +1,16 @@
-"""The events of a model's place in memory, with reasons: most are a line of the log, and the last ones are kept."""
+"""The events of a model's place in memory, with reasons: most are a line of the log, the last ones are kept, and all are fed to a store."""
 
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 log = logging.getLogger("unilect")
 KEPT = 100  # of each model
+_MOST_UNSAVED = 1000
 
 #: loaded, evicted or stopped; waits: for the memory of others; refused: it can never fit; failed: its load; skipped: at the server's start.
 Kind: TypeAlias = Literal["loaded", "evicted", "stopped", "waits", "refused", "failed", "skipped"]
@@ -32,16 +33,40 @@ class Event(Struct, frozen=True):
     numbers: Mapping[str, float]
 
 
+class Feed:
+    """
+    The events of all models on their way to a store.
+
+    Attributes:
+        unsaved: The last ones that no store has taken, each with its model's name, the oldest first.
+        on_event: Called after each.
+    """
+
+    def __init__(self) -> None:
+        self.unsaved: deque[tuple[str, Event]] = deque(maxlen=_MOST_UNSAVED)
+        self.on_event: Callable[[], None] = lambda: None
+
+    def add(self, model: str, event: Event) -> None:
+        """Keep an event of a model for a store, and tell that it is there."""
+        self.unsaved.append((model, event))
+        self.on_event()
+
+
 class Events:
     """
     The last events of a model.
+
+    Args:
+        model: Its name.
+        feed: Gets each.
 
     Attributes:
         last: The events, the oldest first.
         counts: How many of each kind there were.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: str, feed: Feed) -> None:
+        self._model, self._feed = model, feed
         self.last: deque[Event] = deque(maxlen=KEPT)
         self.counts: Counter[Kind] = Counter()
 
@@ -49,8 +74,10 @@ class Events:
         """Keep an event, and log it unless it ends a request or a start, whose own error is logged."""
         if kind not in ("refused", "failed"):
             log.info("%s", reason)
-        self.last.append(Event(time.time(), kind, reason, numbers))
+        event = Event(time.time(), kind, reason, numbers)
+        self.last.append(event)
         self.counts[kind] += 1
+        self._feed.add(self._model, event)
 
 
 def describe_size(size: float) -> str:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TypeVar
 
 from unilect.core.errors import ModelTooLarge, QueueFull, QueueTimeout, UnilectError
-from unilect.residency.events import describe_size
+from unilect.residency.events import Feed, describe_size
 from unilect.residency.ledger import LEDGER, Ledger
 from unilect.residency.policy import Loaded, choose_victims, turn_s
 from unilect.residency.seat import Resident, Seat, State
@@ -49,6 +49,7 @@ class Residency:
         is_hard: The operator has said so: what cannot fit is refused.
         swap_wait_s: As given.
         seats: The models that take part.
+        feed: Gets what happens to them.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Residency:
         if memory_bytes is None:
             self.budget = _find_budget()
         self.seats: dict[Resident, Seat] = {}
+        self.feed = Feed()
         self._claims = ledger.claims
         self._queue: dict[Seat, float] = {}  # since when they wait, the first first
         self._timer: asyncio.TimerHandle | None = None

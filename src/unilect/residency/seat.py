@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from unilect.core.errors import UnilectError
-from unilect.residency.events import Events
+from unilect.residency.events import Events, Feed
 from unilect.residency.page_cache import measure_share
 
 _DISK = 500e6  # bytes a second of a file that is not in the page cache
@@ -111,7 +111,14 @@ class Resident(Protocol):
 
 
 class Owner(Protocol):
-    """The one that gives places and takes them back."""
+    """
+    The one that gives places and takes them back.
+
+    Attributes:
+        feed: Gets the events.
+    """
+
+    feed: Feed
 
     async def wait(self, seat: "Seat", until: float | None, timeout_s: float) -> None:
         """Wait until a model has its place, until a time of the event loop, and no longer than so many seconds."""
@@ -148,7 +155,7 @@ class Seat:
     """
 
     def __init__(self, owner: Owner, model: Resident) -> None:
-        self.model, self.events = model, Events()
+        self.model, self.events = model, Events(model.name, owner.feed)
         self.state = State.GONE
         self.leaves_for: Seat | None = None
         self.load_s: float | None = None

@@ -17,15 +17,19 @@ from unilect.runtime.tasks import list_in_slices
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server._admin_keys import check_no_body, json_of
 from unilect.server._memory import Memory, measure_memory
+from unilect.server._model_events import ModelEvents
 from unilect.web.route import Route
 
 
-def routes(registry: Registry, metrics: Metrics, requests: Requests) -> list[Route]:
+def routes(
+    registry: Registry, metrics: Metrics, requests: Requests, events: ModelEvents
+) -> list[Route]:
     """
     Return the routes about models.
 
     Args:
         requests: Those that are being answered.
+        events: What has happened to the models' places.
     """
 
     descriptions = _Descriptions(registry, metrics, requests)
@@ -72,7 +76,7 @@ def routes(registry: Registry, metrics: Metrics, requests: Requests) -> list[Rou
 
     return [
         Route("GET", "/models", list_models, summary="List the models, with states"),
-        _events_route(registry),
+        _events_route(registry, events),
         act("load", load_model, "Start a model; end a drain"),
         act("stop", stop_model, "Stop a model until the next request"),
         act("drain", drain_model, "Send a model no more requests, and stop it"),
@@ -170,25 +174,25 @@ def _describe(model: Model, memory: Memory) -> dict[str, Any]:
     }
 
 
-def _events_route(registry: Registry) -> Route:
+def _events_route(registry: Registry, events: ModelEvents) -> Route:
     """Return the route about what has happened to a model."""
 
     async def list_events(request: web.Request) -> web.StreamResponse:
-        """List what has happened to a model's place in memory, and why, the oldest first."""
-        return json_of(_describe_events(await _find_model(request, registry)))
+        """List what has happened to a model's place in memory, and why, the oldest first; also in earlier and other processes of the store."""
+        model = await _find_model(request, registry)
+        found, missing = await events.read(model)
+        told = [
+            {name: getattr(one, name) for name in ("server", "kind", "reason", "numbers")}
+            | {"time": one.at}
+            for one in found
+        ]
+        return json_of(
+            {"model": model.name, "state": model.state, "server": events.server}
+            | {"missing": missing, "events": told}
+        )
 
     told = "List the loads and evictions of a model, with reasons"
     return Route("GET", "/models/{model:.+}/events", list_events, summary=told)
-
-
-def _describe_events(model: Model) -> dict[str, Any]:
-    """Describe what has happened to a model's place in memory; `time` in seconds since 1970."""
-    events = [] if model.place is None else model.place.events.last
-    told = [
-        {"time": one.time, "kind": one.kind, "reason": one.reason, "numbers": one.numbers}
-        for one in events
-    ]
-    return {"model": model.name, "state": model.state, "events": told}
 
 
 def _waits_for(model: Model) -> str | None:

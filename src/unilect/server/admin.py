@@ -70,7 +70,7 @@ def create_admin(
     routes = [
         *keys.routes(known, lambda: _aliases(registry)),
         *usage.routes(shared.ledger, shared.limits, stored, registry),
-        *models.routes(registry, shared.metrics, shared.requests),
+        *models.routes(registry, shared.metrics, shared.requests, shared.events),
         *logs.routes(),
         *_request_routes(shared.requests),
         *_failure_routes(shared.failures),

@@ -32,6 +32,7 @@ from unilect.runtime.context import Requests
 from unilect.runtime.tasks import list_in_slices
 from unilect.server import _openapi as openapi
 from unilect.server import _usage as usage
+from unilect.server._model_events import ModelEvents
 from unilect.store.store import Store
 from unilect.web import pages
 from unilect.web.bodies import Bodies
@@ -69,6 +70,7 @@ class Shared(Struct, frozen=True):
         tracing: Traces the requests; by default nothing is traced.
         inflight: The owner of answers that may outlive their clients; one for each application by default, which holds none.
         failures: Keeps the failed requests.
+        events: Has what happened to the models' places; by default only what is in memory.
     """
 
     registry: Registry
@@ -82,6 +84,7 @@ class Shared(Struct, frozen=True):
     tracing: Tracing | None = None
     inflight: Answers | None = None
     failures: Failures = field(default_factory=Failures)
+    events: ModelEvents = field(default_factory=ModelEvents)
 
 
 def create_app(config: Config, shared: Shared) -> web.Application:

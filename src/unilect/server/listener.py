@@ -39,6 +39,7 @@ from unilect.runtime.tasks import close_each
 from unilect.server import _admin_socket
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
+from unilect.server._model_events import ModelEvents
 from unilect.server._state import metrics_of
 from unilect.server.admin import change_admin, create_admin
 from unilect.server.app import SITE, Shared, change, create_app
@@ -94,11 +95,14 @@ class Listener:
             per_key=config.metrics_per_key,
             rejoin=self._inflight if config.rejoin_s else None,
         )
+        residency = registry.residency
+        self._events = ModelEvents(residency.feed if residency else None, self._store.events)
         self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
         self._tracing = tracing_of(config.otel, process_environment())
         shared = self._shared = Shared(
             *(registry, metrics, self._bodies, self._requests, self._store, known, self._ledger),
             *(self._limits, self._tracing, self._inflight),
+            events=self._events,
         )
         self._doors = [
             _Address(each, create_app(each, shared), self._connections)
@@ -125,6 +129,7 @@ class Listener:
         if self._ledger is not None:
             await self._ledger.start()
         await self._limits.start()
+        self._events.start()
         self.check(self._config)
         self._urls = [await door.open_site(tls) for door in self._doors]
         most = self._connections.limits.connections
@@ -306,6 +311,7 @@ class Listener:
             self._limits,
             self._ledger,
             self._known,
+            self._events,
             self._store,
             self._tracing,
         )

@@ -161,6 +161,27 @@ class LedgerRow(Struct, frozen=True, kw_only=True):
     cost: int = 0
 
 
+class ModelEvent(Struct, frozen=True):
+    """
+    Event of a model's place in memory.
+
+    Attributes:
+        model: The model's name.
+        at: Seconds since 1970.
+        server: The process to whose model it happened, as `HOST/PID`.
+        kind: The kind, one word.
+        reason: A sentence with the numbers.
+        numbers: The same by name.
+    """
+
+    model: str
+    at: float
+    server: str
+    kind: str
+    reason: str
+    numbers: Mapping[str, float]
+
+
 class KeyUsage(Struct, frozen=True):
     """Use of a model by a key: tokens of prompts and answers, and millionths of the currency."""
 

@@ -20,6 +20,7 @@ from unilect.runtime.tasks import close_each
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger
+from unilect.store.model_events import ModelEventStore
 from unilect.store.responses import ResponseStore
 
 log = logging.getLogger("unilect")
@@ -41,6 +42,7 @@ class Store:
         answers: Stored responses and conversations; None where none are to be stored.
         keys: The API keys; None where those of the store let nobody in.
         ledger: What was used.
+        events: What has happened to models' places in memory.
 
     Raises:
         ConfigError: The URL is not that of a database that can be used, or there is no such folder, or it is in memory and has to last.
@@ -75,6 +77,7 @@ class Store:
         self._data = Path(sqlite_path(default) or "").parent if default is not None else None
         self.keys = KeyStore(self.database, clock) if config.keys else None
         self.ledger = Ledger(self.database, max_age_s=config.ledger_days * _DAY_S, clock=clock)
+        self.events = ModelEventStore(self.database, config.url is not None, clock)
         self.answers: ResponseStore | None = None
         if config.responses:
             self.answers = ResponseStore(

@@ -26,6 +26,7 @@ _TABLES = {
     "conversations": "conversations",
     "keys": "API keys",
     "ledger": "requests in the ledger",
+    "model_events": "events of models",
 }
 _MOST_PROBLEMS = 20
 _TIMEOUT_S = 5.0
@@ -87,7 +88,7 @@ class Upkeep:
 
     async def migrate(self) -> tuple[str, str]:
         """
-        Make the tables where there are none.
+        Make the tables where there are none, or where some are missing.
 
         Returns:
             Their version before, empty where there were none, and now.

@@ -2,10 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 ONE_OF = " = ANY(?)"
 FOR_UPDATE = " FOR UPDATE"
+
+
+@lru_cache(1024)
+def make_plain(text: str, longest: int = 400) -> str:
+    """Cut a text, and leave out what a database does not take."""
+    return text[:longest].encode(errors="replace").decode().replace("\0", "")
 
 
 class Connection(ABC):

@@ -1,11 +1,11 @@
 """Statements about the ledger."""
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from operator import itemgetter
 
 from unilect.store.records import CORRECTED, PARTS, KeyUsage, LedgerRow, UsageSum
-from unilect.store.sql.connection import Connection
+from unilect.store.sql.connection import Connection, make_plain
 
 #: The columns: the fields of a `LedgerRow`, and between them the day.
 _COLUMNS = "id, at, day, key, owner, model, backend, dialect, endpoint, prompt, cached, completion, first_token_ms, duration_ms, status, finish, cost"
@@ -19,7 +19,6 @@ _MOST_DELETED = 1000  # rows that one transaction deletes
 _DAY_S = 86_400
 #: Counts of a backend are its own words; beyond these a sum would not fit into the column.
 _MOST_TOKENS, _MOST_COST = 10**12, 10**15
-_LONGEST = 400
 _PROBE = LedgerRow(id="probe", at=0.0)
 _DELETE_OLD = f"DELETE FROM ledger WHERE id IN (SELECT id FROM ledger WHERE at < ? ORDER BY at LIMIT {_MOST_DELETED})"
 _REQUESTS = "SELECT at, model, duration_ms FROM ledger WHERE at >= ? AND status IN (200, 499) ORDER BY at LIMIT 1000000"
@@ -105,13 +104,8 @@ def _values(row: LedgerRow) -> tuple[object, ...]:
     tokens = row.prompt, row.cached, row.completion
     return (
         *(row.id, row.at, int(row.at // _DAY_S)),
-        *map(_plain, texts),
+        *map(make_plain, texts),
         *[min(max(count, 0), _MOST_TOKENS) for count in tokens],
-        *(row.first_token_ms, row.duration_ms, row.status, _plain(row.finish)),
+        *(row.first_token_ms, row.duration_ms, row.status, make_plain(row.finish)),
         min(max(row.cost, 0), _MOST_COST),
     )
-
-
-@lru_cache(1024)
-def _plain(text: str) -> str:
-    return text[:_LONGEST].encode(errors="replace").decode().replace("\0", "")

@@ -1,17 +1,20 @@
 """
-The tables of a database: made where there are none, and refused where another version of unilect has made them. Of several processes that
-open it at once one makes them, and the others wait.
+The tables of a database: made where there are none, completed where an older version of unilect has made them, and refused where a newer
+one has. Of several processes that open it at once one makes them, and the others wait.
 
 Source: https://www.sqlite.org/lang_createtrigger.html, https://www.postgresql.org/docs/current/plpgsql-trigger.html
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from unilect.store.failures import unavailable
 from unilect.store.sql.connection import Connection
 
 #: The version of the tables that schema.sql makes.
-VERSION = "0001"
+VERSION = "0002"
+#: The tables that those of an older version lack.
+_LACKS = {"0001": ("model_events",)}
 _LOCK = 0x756E696C  # any number that no other program's
 _ADD = """
 INSERT INTO ledger_totals (day, key, owner, model, requests, prompt, completion, cost)
@@ -41,15 +44,17 @@ _POSTGRESQL = (
 
 def ensure(connection: Connection) -> None:
     """
-    Make the tables where there are none.
+    Make the tables where there are none, or where some are missing.
 
     Raises:
-        StoreUnavailable: Another version of unilect has made the tables.
+        StoreUnavailable: A newer version of unilect has made the tables.
     """
     connection.lock(_LOCK)
     found = version(connection)
     if not found:
         _create(connection)
+    elif found in _LACKS:
+        _complete(connection, _LACKS[found])
     elif found != VERSION:
         raise unavailable(
             f"the database has the tables of another version of unilect ({found}), newer than {VERSION}. Update unilect, or set "
@@ -66,10 +71,23 @@ def version(connection: Connection) -> str:
 
 def _create(connection: Connection) -> None:
     """Make all tables; of a name that is there already the database complains."""
-    tables = Path(__file__).with_name("schema.sql").read_text()
-    if connection.is_server:
-        tables = tables.replace(" WITHOUT ROWID", "")
     triggers = _POSTGRESQL if connection.is_server else _SQLITE
-    for statement in (*tables.split("\n\n"), *triggers):
+    for statement in (*_read_statements(connection), *triggers):
         connection.run(statement)
     connection.run("INSERT INTO unilect_version (version_num) VALUES (?)", VERSION)
+
+
+def _complete(connection: Connection, tables: Sequence[str]) -> None:
+    """Make the tables that are missing."""
+    for statement in _read_statements(connection):
+        if any(f"CREATE TABLE {table} " in statement for table in tables):
+            connection.run(statement)
+    connection.run("UPDATE unilect_version SET version_num = ?", VERSION)
+
+
+def _read_statements(connection: Connection) -> list[str]:
+    """Read the statements that make the tables."""
+    statements = Path(__file__).with_name("schema.sql").read_text()
+    if connection.is_server:
+        statements = statements.replace(" WITHOUT ROWID", "")
+    return statements.split("\n\n")

@@ -133,4 +133,15 @@ CREATE TABLE ledger_totals (
 
 CREATE INDEX ledger_totals_by_key ON ledger_totals (key, day)
 
+-- What has happened to models' places in memory.
+CREATE TABLE model_events (
+  model TEXT NOT NULL,
+  at DOUBLE PRECISION NOT NULL,
+  server TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  numbers TEXT NOT NULL, -- a JSON object
+  PRIMARY KEY (model, at, server, kind)
+) WITHOUT ROWID
+
 CREATE TABLE unilect_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)
