@@ -14,7 +14,7 @@ from support.common.commands import Commands
 from support.servers.serving import Server, serve
 from unilect.cli import _top
 
-CONFIG = "[admin]\nlisten = './admin.sock'\n[models.a]\nsource = 'echo:'\n"
+CONFIG = "memory = '3GB'\n[admin]\nlisten = './admin.sock'\n[models.a]\nsource = 'echo:'\n"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ def test_a_terminal(server: Server, key: bytes) -> None:
     text = drawn.decode()
     assert 0 == process.returncode
     assert re.search(rf"{re.escape(server.root)}  pid {server.pid}  up \d+ s  1 models", text)
+    assert "1 models, 0 in memory (-, - promised of 3.0 GB)" in text
     assert "0 requests, 0 queued, 0.0 tokens/s" in text
     assert text.startswith("\x1b[?1049h")
     assert text.rstrip().endswith("\x1b[?1049l")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -430,9 +431,10 @@ async def test_models(tmp_path: Path) -> None:
 
 
 async def test_a_stopped_model(tmp_path: Path) -> None:
-    """A stopped model is started by the next request, or by an operator, who is told why it cannot be."""
+    """A stopped model is started by the next request, or by an operator, who is told why it cannot be, now or ever."""
     fails = '[models.f]\nsource = "echo:"\nload = "demand"\noptions = { failing_starts = 99 }\n'
-    async with operated(tmp_path, MODELS) as server:
+    fails += f'[models.large]\nsource = "{MODEL}"\nload = "demand"\n'
+    async with operated(tmp_path, MODELS, 'memory = "1MB"\n') as server:
         await server.ask("POST", "/models/a/stop")
         async with asyncio.timeout(20):
             while (await server.ask("GET", "/models"))[1]["models"][0]["state"] != "stopped":
@@ -442,12 +444,18 @@ async def test_a_stopped_model(tmp_path: Path) -> None:
         server.file.write_text(server.file.read_text() + fails)
         await server.ask("POST", "/reload")
         told = await server.ask("POST", "/models/f/load")
+        large = await server.ask("POST", "/models/large/load")
         unknown = await server.ask("POST", "/models/none/load")
 
     assert 200 == answered[0]
     assert "ready" == after["models"][0]["state"]
     assert (503, 404) == (told[0], unknown[0])
     assert "failing_starts" in told[1]["error"]["message"]
+    assert (500, "model_too_large") == (large[0], large[1]["error"]["code"])
+    assert re.search(
+        r"needs \d+ MB, and `memory` is 1 MB.*Lower its `context`", large[1]["error"]["message"]
+    )
+    assert {"budget_bytes": 10**6, "promised_bytes": 0} == after["memory"]
 
 
 @pytest.mark.heavy

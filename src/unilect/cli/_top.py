@@ -86,7 +86,7 @@ class _Frames:
         waiting = sum(one["queued"] for one in models)
         yield (
             f"{server['urls'][0]}  pid {server['pid']}  up {_duration(time.time() - server['started_at'])}  "
-            f"{len(models)} models, {loaded} in memory ({size_text(_memory(models))})  "
+            f"{len(models)} models, {loaded} in memory ({_memory_text(told)})  "
             f"{len(requests)} requests, {waiting} queued{total}"
         )
         yield ""
@@ -105,6 +105,14 @@ class _Frames:
         if before is None:
             return None if model["tokens_per_s"] is None else float(model["tokens_per_s"])
         return max(0.0, (made - before[1]) / max(now - before[0], 0.001))
+
+
+def _memory_text(told: dict[str, Any]) -> str:
+    """Write what the models take, and of the budget what is promised, and the whole."""
+    taken = size_text(_memory(told["models"]))
+    if (memory := told["memory"]) is None:
+        return taken
+    return f"{taken}, {size_text(memory['promised_bytes'])} promised of {size_text(memory['budget_bytes'])}"
 
 
 def _memory(models: Sequence[dict[str, Any]]) -> int:

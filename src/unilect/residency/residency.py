@@ -432,9 +432,14 @@ class Residency:
         pins = (self.budget or 0) - most
         beside = f", of which pinned models have {describe_size(pins)}" if pins else ""
         sizes = f"it needs {describe_size(need)}, and `memory` is {describe_size(self.budget or 0)}{beside}"
-        seat.events.add("refused", f"{seat.model.name}: refused: {sizes}", need_bytes=need, most_bytes=most)  # fmt: skip
+        told = (
+            f"{seat.model.name}: refused: {sizes}. Lower its `context` or `parallel`, take fewer bits, or raise `memory`"
+            f"{', or unpin a model' if pins else ''}."
+        )
+        seat.events.add("refused", told, need_bytes=need, most_bytes=most)
         raise ModelTooLarge(
-            f"The model `{seat.model.name}` does not fit into this server's memory: {sizes}. Ask another model."
+            f"The model `{seat.model.name}` does not fit into this server's memory: {sizes}. Ask another model.",
+            reason=told,
         )
 
 

@@ -9,7 +9,12 @@ from aiohttp import web
 
 from unilect.accounting.metrics import Metrics
 from unilect.api.backend import Life
-from unilect.core.errors import BackendUnavailable, UnilectError, UnsupportedOperation
+from unilect.core.errors import (
+    BackendUnavailable,
+    ModelTooLarge,
+    UnilectError,
+    UnsupportedOperation,
+)
 from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.runtime.context import Requests
@@ -39,9 +44,13 @@ def routes(
         return json_of(described)
 
     async def list_models(request: web.Request) -> web.StreamResponse:
-        """List the models that are served, and those that a reload has taken out and whose last requests still run."""
+        """List the models that are served, and those that a reload has taken out and whose last requests still run; and the bytes of memory that all may take, and that are promised."""
         models = (*registry.bases, *registry.leaving)
-        return json_of({"models": await descriptions.of(models)})
+        residency = registry.residency
+        memory = None
+        if residency is not None and residency.budget is not None:
+            memory = {"budget_bytes": residency.budget, "promised_bytes": residency.claimed}
+        return json_of({"memory": memory, "models": await descriptions.of(models)})
 
     async def load_model(request: web.Request) -> web.StreamResponse:
         """Start a model, and wait until it has; one that was drained takes requests again, and one that was given up is tried at once."""
@@ -52,7 +61,8 @@ def routes(
         try:
             await model.start()
         except UnilectError as error:  # an operator is told why
-            raise BackendUnavailable(error.for_operator) from error
+            kind = ModelTooLarge if isinstance(error, ModelTooLarge) else BackendUnavailable
+            raise kind(error.for_operator) from error
         return await answer(model)
 
     async def stop_model(request: web.Request) -> web.StreamResponse:
