@@ -110,7 +110,7 @@ class _Frames:
 def _memory_text(told: dict[str, Any]) -> str:
     """Write what the models take, and of the budget what is promised, and the whole."""
     taken = size_text(_memory(told["models"]))
-    if (memory := told["memory"]) is None:
+    if (memory := told.get("memory")) is None:
         return taken
     return f"{taken}, {size_text(memory['promised_bytes'])} promised of {size_text(memory['budget_bytes'])}"
 

@@ -43,15 +43,6 @@ def routes(
         (described,) = await descriptions.of([model])
         return json_of(described)
 
-    async def list_models(request: web.Request) -> web.StreamResponse:
-        """List the models that are served, and those that a reload has taken out and whose last requests still run; and the bytes of memory that all may take, and that are promised."""
-        models = (*registry.bases, *registry.leaving)
-        residency = registry.residency
-        memory = None
-        if residency is not None and residency.budget is not None:
-            memory = {"budget_bytes": residency.budget, "promised_bytes": residency.claimed}
-        return json_of({"memory": memory, "models": await descriptions.of(models)})
-
     async def load_model(request: web.Request) -> web.StreamResponse:
         """Start a model, and wait until it has; one that was drained takes requests again, and one that was given up is tried at once."""
         model = await _find_model(request, registry)
@@ -85,7 +76,7 @@ def routes(
         return Route("POST", f"/models/{{model:.+}}/{name}", handler, summary=summary)
 
     return [
-        Route("GET", "/models", list_models, summary="List the models, with states"),
+        _list_route(registry, descriptions),
         _events_route(registry, events),
         act("load", load_model, "Start a model; end a drain"),
         act("stop", stop_model, "Stop a model until the next request"),
@@ -148,6 +139,21 @@ class _Descriptions:
             "tokens_per_s": round(max(speeds), 1) if speeds else None,
             "completion_tokens": sum(made[one] + metrics.completion_tokens(one) for one in names),
         }
+
+
+def _list_route(registry: Registry, descriptions: _Descriptions) -> Route:
+    """Return the route about all models."""
+
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        """List the models that are served, and those that a reload has taken out and whose last requests still run; and the bytes of memory that all may take, and that are promised."""
+        models = (*registry.bases, *registry.leaving)
+        residency = registry.residency
+        memory = None
+        if residency is not None and residency.budget is not None:
+            memory = {"budget_bytes": residency.budget, "promised_bytes": residency.claimed}
+        return json_of({"memory": memory, "models": await descriptions.of(models)})
+
+    return Route("GET", "/models", list_models, summary="List the models, with states")
 
 
 def _describe(model: Model, memory: Memory) -> dict[str, Any]:
