@@ -68,7 +68,7 @@ BUDGETS = {
     "residency": 628,
     "runtime": 850,
     "scheduling": 1_057,
-    "server": 2_735,
+    "server": 2_737,
     "store": 1_410,
     "store/sql": 880,
     "templates": 945,
