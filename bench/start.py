@@ -8,8 +8,10 @@ How long unilect takes to be there, and how much memory it holds when it is.
 
 All are measured in turn, and the median of the rounds counts.
 
-usage: bench/start.py [--rounds 5] [--model SOURCE] [--imports]
+usage: bench/start.py [--rounds 5] [--model SOURCE] [--imports | --models 100]
        --model    another model than the bundled one
+       --models   say instead what so many configured models cost until the server listens, beside one: copies of a file, each by its own
+                  name and none loaded, in turn with one, and what processor time the gateway has taken by then
        --imports  say instead where the time of importing goes
 """
 
@@ -17,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +28,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import processes
 import report
@@ -103,6 +107,50 @@ def measure(model: str, rounds: int) -> list[dict[str, float]]:
     return found
 
 
+def starts(file: Path, count: int, rounds: int) -> dict[int, list[dict[str, float]]]:
+    """Seconds until a server with one model and with many listens, and its processor time by then, in turn."""
+    found: dict[int, list[dict[str, float]]] = {1: [], count: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            shutil.copyfile(file, Path(folder) / f"m{number}.gguf")
+        for number in range(rounds + 1):  # the first fills the page cache
+            print(f"round {number} of {rounds}", file=sys.stderr)
+            for models, rows in found.items():
+                row = listen(Path(folder), models)
+                rows += [row] if number else []
+    return found
+
+
+def listen(folder: Path, models: int) -> dict[str, float]:
+    """Start a server with the first models of a folder, and wait until it listens."""
+    port, config = processes.free_port(), folder / "unilect.toml"
+    tables = (
+        f'[models.m{one}]\nsource = "{folder}/m{one}.gguf"\nload = "demand"\n'
+        for one in range(models)
+    )
+    config.write_text(f"port = {port}\n{''.join(tables)}")
+    begin = time.perf_counter()
+    with processes.running(
+        [processes.unilect(), "serve", "--config", config],
+        port=port,
+        log=folder / "log",
+        environment={"XDG_DATA_HOME": str(folder)},
+    ) as pid:
+        return {"listens_s": time.perf_counter() - begin, "cpu_s": processes.cpu_s(pid)}
+
+
+def show_starts(found: dict[int, list[dict[str, float]]]) -> None:
+    """The medians, and what the many cost more than the one."""
+    middles = {
+        models: [median(row[what] for row in rows) for what in ("listens_s", "cpu_s")]
+        for models, rows in found.items()
+    }
+    rows: list[list[Any]] = [[models, *values] for models, values in middles.items()]
+    one, many = middles.values()
+    rows.append(["more", *(many[at] - one[at] for at in range(2))])
+    print(report.table(["models", "s until it listens", "CPU s by then"], rows))
+
+
 def imports(model: str) -> list[tuple[int, int, int, str]]:
     """What the gateway imports until it listens: own and whole time in us, depth, module."""
     _, command, port = serve(model)
@@ -137,6 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How long unilect takes to start.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="", help="a source; the bundled model if none")
+    parser.add_argument("--models", type=int, default=0, help="start with so many instead")
     parser.add_argument("--imports", action="store_true", help="profile imports instead")
     given = parser.parse_args()
     package = importlib.util.find_spec("unilect")
@@ -147,6 +196,9 @@ def main() -> None:
         sys.exit("bench/start.py: there is no bundled model in this tree; name one with --model")
     if given.imports:
         show_imports(imports(given.model))
+        return
+    if given.models:
+        show_starts(starts(Path(given.model or bundled), given.models, given.rounds))
         return
     found = measure(given.model, given.rounds)
     rows = []

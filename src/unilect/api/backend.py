@@ -5,7 +5,7 @@ A backend is an *engine* (we run the model, in a child process) or an *upstream*
 of HTTP requests of clients, of keys or of other backends. It serves one model.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -82,7 +82,7 @@ class Capabilities(Struct, frozen=True):
     continues: bool = False
     resumes: Literal["again", "text", "both"] | None = None
     thinking: bool | None = None
-    template_names: frozenset[str] | None = None
+    template_names: Set[str] | None = None
     schema_keywords: frozenset[str] | None = None
     tool_form: str = ""
     adapters: tuple[Adapter, ...] = ()

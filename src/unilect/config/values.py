@@ -9,10 +9,12 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct, inspect
+from msgspec.structs import FieldInfo
 
 from unilect.config.mistakes import ErrorCollector, OptionPath, join_path
 
@@ -46,7 +48,7 @@ def convert_table(
         found: Gets the mistakes.
     """
     good: dict[str, Any] = {}
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     for name, value in values.items():
         if found.full:
             return good
@@ -64,6 +66,12 @@ def convert_table(
             expected = with_article(in_words(inspect.type_info(field.type)))
             found.add(f"{join_path(where)}: is missing; expected {expected}.", path)
     return good
+
+
+@cache
+def _fields(kind: type[Struct]) -> dict[str, FieldInfo]:
+    """Return the fields of a type by name; finding them takes longer than converting a table of a model."""
+    return {field.name: field for field in msgspec.structs.fields(kind)}
 
 
 def convert(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from unilect.api.backend import Capabilities, Description, NativeFacts
+from unilect.api.backend import Backend, Capabilities, Description, NativeFacts
 from unilect.config.model import ModelConfig, Replicas
 from unilect.core.errors import BackendError
 from unilect.core.ranking import RerankRequest
@@ -94,6 +94,14 @@ class Facts(Struct):
     capabilities: Capabilities
     description: Description = Description()
     native: NativeFacts = NativeFacts()
+
+
+def facts_of(engine: Backend) -> Facts:
+    """Return the facts of an engine in a form that frames hold."""
+    can = engine.capabilities
+    if can.template_names is not None:  # as yet a template that nobody has looked into
+        can = msgspec.structs.replace(can, template_names=frozenset(can.template_names))
+    return Facts(can, engine.describe(), engine.native_facts())
 
 
 def kind_of(text: TextRequest | Prompt) -> str:

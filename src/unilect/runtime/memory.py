@@ -7,6 +7,7 @@ https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
 
 import resource
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,6 +92,7 @@ def own_bytes(pid: int) -> int:
     return (pages - shared) * resource.getpagesize()
 
 
+@cache
 def processor_words(root: Path = Path("/")) -> frozenset[str]:
     """Return the processor's features, as the system lists them; none where it does not."""
     try:

@@ -10,10 +10,10 @@ Source: https://huggingface.co/docs/transformers/chat_templating
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NoReturn
 
@@ -268,6 +268,29 @@ def jinja(form: Format) -> str:
     return "\n".join(lines)
 
 
+class Variables(Set[str]):
+    """
+    The names that a template asks for, as of `variables`, looked for by the first who asks: that takes longer than all else that is read of
+    a model, and many are never asked for.
+
+    >>> "messages" in Variables("{{ messages }}"), len(Variables(""))
+    (True, 0)
+    """
+
+    def __init__(self, template: str) -> None:
+        self._template = template
+
+    def __contains__(self, name: object) -> bool:
+        return name in variables(self._template)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(variables(self._template))
+
+    def __len__(self) -> int:
+        return len(variables(self._template))
+
+
+@lru_cache(maxsize=512)  # of as many templates as a large server has
 def variables(text: str) -> frozenset[str]:
     """
     Return the names that a template asks for, without Jinja's own; of one in another Jinja than ours every word, since it may be one.

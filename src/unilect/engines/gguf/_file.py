@@ -34,7 +34,8 @@ _STRING, _ARRAY = 8, 9
 # numbers for each layer; longer arrays (vocabularies) are skipped over; nobody here reads them
 _KEPT_NUMBERS, _KEPT_TEXTS = 512, 64
 _EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
-_LENGTH = struct.Struct("<Q")  # of a text
+_FORMS = {code: struct.Struct("<" + code) for code in _NUMBERS.values()}
+_LENGTH = _FORMS["Q"]  # of a text
 _MARK_SIZES = frozenset(map(len, MARK_TEXTS))
 _ROWS = 8  # that many are put together
 _LFS = b"version https://git-lfs"
@@ -350,8 +351,9 @@ class _Reader:
             self.matrices[kind] = self.matrices.get(kind, 0) + prod(sizes)
 
     def _number(self, code: str) -> Any:
-        (value,) = struct.unpack_from("<" + code, self._data, self._at)
-        self._at += struct.calcsize(code)
+        form = _FORMS[code]
+        (value,) = form.unpack_from(self._data, self._at)
+        self._at += form.size
         return value
 
     def _string(self) -> str:
@@ -390,13 +392,15 @@ class _Reader:
         kind, count = self._number("I"), self._number("Q")
         if kind not in (*_NUMBERS, _STRING):
             raise _Damaged(f"an array has elements of the type {kind}")
-        size = count * struct.calcsize(_NUMBERS.get(kind, "Q"))  # a text begins with its length
+        size = count * _FORMS[_NUMBERS.get(kind, "Q")].size  # a text begins with its length
         if self._at + size > self._size:
             raise _Damaged("an array reaches beyond its end")
-        if count <= (_KEPT_TEXTS if kind == _STRING else _KEPT_NUMBERS):
-            return [self._value(kind) for _ in range(count)]
         if kind == _STRING:
+            if count <= _KEPT_TEXTS:
+                return [self._string() for _ in range(count)]
             self._skip_texts(count)
-        else:
-            self._at += size
-        return None
+            return None
+        begin, self._at = self._at, self._at + size
+        if count > _KEPT_NUMBERS:
+            return None
+        return [*struct.unpack_from(f"<{count}{_NUMBERS[kind]}", self._data, begin)]

@@ -17,7 +17,7 @@ from unilect.engines.gguf._turns import prompt_of
 from unilect.engines.process.child_server import ChildServer
 from unilect.families import PLAIN, may_think, name_of, of_template
 from unilect.http.client import HttpServer
-from unilect.templates.chat import variables
+from unilect.templates.chat import Variables
 from unilect.templates.probe import PROBE_TOOLS, PROBES, shows_tool
 from unilect.tools.messages import takes_effort
 from unilect.wire.llamacpp import Props, decode_answer, facts_of, tokenize
@@ -133,7 +133,7 @@ def static_capabilities(
         vision=bool(config.mmproj),
         image_urls=False,
         thinking=may_think(template),
-        template_names=variables(template),
+        template_names=Variables(template),
         schema_keywords=LLAMACPP,
         chat=writes and (config.chat_template is not None or bool(head.template)),
         completions=writes,
@@ -178,5 +178,5 @@ def refine(can: Capabilities, found: Loaded, template: str, fault: str) -> Capab
         vision=bool(found.props.modalities.get("vision")),
         tool_form=name_of(of_template(template)),
         thinking=may_think(template),
-        template_names=variables(template),
+        template_names=Variables(template),
     )

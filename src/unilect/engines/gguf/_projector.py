@@ -5,13 +5,14 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/docs/multimodal.md (`m
 """
 
 import logging
+import os
 from pathlib import Path
 
 from msgspec import structs
 
 from unilect.api.backend import BackendSpec
 from unilect.engines.gguf._file import read_head
-from unilect.hub.repository_files import choose_projector, quantization
+from unilect.hub.repository_files import choose_projector, projectors, quantization
 
 log = logging.getLogger("unilect")
 
@@ -41,10 +42,13 @@ def find_beside(path: Path) -> Path | None:
     folders = [folder, folder.parent] if quantization(folder.name) else [folder]
     for one in folders:
         try:
-            names = [file.relative_to(one).as_posix() for file in (*one.glob("*.[gG][gG][uU][fF]"), path)]  # fmt: skip
+            names = [name for name in os.listdir(one) if name.lower().endswith(".gguf")]
         except OSError:
             continue
-        if name := choose_projector(path.relative_to(one).as_posix(), names):
+        if not projectors(names):  # as beside most models: no name is to be looked at more closely
+            continue
+        own = path.relative_to(one).as_posix()
+        if name := choose_projector(own, dict.fromkeys([*names, own])):
             return one / name
     return None
 

@@ -2,7 +2,7 @@
 The settings of a GGUF model, checked before its start, and those that its child gets.
 """
 
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,13 +75,18 @@ def child_settings(
 
 def load_recorder(path: Path, settings: dict[str, Any]) -> LoadRecorder:
     """Return what measures the loads of a file with the settings of its child; on a GPU nobody sees all that it takes."""
-    told = {name: settings[name] for name in _TAKEN_BY} | {_LIBRARY: version(_LIBRARY)}
+    told = {name: settings[name] for name in _TAKEN_BY} | {_LIBRARY: _library_version()}
     paths = [*model_files(path), *(Path(adapter) for adapter, _ in settings["lora"])]
     paths += [Path(settings["mmproj"])] if settings["mmproj"] else []
     if settings["speculative"] not in (None, NGRAM):
         paths += model_files(Path(settings["speculative"]))
     key = load_key(paths, told)
     return LoadRecorder(key, settings["needs"]["weights"], lambda said: not said["devices"])
+
+
+@cache
+def _library_version() -> str:
+    return version(_LIBRARY)  # 3 ms, which every model would take twice
 
 
 def to_try(path: Path, head: GgufHead, template: str | None) -> list[str]:

@@ -111,7 +111,7 @@ class Replica:
     async def _value(self, call: frames.Call) -> Any:
         if call.operation == wire.FACTS:
             engine = self._backend
-            return wire.Facts(engine.capabilities, engine.describe(), engine.native_facts())
+            return wire.facts_of(engine)
         method, kind = call.operation.partition(":")[0], wire.METHODS.get(call.operation)
         if kind is None:
             raise UnsupportedOperation(f"The model's backend has no `{method}`.")

@@ -42,6 +42,6 @@ def with_template(can: Capabilities, template: str, takes_tools: bool) -> Capabi
         chat=can.completions and bool(template),
         parameters=parameters,
         thinking=may_think(template),
-        template_names=templates.variables(template) if template else None,
+        template_names=templates.Variables(template) if template else None,
         tool_form=name_of(of_template(template)),
     )
