@@ -19,7 +19,9 @@ from unilect.core.ranking import Document, Ranking, RerankRequest
 from unilect.core.requests import ChatRequest, EmbeddingRequest, Embeddings
 from unilect.fleet import wire
 from unilect.fleet.files import File, Item
+from unilect.templates.chat import Variables
 from unilect.testing import chat, completion
+from unilect.testing.echo import Echo
 from unilect.wire import frames
 
 TEXT = "中🙂\u2028\x00 \ud7ff"
@@ -223,3 +225,14 @@ def test_no_node(frame: bytes) -> None:
     """Anything else is an error of ours."""
     with pytest.raises(UnilectError):
         assert wire.node_of(frame) is None
+
+
+def test_facts_of_engine() -> None:
+    """The names of a template that nobody has looked into arrive as those that the template asks for."""
+    engine = Echo()
+    engine.capabilities = msgspec.structs.replace(
+        engine.capabilities, template_names=Variables("{{ messages }}{{ tools }}")
+    )
+    arrived = msgspec.msgpack.decode(wire.value(wire.facts_of(engine)), type=frames.Reply)
+    facts = msgspec.msgpack.decode(arrived.value, type=wire.Facts)
+    assert {"messages", "tools"} == facts.capabilities.template_names

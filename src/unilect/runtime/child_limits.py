@@ -56,10 +56,11 @@ def data_bytes() -> int | None:
 def field_of(file: Path, name: str) -> int | None:
     """Return the number behind a name in one of the kernel's files; None where there is none."""
     try:
-        lines = [line.split() for line in file.read_text().splitlines()]
+        lines = file.read_text().splitlines()
     except OSError:
         return None
-    return next((int(line[1]) for line in lines if line and line[0] == name), None)
+    found = (line.split() for line in lines if line.startswith(name))
+    return next((int(words[1]) for words in found if words[0] == name), None)
 
 
 def limit_growth(more_bytes: int, for_good: bool = False) -> None:

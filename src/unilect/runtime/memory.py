@@ -18,6 +18,8 @@ MIB = 2**20
 _FILES_2 = ("memory.max", "memory.current", "inactive_file")
 _FILES_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
+_NO_LIMIT = 2**62  # version 1 writes the largest number there is, where version 2 writes `max`
+
 
 class TooLargeError(ValueError):
     """A model that can never fit into the memory of this machine."""
@@ -131,9 +133,10 @@ def _chain(top: Path, path: str, files: tuple[str, str, str]) -> Iterator[Group]
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for count in range(len(parts), -1, -1):
         folder = top.joinpath(*parts[:count])
-        limit, used = _number(folder / limit_name), _number(folder / used_name)
-        if limit is None:
+        limit = _number(folder / limit_name)
+        if limit is None or limit >= _NO_LIMIT:
             continue
+        used = _number(folder / used_name)
         dropped = field_of(folder / "memory.stat", dropped_name) or 0
         yield Group(limit, None if used is None else max(0, limit - used + dropped))
 

@@ -7,7 +7,7 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import mmap
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import takewhile
@@ -36,6 +36,7 @@ _KEPT_NUMBERS, _KEPT_TEXTS = 512, 64
 _EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
 _FORMS = {code: struct.Struct("<" + code) for code in _NUMBERS.values()}
 _LENGTH = _FORMS["Q"]  # of a text
+_TENSORS = [struct.Struct(f"<{count}QIQ") for count in range(MAX_DIMENSIONS + 1)]
 _MARK_SIZES = frozenset(map(len, MARK_TEXTS))
 _ROWS = 8  # that many are put together
 _LFS = b"version https://git-lfs"
@@ -331,17 +332,17 @@ class _Reader:
             dimensions = self._number("I")
             if dimensions > MAX_DIMENSIONS:
                 raise _Damaged(f"a tensor has {dimensions} dimensions")
-            sizes = [self._number("Q") for _ in range(dimensions)]
+            *sizes, kind, offset = self._unpack(_TENSORS[dimensions])
             if not all(1 <= size <= 2**40 for size in sizes):
                 raise _Damaged("a tensor's size makes no sense")
             self.parameters += prod(sizes)
-            self._count(name, sizes, self._number("I"))
-            furthest = max(furthest, self._number("Q"))
+            self._count(name, sizes, kind)
+            furthest = max(furthest, offset)
         start = (self._at + alignment - 1) // alignment * alignment
         if tensors and start + furthest >= self._size:
             raise _Damaged("it is cut off: tensors are beyond its end")
 
-    def _count(self, name: bytes, sizes: list[int], kind: int) -> None:
+    def _count(self, name: bytes, sizes: Sequence[int], kind: int) -> None:
         """Take note of a tensor's type and rows."""
         self._has_output = self._has_output or name == b"output.weight"
         if name == b"token_embd.weight":
@@ -351,10 +352,13 @@ class _Reader:
             self.matrices[kind] = self.matrices.get(kind, 0) + prod(sizes)
 
     def _number(self, code: str) -> Any:
-        form = _FORMS[code]
-        (value,) = form.unpack_from(self._data, self._at)
-        self._at += form.size
+        (value,) = self._unpack(_FORMS[code])
         return value
+
+    def _unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        found = form.unpack_from(self._data, self._at)
+        self._at += form.size
+        return found
 
     def _string(self) -> str:
         return self._bytes().decode("utf-8", "replace")
@@ -403,4 +407,4 @@ class _Reader:
         begin, self._at = self._at, self._at + size
         if count > _KEPT_NUMBERS:
             return None
-        return [*struct.unpack_from(f"<{count}{_NUMBERS[kind]}", self._data, begin)]
+        return list(struct.unpack_from(f"<{count}{_NUMBERS[kind]}", self._data, begin))
