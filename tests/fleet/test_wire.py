@@ -233,6 +233,6 @@ def test_facts_of_engine() -> None:
     engine.capabilities = msgspec.structs.replace(
         engine.capabilities, template_names=Variables("{{ messages }}{{ tools }}")
     )
-    arrived = msgspec.msgpack.decode(wire.value(wire.facts_of(engine)), type=frames.Reply)
-    facts = msgspec.msgpack.decode(arrived.value, type=wire.Facts)
+    reply = frames.reply_in(wire.value(wire.facts_of(engine)))
+    facts = msgspec.msgpack.decode(reply.value, type=wire.Facts)
     assert {"messages", "tools"} == facts.capabilities.template_names
