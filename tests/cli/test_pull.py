@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from support.models import shaped_gguf
 from support.servers.commands import run
 from support.servers.serving import Server, serve
 from support.servers.small_hub import COMMIT, TIMEOUT_S, Hub, environment, serve_hub
@@ -75,6 +76,26 @@ def test_pulled_listed_and_removed(hub: Hub, tmp_path: Path) -> None:
     assert f"({len(MODEL.read_bytes()) + 404} bytes)" in done
     assert [] == [*(tmp_path / "hub").glob("models--*")]
     assert 1 == len([*(tmp_path / "cache/unilect/models").glob("*/*.gguf")])
+
+
+@pytest.mark.heavy
+def test_what_fits_is_what_is_pulled(hub: Hub, tmp_path: Path) -> None:
+    """The largest quantization is pulled of which `unilect fit` says that it fits: heads are fetched from the largest on, no more than are needed."""
+    for name, weights in (("F16", 1), ("Q8_0", 8), ("Q4_0", 2)):
+        path = shaped_gguf.make(tmp_path / "m.gguf", "llama", weights)
+        hub.files[f"org/shaped/m-{name}.gguf"] = path.read_bytes()
+    limited = "import sys; from unilect.engines.gguf import fit; size = int(sys.argv.pop(1)); fit.total_bytes = lambda: size; from unilect.__main__ import main; main()"
+
+    def told(*args: str) -> str:
+        line = [sys.executable, "-c", limited, "220000000", *args]
+        done = subprocess.run(line, capture_output=True, text=True, check=True, env=environment(hub, tmp_path))  # fmt: skip
+        return done.stdout
+
+    fits = {one["quantization"]: one["fits"] for one in json.loads(told("fit", "org/shaped", "--json"))}  # fmt: skip
+    hub.ranges.clear()
+    assert "m-Q8_0.gguf" in told("pull", "org/shaped", "--dry-run")
+    assert {"F16": False, "Q8_0": True, "Q4_0": True} == fits
+    assert 2 == len(hub.ranges)
 
 
 @pytest.mark.heavy

@@ -12,7 +12,8 @@ import pytest
 from support.servers.small_hub import TIMEOUT_S, Hub, environment, serve_hub
 from unilect.core.errors import ConfigError
 from unilect.hub import repositories
-from unilect.hub.repositories import HubFile, choose
+from unilect.hub.repositories import Fits, HubFile, choose
+from unilect.hub.repository_files import parts
 
 #: Splits sources, and prints what each is, or the error.
 SPLIT = """
@@ -60,6 +61,11 @@ def test_repositories_by_name(tmp_path: Path) -> None:
     assert "org/gated: " in found["org/gated"]
 
 
+def fits_in(room: int) -> Fits:
+    """Whether a model fits, all of its parts together."""
+    return lambda file, listed: sum(listed[part].size for part in parts(file)) <= room
+
+
 @pytest.mark.parametrize(
     ("wanted", "room", "chosen"),
     [
@@ -78,7 +84,7 @@ def test_the_largest_that_fits(
     monkeypatch.setattr(repositories, "list_files", lambda repo: files)
     caplog.set_level("INFO")
 
-    file, listed = choose("o/r", wanted, lambda size: size <= room)
+    file, listed = choose("o/r", wanted, fits_in(room))
 
     assert (chosen, files) == (file, listed)
     assert bool(wanted) != ("largest of its quantizations" in caplog.text)
@@ -91,7 +97,7 @@ def test_none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repositories, "list_files", lambda repo: files)
 
     with pytest.raises(ConfigError, match=r"^o/r: none of its 4 quantizations fits .* smallest is m-IQ2_XS\.gguf"):  # fmt: skip
-        choose("o/r", "", lambda size: False)
+        choose("o/r", "", fits_in(0))
 
 
 def test_a_plain_name_beside_quantizations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +105,7 @@ def test_a_plain_name_beside_quantizations(monkeypatch: pytest.MonkeyPatch) -> N
     files = {"model.gguf": HubFile(2**50), "model-Q4_0.gguf": HubFile(40)}
     monkeypatch.setattr(repositories, "list_files", lambda repo: files)
 
-    assert "model-Q4_0.gguf" == choose("o/r", "", lambda size: size < 100)[0]
+    assert "model-Q4_0.gguf" == choose("o/r", "", fits_in(99))[0]
     assert "model.gguf" == choose("o/r", "", None)[0]
 
 

@@ -24,7 +24,7 @@ from unilect.engines.gguf.head import is_head
 from unilect.engines.transformers.model import memory as transformers
 from unilect.hub import download as hub
 from unilect.hub.download import RemoteFile
-from unilect.hub.heads import fetch_head
+from unilect.hub.heads import fetch_heads
 from unilect.hub.repositories import REPO
 from unilect.hub.repository_files import ggufs, parts, quantization
 from unilect.models import sources
@@ -148,28 +148,15 @@ def _remote(source: str, scheme: str, location: str) -> dict[str, list[RemoteFil
 
 
 def _fetch_all(folder: Path, models: list[list[RemoteFile]]) -> list[Path]:
-    """Fetch the heads of some models, a few at once, in threads that end with the process; see `_fetch`."""
+    """Fetch the heads of some models, a few at once, in threads that end with the process; see `fetch_heads`."""
     places = BoundedSemaphore(_AT_ONCE)
 
     def run(number: int) -> Path:
         with places:
-            return _fetch(folder / str(number), models[number])
+            return fetch_heads(models[number], folder / str(number), is_head)
 
     waits = [start_aside(partial(run, number)) for number in range(len(models))]
     return [came.result() for came in waits]
-
-
-def _fetch(folder: Path, files: list[RemoteFile]) -> Path:
-    """Fetch the heads of a model's files into a folder; returns the path of the first, or the folder of a model of transformers."""
-    for file in files:
-        path = folder / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if file.is_here:
-            path.symlink_to(file.fetch(lambda part, size=0, /: None))
-        elif path.suffix in (".gguf", ".safetensors", ".json"):
-            fetch_head(file, path, lambda path, file=file: is_head(path, file.size))  # type: ignore[misc]
-    first = folder / files[0].path
-    return folder if first.name == "config.json" else first
 
 
 def _record(row: _Row, config: ModelConfig, room: Room, here: Room) -> dict[str, object]:

@@ -6,6 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore
 
@@ -13,6 +14,7 @@ from unilect.cli._progress import DOWNLOADING, Progress
 from unilect.cli._screen import tell, tell_table
 from unilect.config.kinds import ENGINES
 from unilect.config.mistakes import ErrorCollector
+from unilect.config.model import ModelConfig
 from unilect.config.paths import expand
 from unilect.core.errors import ConfigError
 from unilect.hub import download as hub
@@ -76,7 +78,7 @@ def _plan(source: str) -> list[RemoteFile]:
         return hub.plan_folder(location)
     from unilect.engines.gguf.fit import may_fit
 
-    return hub.plan_file(location, may_fit, with_projector=True)
+    return hub.plan_file(location, partial(may_fit, ModelConfig()), with_projector=True)
 
 
 def _check_room(plans: dict[str, list[RemoteFile]]) -> None:

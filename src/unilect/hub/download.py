@@ -15,18 +15,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from unilect.config.paths import expand
 from unilect.core.errors import ConfigError, join_names
 from unilect.hub import web_files
 from unilect.hub._errors import explain_unreachable, hub_errors, translate_errors
-from unilect.hub.repositories import HASH, REPO, Fits, HubFile, choose, list_files
+from unilect.hub.repositories import HASH, REPO, HubFile, choose, list_files
 from unilect.hub.repository_files import choose_projector, ggufs, is_path, of_folder, parts
 from unilect.hub.transfer import CONNECT_TIMEOUT_S, NoParts, OnProgress, Transfer
 from unilect.runtime.redact import redact
 
 log = logging.getLogger("unilect")
+#: Tells of the files of a model whether it can be loaded here.
+Fits: TypeAlias = Callable[[Sequence["RemoteFile"]], bool]
 _HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
 
 
@@ -99,7 +101,11 @@ def plan_file(
             with suppress(ConfigError):  # the file may be had without a list
                 listed = list_files(repo)
     else:
-        file, listed = choose(repo, quantization, fits)
+
+        def fits_there(file: str, listed: dict[str, HubFile]) -> bool:
+            return fits is None or fits([_of_hub(repo, part, listed) for part in parts(file)])
+
+        file, listed = choose(repo, quantization, fits_there)
     projector = choose_projector(file, listed) if with_projector else None
     files = [*parts(file), *([projector] if projector else [])]
     return [_of_hub(repo, one, listed) for one in files]

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unilect.core.errors import ConfigError
@@ -13,6 +13,32 @@ from unilect.hub.transfer import CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S
 FIRST_BYTES = 2**20
 HEAD_TIMEOUT_S = 600.0
 MOST_BYTES = 2**27  # of a head; vocabularies take some ten megabytes
+
+
+def fetch_heads(
+    files: Sequence[RemoteFile], folder: Path, is_head: Callable[[Path, int], bool]
+) -> Path:
+    """
+    Fetch the heads of a model's files into a folder; what is on this machine already is linked.
+
+    Args:
+        is_head: As of `fetch_head`, given the bytes of the whole file, too.
+
+    Returns:
+        The path of the first; of a model of transformers its folder.
+
+    Raises:
+        ConfigError: As of `fetch_head`.
+    """
+    for file in files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_here:
+            path.symlink_to(file.fetch(lambda part, size=0, /: None))
+        elif path.suffix in (".gguf", ".safetensors", ".json"):
+            fetch_head(file, path, lambda path, size=file.size: is_head(path, size))  # type: ignore[misc]
+    first = folder / files[0].path
+    return folder if first.name == "config.json" else first
 
 
 def fetch_head(file: RemoteFile, path: Path, is_whole: Callable[[Path], bool]) -> None:

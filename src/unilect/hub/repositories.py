@@ -31,8 +31,8 @@ LIST_TIMEOUT_S = 60.0
 MAX_LIST_BYTES = 2**26
 HASH = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")  # git's, or SHA-256
 REMEMBERED_S = 60.0
-#: Tells of a number of bytes whether a file of that size can be loaded here.
-Fits: TypeAlias = Callable[[int], bool]
+#: Tells of a model, by its first file and all files of its repository, whether it can be loaded here.
+Fits: TypeAlias = Callable[[str, dict[str, "HubFile"]], bool]
 _kinds: dict[str, tuple[float, str | ConfigError]] = {}
 
 
@@ -184,7 +184,7 @@ def choose(repo: str, wanted: str, fits: Fits | None = None) -> tuple[str, dict[
 
     Args:
         wanted: The quantization; empty for any.
-        fits: Tells of bytes whether so large a file can be loaded; None takes the largest.
+        fits: Tells of a model, by its first file, whether it can be loaded; None takes the largest. The large ones are tried first.
 
     Returns:
         The file, and all files of the repository.
@@ -229,14 +229,14 @@ def _largest(repo: str, files: list[str], listed: dict[str, HubFile], fits: Fits
 
     whole = {file: sum(listed.get(part, HubFile()).size for part in parts(file)) for file in files}
     ordered = sorted(files, key=lambda file: (whole[file], file), reverse=True)
-    able = [file for file in ordered if fits is None or fits(whole[file])]
-    if not able:
+    chosen = next((file for file in ordered if fits is None or fits(file, listed)), None)
+    if chosen is None:
         least = ordered[-1]
         raise ConfigError(
             f"{repo}: none of its {len(files)} quantizations fits into the memory of this machine; the smallest is {least} "
-            f"({decimal(whole[least])}). Name it, as gguf:{repo}/{least}, to try it, or a smaller model."
+            f"({decimal(whole[least])}). Name it, as gguf:{repo}/{least}, to try it, or a smaller model; "
+            f"`unilect fit {repo}` shows what each takes."
         )
-    chosen = able[0]
     above = ordered[: ordered.index(chosen)]
     why = "the largest of its quantizations"
     why += (

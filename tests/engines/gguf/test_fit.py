@@ -1,5 +1,6 @@
 """Tests of unilect.engines.gguf.fit: the context that fits, and what llama.cpp reckons of files that are not loaded."""
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from unilect.engines.gguf import _dry_run, fit
 from unilect.engines.gguf._dry_run import dry_run
 from unilect.engines.gguf._memory import Needs
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.gguf.fit import Room, estimate, longest_context
+from unilect.engines.gguf.fit import Room, estimate, longest_context, may_fit
 from unilect.engines.gguf.head import is_head
+from unilect.hub.download import RemoteFile
 from unilect.residency.ledger import LEDGER
 from unilect.runtime.memory import MIB
 
@@ -64,6 +66,27 @@ def test_a_context_that_nobody_has_set(
     assert (True, 8000) == (2048 <= lowered < 8192, own)
     assert 8192 == GgufEngine("m", path, ModelConfig()).capabilities.context
     assert 1 == len(caplog.records)
+
+
+def test_the_head_says_if_it_fits(tmp_path: Path) -> None:
+    """A model that is elsewhere fits where `estimate` says so of its head, whatever its size alone would say; the size counts where it has no head."""
+    config, path = (
+        ModelConfig(context=2048, parallel=1),
+        shaped_gguf.make(tmp_path / "m.gguf", "llama"),
+    )
+    need = asyncio.run(estimate(path, config, Room(None, None))).need.ready
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(1000))
+
+    def fits(path: Path, memory: int) -> bool:
+        size = path.stat().st_size
+        file = RemoteFile(
+            f"org/repo/{path.name}", size, True, tmp_path, lambda report: path, "", True
+        )
+        return may_fit(config, [file], memory)
+
+    assert need < path.stat().st_size + 512 * MIB
+    assert [False, False, True] == [fits(path, memory) for memory in (MIB, need - 1, need)]
+    assert [False, True] == [fits(tmp_path / "bad.gguf", memory * MIB) for memory in (500, 520)]
 
 
 def settings(path: Path) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from unilect.engines.gguf._layers import is_known
 from unilect.engines.gguf._memory import Needs, budget, memory_error, needs, size_error
 from unilect.engines.gguf._model import ranks
 from unilect.engines.gguf._settings import child_settings, load_recorder
+from unilect.engines.gguf.head import is_head
 from unilect.engines.settings import context_of, read_checked
+from unilect.hub.download import RemoteFile
+from unilect.hub.heads import fetch_heads
 from unilect.residency.ledger import LEDGER
 from unilect.runtime.gpus import gpu_memory
 from unilect.runtime.memory import MIB, free_bytes, total_bytes
@@ -73,12 +77,6 @@ def require_room(name: str, need: Needs, room: Room) -> None:
         raise ModelTooLarge(why)
     if why := memory_error(name, need, room.free):
         raise BackendUnavailable(why)
-
-
-def may_fit(size: int) -> bool:
-    """Return True where a file of so many bytes can be loaded on this machine, with room for a context; whatever is loaded now."""
-    total = room_of(ModelConfig()).total
-    return total is None or size + size // 8 + _LEAST_BESIDE <= total
 
 
 class EngineMemory:
@@ -202,9 +200,6 @@ def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> i
     return max(least, low * _STEP)
 
 
-_LEAST_BESIDE = 512 * MIB
-
-
 class Estimate(Struct, frozen=True):
     """
     The memory that a file would take, without loading it.
@@ -259,6 +254,27 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
         memory.need,
         longest_context(need_of, head.context, room),
     )
+
+
+def may_fit(config: ModelConfig, files: Sequence[RemoteFile], memory: int | None = None) -> bool:
+    """
+    Return True where a model can be loaded on this machine, whatever is loaded now: reckoned as by `estimate` from its head, which is
+    fetched, and from its size alone where that cannot be read.
+
+    Args:
+        files: Its parts, the first first.
+        memory: As of `room_of`.
+    """
+    total, size = room_of(config, memory).total, sum(one.size for one in files)
+    if total is None or size > total:
+        return total is None
+    try:
+        with tempfile.TemporaryDirectory(prefix="unilect-", ignore_cleanup_errors=True) as folder:
+            path = fetch_heads(files, Path(folder), is_head)
+            return asyncio.run(estimate(path, config, Room(total, total))).need.ready <= total
+    except ConfigError as error:
+        log.info("%s Its size alone says if it fits.", error)
+        return size + size // 8 + _LEAST_BESIDE <= total
 
 
 def _needs_at(head: GgufHead, config: ModelConfig, embedding: bool, context: int) -> Needs:

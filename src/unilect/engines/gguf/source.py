@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 
@@ -43,7 +43,8 @@ def make_backend(spec: BackendSpec, make: Callable[[BackendSpec, Path], Backend]
         return later(spec, hub.local_file, make)
 
     def fetch(location: str, on_progress: OnProgress) -> Path:
-        return hub.local_file(location, on_progress, may_fit, spec.config.mmproj is None)
+        fits = partial(may_fit, spec.config, memory=spec.memory_bytes)
+        return hub.local_file(location, on_progress, fits, spec.config.mmproj is None)
 
     def make_here(spec: BackendSpec, path: Path) -> Backend:
         return make(add_projector(spec, path), path)
