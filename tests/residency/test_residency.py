@@ -14,6 +14,7 @@ from unilect.config.server import Config
 from unilect.core.errors import BackendUnavailable, ModelTooLarge, QueueFull, QueueTimeout
 from unilect.models.model import Model
 from unilect.models.stays import Stays
+from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
 
@@ -91,6 +92,44 @@ async def test_the_first_to_wait_is_the_first_to_come() -> None:
         await asyncio.gather(*tasks)
 
         assert ["b", "b", "b", "c", "c"] == order
+
+
+async def test_a_key_that_asks_for_many_models() -> None:
+    """A key that asks for one model waits for one load of another key at a time, which pays for its loads and is told so."""
+    many, z = [model(name) for name in "abc"], model("z")
+    order = list[str]()
+
+    async def ask(key: str, one: Model, times: int) -> None:
+        CURRENT_REQUEST.set(Context(caller=key))
+        for _ in range(times):
+            held = await acquire(one)
+            order.append(one.name)
+            held.release()
+            await until(lambda: not one.runs_here)
+
+    async with room(*many, z, memory=10, turn_s=0.01):
+        asking = [asyncio.create_task(ask("x", one, 100)) for one in many]
+        await until(waiting(many[2]))
+        await asyncio.create_task(ask("y", z, 4))
+        for task in asking:
+            task.cancel()
+        reasons = [one.reason for a in many for one in a.place.events.last]  # type: ignore[union-attr]
+
+    rest = "".join(order[order.index("z") :])
+    assert all(len(part) <= 1 for part in rest.split("z")[:-1])
+    assert "charged to `x`" in "".join(reasons)
+    assert "waits for `z`, whose callers were charged" in "".join(reasons)
+
+
+async def test_a_load_in_the_background_is_paid_for() -> None:
+    """Who is answered by another model while one loads pays for that load."""
+    a = model("a")
+    async with room(a):
+        CURRENT_REQUEST.set(Context(caller="x"))
+        a.load_soon()
+        await until(lambda: a.runs_here and "loaded" in kinds(a))
+
+        assert reason(a).endswith("s are charged to `x`")
 
 
 async def test_who_waits_may_leave() -> None:

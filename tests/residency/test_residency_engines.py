@@ -5,10 +5,14 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from support.common.waiting import until
 from support.servers.listening import listening
+from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
+from unilect.config.store import StoreConfig
 from unilect.demo import MODEL
 
 
@@ -23,10 +27,12 @@ def tables(folder: Path, *names: str, **options: object) -> dict[str, ModelConfi
     return found
 
 
-async def ask(server: object, name: str, prompt: str = "Once") -> tuple[int, dict[str, str]]:
+async def ask(
+    server: object, name: str, prompt: str = "Once", key: str = ""
+) -> tuple[int, dict[str, str]]:
     """Ask for a completion; returns the status and the headers."""
     body = {"model": name, "prompt": prompt, "max_tokens": 2}
-    async with server.request("", "/v1/completions", **body) as response:  # type: ignore[attr-defined]
+    async with server.request(key, "/v1/completions", **body) as response:  # type: ignore[attr-defined]
         await response.read()
         return response.status, dict(response.headers)
 
@@ -111,3 +117,45 @@ async def test_another_one_that_cannot_answer_meanwhile(tmp_path: Path) -> None:
         assert 200 == status
         assert "X-Unilect-Fallback" not in headers
         assert float(headers["X-Unilect-Loaded-In"]) > 0
+
+
+@pytest.mark.heavy
+async def test_a_key_that_asks_for_many_models(tmp_path: Path) -> None:
+    """A key that alternates between models, one of them by a preset, has one load between two of a steady key's, beside a pinned model."""
+    names, steady = ("a", "b", "c"), "z"
+    models = tables(tmp_path, *names, steady, memory="60MB")
+    models["preset"] = ModelConfig(base="c")
+    models |= tables(tmp_path, "fixed", memory="60MB", pin=True)
+    keys = {"x": "sk-alternating", "y": "sk-steady"}
+    config = Config(
+        port=0, memory="170MB", swap_wait_s=0.1, models=models, api_keys=list(keys.values()),
+        limits=LimitsConfig(requests_per_minute=1000, tokens_per_day=100_000), store=StoreConfig(url="sqlite://", keys=False),
+    )  # fmt: skip
+    async with listening(config) as server:
+        await ask(server, "fixed", key=keys["x"])
+        done = asyncio.Event()
+
+        async def alternate(name: str) -> None:
+            model = server.registry.models[name].base
+            while not done.is_set():
+                assert 200 == (await ask(server, name, key=keys["x"]))[0]
+                await until(lambda: not model.runs_here or done.is_set())
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in ("a", "b", "preset"):
+                tasks.create_task(alternate(name))
+            z = server.registry.models[steady]
+            for _ in range(3):
+                assert 200 == (await ask(server, steady, key=keys["y"]))[0]
+                await until(lambda: not z.runs_here and z.stopping is None)
+            assert 200 == (await ask(server, steady, key=keys["y"]))[0]
+            done.set()
+        seats = [server.registry.models[name].place for name in (*names, steady)]
+        events = [one for seat in seats if seat is not None for one in seat.events.last]
+        assert server.registry.models["fixed"].runs_here
+
+    loads = sorted((one for one in events if one.kind == "loaded"), key=lambda one: one.time)
+    order = "".join(one.reason[0] for one in loads)
+    between = order[order.index(steady) : order.rindex(steady)].split(steady)
+    assert all(len(part) <= 1 for part in between), order
+    assert all("charged_s" in one.numbers for one in loads)

@@ -20,7 +20,7 @@ from unilect.config.model import Price
 from unilect.core.errors import BackendUnavailable, UnilectError
 from unilect.models.stays import Stays, name_idle
 from unilect.residency.seat import Seat
-from unilect.runtime.context import current_request
+from unilect.runtime.context import CURRENT_REQUEST, Context, current_request
 from unilect.runtime.tasks import spawn_detached
 from unilect.scheduling.fair_queue import Queue
 from unilect.scheduling.pool import Pool, RoutedRequest
@@ -421,9 +421,10 @@ class Model:
     def load_soon(self) -> None:
         """Have it loaded, though nobody waits for it."""
         if self._loading is None or self._loading.done():
-            self._loading = spawn_detached(self._load_quietly())
+            self._loading = spawn_detached(self._load_quietly(current_request().caller))
 
-    async def _load_quietly(self) -> None:
+    async def _load_quietly(self, caller: str) -> None:
+        CURRENT_REQUEST.set(Context(caller=caller))  # who pays for it
         with suppress(UnilectError):  # its events tell
             await self.start()
 

@@ -1,13 +1,14 @@
 """
-The places in memory: one owner gives them to models, in the order in which these began to be asked for, and takes them back.
+The places in memory: one owner gives them to models, in a fair order of those who ask for them, and takes them back.
 
 1. A model has a place (`seat.State`) from before its start until it is stopped; the ledger has its bytes for so long. A request goes to a
    model only while it is `open`, which follows from the state.
 2. Every change is followed by `_decide`, which looks at all that waits, and runs to its end without waiting: nobody else decides, and no
    state that somebody has read before is relied on.
-3. Requests for a model that is not open wait together. The first model that waits comes first: if its bytes are free it gets them; else
-   the cheapest models leave for it (`policy.py`), at the end of their turn. One that is to leave takes no new request, finishes those that
-   run, and is stopped; requests that come for it wait behind the swap. So everybody's turn comes.
+3. Requests for a model that is not open wait together. The model comes first whose callers were charged least for loads (`turns.py`), and
+   among equals the one that was asked for first: if its bytes are free it gets them; else the cheapest models leave for it (`policy.py`),
+   at the end of their turn. One that is to leave takes no new request, finishes those that run, and is stopped; requests that come for it
+   wait behind the swap. So everybody's turn comes.
 4. Without a configured budget it is what was free at the start: then nothing is refused here, since nobody has said that it must not be
    tried, and what is to be loaded at the server's start is.
 """
@@ -24,6 +25,8 @@ from unilect.residency.events import Feed, describe_size
 from unilect.residency.ledger import LEDGER, Ledger
 from unilect.residency.policy import Loaded, choose_victims, turn_s
 from unilect.residency.seat import Resident, Seat, State
+from unilect.residency.turns import Turns
+from unilect.runtime.context import ANONYMOUS, current_request
 from unilect.runtime.gpus import gpu_memory
 from unilect.runtime.memory import MIB, free_bytes
 
@@ -63,6 +66,7 @@ class Residency:
         self.feed = Feed()
         self._claims = ledger.claims
         self._queue: dict[Seat, float] = {}  # since when they wait, the first first
+        self._turns = Turns()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -134,8 +138,10 @@ class Residency:
                 f"Too many requests wait for the model to be loaded. Try again in {math.ceil(seat.wait_s)} s.",
                 retry_after_s=seat.wait_s,
             )
+        if not self._queue:
+            self._turns.forgive()
         turn = asyncio.get_running_loop().create_future()
-        seat.waiting.append(turn)
+        seat.waiting[turn] = self._turns.admit(current_request().caller)
         if seat not in self._queue:
             self._queue[seat] = time.monotonic()
             if len(self._queue) == 1:
@@ -154,14 +160,13 @@ class Residency:
             self._drop_unused(seat, turn)
             raise
         finally:
-            if turn in seat.waiting:
-                seat.waiting.remove(turn)
+            if seat.waiting.pop(turn, None) is not None:
                 self._decide()
 
     def wait_s(self, seat: Seat) -> float:
         """Return seconds until a model is loaded, as far as is known: the turn of whom it waits for, and the loads until its own."""
         before = 0.0
-        for other in self._queue:
+        for other in self._line():
             if other is seat:
                 break
             before += self._turn_s(other) + other.reload_s
@@ -193,8 +198,10 @@ class Residency:
         return seat.load_s or 0.0
 
     def _set_loaded(self, seat: Seat) -> None:
-        seat.enter(State.LOADED)
         seat.load_s, seat.loaded_at = seat.model.last_load
+        payers, charged_s = seat.payers, seat.load_s + self._turn_s(seat)
+        self._charge(seat, charged_s)
+        seat.enter(State.LOADED)
         claim = self._claims[seat] = max(self._claims[seat], seat.need)
         budget = self.budget or 0
         takes = f"takes {describe_size(claim)} at most" if claim else "its size is not known yet"
@@ -203,6 +210,9 @@ class Residency:
             f"{describe_size(self.claimed)} of {describe_size(budget)}"
         )
         numbers = {"load_s": seat.load_s, "need_bytes": claim, "claimed_bytes": self.claimed}
+        if keys := [f"`{one}`" for one in payers if one not in ("", ANONYMOUS)]:
+            told += f"; {charged_s:.1f} s are charged to {', '.join(keys)}"
+            numbers["charged_s"] = charged_s
         seat.events.add("loaded", told, **numbers, budget_bytes=budget)
         measuring = asyncio.get_running_loop().run_in_executor(None, seat.model.measure_memory)
         measuring.add_done_callback(partial(self._note_measured, seat))
@@ -221,6 +231,7 @@ class Residency:
         begun = model.runs_here or model.is_loading  # of several sources
         if seat.starts and not begun:
             seat.events.add("failed", f"{seat.model.name}: not loaded: {error.for_operator}")
+            self._charge(seat, time.monotonic() - seat.given_at)
             self._free_seat(seat)
 
     def note_gone(self, seat: Seat, for_good: bool) -> None:
@@ -241,6 +252,7 @@ class Residency:
     def _take_back(self, seat: Seat) -> None:
         """Promise a model nothing any more."""
         seat.model.open = False  # whatever it has made of its end
+        self._charge(seat, 0.0)
         if seat.state is not State.GONE:
             seat.enter(State.GONE)
             del self._claims[seat]
@@ -256,9 +268,19 @@ class Residency:
         """Give a place."""
         self._claims[seat] = size
         seat.enter(state)
+        seat.payers = self._turns.begin(seat.waiting.values())
         self._queue.pop(seat, None)
         self._let_stay(seat)
         _wake(seat)
+
+    def _charge(self, seat: Seat, seconds: float) -> None:
+        """Have those who have caused a load, which is over now, pay for it."""
+        self._turns.end(seat.payers, seconds)
+        seat.payers = ()
+
+    def _line(self) -> list[Seat]:
+        """Return those that wait, the next one first: after those whose bytes are promised, as their callers were charged."""
+        return sorted(self._queue, key=lambda one: (one.state is not State.PROMISED, self._turns.rank(one.waiting.values())))  # fmt: skip
 
     def _hook(self, on_idle: Callable[[], None] | None) -> None:
         """Be told of models that become idle, or not: nobody needs to be while none waits."""
@@ -277,13 +299,14 @@ class Residency:
         for seat in list(self._queue):
             if not seat.waiting or seat.model.closed or not self._can_fit(seat):
                 self._give_up(seat)
-        for seat in list(self._queue):
+        for seat in self._line():
             if seat.has_place:  # it leaves, or is stopped: then it waits as others do
                 if seat.leaves_for is not None:
                     name = f"`{seat.leaves_for.model.name}`, for which it leaves"
                     self._tell_of_wait(seat, seat.need, 0, name)
                 continue
             if seat.state is State.GONE and not self._plan(seat):
+                self._tell_overtaken(seat)
                 break
             size = self._claims[seat]
             goes = any(one.goes for one in self.seats.values())
@@ -399,6 +422,17 @@ class Residency:
         told = f"{seat.model.name}: waits for {for_whom}: needs {describe_size(need)}, {describe_size(max(0, free))} free"
         seat.events.add("waits", told, need_bytes=need, free_bytes=free, since_s=since)
 
+    def _tell_overtaken(self, first: Seat) -> None:
+        """Note of the models that were asked for before the one that is next, and wait for it, by what they stand behind it."""
+        charged_s, _ = self._turns.rank(first.waiting.values())
+        for seat in list(self._queue):  # in the order in which they were asked for
+            if seat is first:
+                break
+            more_s = self._turns.rank(seat.waiting.values())[0] - charged_s
+            if more_s > 0 and not seat.has_place:
+                whom = f"`{first.model.name}`, whose callers were charged {more_s:.1f} s less for loads"
+                self._tell_of_wait(seat, seat.need, self._free(), whom)
+
     def _turn_s(self, seat: Seat) -> float:
         return turn_s(self.swap_wait_s, seat.load_s or 0.0)
 
@@ -453,6 +487,7 @@ def _find_budget() -> int | None:
 
 def _wake(seat: Seat) -> None:
     """Let all who wait for a model look again."""
-    while seat.waiting:
-        if not (turn := seat.waiting.popleft()).done():
+    waiting, seat.waiting = seat.waiting, {}
+    for turn in waiting:
+        if not turn.done():
             turn.set_result(None)

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Protocol
 from unilect.core.errors import UnilectError
 from unilect.residency.events import Events, Feed
 from unilect.residency.page_cache import measure_share
+from unilect.residency.turns import Ticket
 
 _DISK = 500e6  # bytes a second of a file that is not in the page cache
 _WARM = 2e9  # the same of one that is, with all that a load does
@@ -150,6 +150,8 @@ class Seat:
         leaves_for: The model for which it is `LEAVING`; None in any other state.
         given_at: When it was given, by `time.monotonic`.
         loaded_at: When it was `LOADED`.
+        waiting: The requests that wait for it, the first first.
+        payers: The callers who are charged for its load, while it `starts`.
         load_s: Seconds that its last load took; None before the first.
         measured_bytes: What it took once it was loaded, of memory that is shared its part; 0 while nobody knows.
     """
@@ -161,7 +163,8 @@ class Seat:
         self.load_s: float | None = None
         self.measured_bytes = 0
         self.given_at = self.loaded_at = 0.0
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: dict[asyncio.Future[None], Ticket] = {}
+        self.payers: tuple[str, ...] = ()
         self._owner = owner
 
     def enter(self, state: State, leaves_for: "Seat | None" = None) -> None:
