@@ -185,6 +185,7 @@ class Registry:
         """
         models = [self.models[name] for name in names]
         if self.residency is not None:
+            self.residency.pressure.open()
             models = self.residency.admit_at_start(models)
         await self.start_all(models)
 
@@ -201,6 +202,8 @@ class Registry:
         """Stop all backends and the checker, for good."""
         if self._freeing is not None:
             self._freeing.cancel()
+        if self.residency is not None:
+            self.residency.pressure.close()
         models = (*self.models.values(), *self._leaving)
         await asyncio.gather(*(model.aclose() for model in models), self.checker.aclose())
 

@@ -12,7 +12,7 @@ log = logging.getLogger("unilect")
 KEPT = 100  # of each model
 _MOST_UNSAVED = 1000
 
-#: loaded, evicted or stopped; waits: for the memory of others; refused: it can never fit; failed: its load; skipped: at the server's start.
+#: loaded, evicted (for another model, or since memory is short) or stopped; waits: for the memory of others; refused: it can never fit; failed: its load; skipped: at the server's start.
 Kind: TypeAlias = Literal["loaded", "evicted", "stopped", "waits", "refused", "failed", "skipped"]
 
 

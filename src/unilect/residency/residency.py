@@ -14,6 +14,7 @@ The places in memory: one owner gives them to models, in a fair order of those w
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -21,18 +22,18 @@ from functools import partial
 from typing import TypeVar
 
 from unilect.core.errors import ModelTooLarge, QueueFull, QueueTimeout, UnilectError
+from unilect.residency.budget import find_budget
 from unilect.residency.events import Feed, describe_size
 from unilect.residency.ledger import LEDGER, Ledger
 from unilect.residency.policy import Loaded, choose_victims, turn_s
+from unilect.residency.pressure import Pressure, Shortage
 from unilect.residency.seat import Resident, Seat, State
 from unilect.residency.turns import Turns
 from unilect.runtime.context import ANONYMOUS, current_request
-from unilect.runtime.gpus import gpu_memory
-from unilect.runtime.memory import MIB, free_bytes
 
-_RESERVE = 20  # of what is free at the start such a part stays free, beside `_LEAST_RESERVE`
-_LEAST_RESERVE = 256 * MIB
+log = logging.getLogger("unilect")
 _LOOK_S = 1.0  # from one look to the next at loads that others wait for
+_TOLD_S = 60.0  # from one line of the log to the next about a shortage that nobody can relieve
 
 
 ResidentT = TypeVar("ResidentT", bound=Resident)
@@ -53,6 +54,7 @@ class Residency:
         swap_wait_s: As given.
         seats: The models that take part.
         feed: Gets what happens to them.
+        pressure: Tells of a lack of memory, while it is open.
     """
 
     def __init__(
@@ -61,13 +63,15 @@ class Residency:
         self.is_hard, self.swap_wait_s = memory_bytes is not None, swap_wait_s
         self.budget = memory_bytes
         if memory_bytes is None:
-            self.budget = _find_budget()
+            self.budget = find_budget()
         self.seats: dict[Resident, Seat] = {}
         self.feed = Feed()
         self._claims = ledger.claims
         self._queue: dict[Seat, float] = {}  # since when they wait, the first first
         self._turns = Turns()
         self._timer: asyncio.TimerHandle | None = None
+        self.pressure = Pressure(self.relieve)
+        self._shortage, self._told_at = Shortage(0.0, 0), -math.inf
 
     @property
     def claimed(self) -> int:
@@ -162,6 +166,20 @@ class Residency:
         finally:
             if seat.waiting.pop(turn, None) is not None:
                 self._decide()
+
+    def relieve(self, shortage: Shortage) -> None:
+        """Have the idle model leave that costs least for its bytes, with all its caches, since the machine lacks memory; one at a time."""
+        if any(one.goes for one in self.seats.values()):
+            return
+        self._shortage = shortage
+        idle = [(one.cost / max(1, one.bytes), seat) for seat, one in self._movable(None) if not one.is_asked]  # fmt: skip
+        if idle:
+            _, seat = min(idle, key=lambda one: one[0])
+            seat.enter(State.LEAVING)
+            self._evict_idle()
+        elif (now := time.monotonic()) > self._told_at + _TOLD_S:
+            self._told_at = now
+            log.warning("%s; no model that may leave is idle", shortage)
 
     def wait_s(self, seat: Seat) -> float:
         """Return seconds until a model is loaded, as far as is known: the turn of whom it waits for, and the loads until its own."""
@@ -383,14 +401,13 @@ class Residency:
         seat.enter(State.PROMISED)
         return True
 
-    def _movable(self, seat: Seat) -> list[tuple[Seat, Loaded]]:
-        """Return the models that may leave for another one."""
+    def _movable(self, seat: Seat | None) -> list[tuple[Seat, Loaded]]:
+        """Return the models that may leave for another one; None for no other."""
         now, found = time.monotonic(), list[tuple[Seat, Loaded]]()
         for other in self.seats.values():
             model = other.model
-            fixed = (
-                model.pinned and model.name != seat.model.name
-            )  # its successor may take its place
+            # its successor may take its place
+            fixed = model.pinned and (seat is None or model.name != seat.model.name)
             if other is seat or fixed or other.state is not State.LOADED or other.goes:
                 continue
             idle_s = 0.0 if model.in_use else now - max(model.used_at, other.loaded_at)
@@ -401,17 +418,21 @@ class Residency:
     def _tell_of_end(self, seat: Seat, size: int) -> None:
         """Note that a model is stopped: for another one, or else."""
         name, other = seat.model.name, seat.leaves_for
-        if other is None:
+        if seat.state is not State.LEAVING:
             told = f"{name}: stopped: {describe_size(size)} are free again"
             seat.events.add("stopped", told, freed_bytes=size)
             return
-        need, free = other.need, max(0, (self.budget or 0) - self.claimed)
         idle_s, reload_s = time.monotonic() - seat.model.used_at, seat.reload_s
-        told = (
-            f"{name}: evicted ({describe_size(size)}, idle {idle_s:.0f} s, {reload_s:.1f} s to load) for `{other.model.name}`: "
-            f"needs {describe_size(need)}, {describe_size(free)} free"
-        )
+        told = f"{name}: evicted ({describe_size(size)}, idle {idle_s:.0f} s, {reload_s:.1f} s to load)"
         numbers = {"freed_bytes": size, "idle_s": idle_s, "reload_s": reload_s}
+        if other is None:
+            numbers |= {"stalled_percent": self._shortage.stalled, "free_bytes": self._shortage.free_bytes}  # fmt: skip
+            seat.events.add("evicted", f"{told}: {self._shortage}", **numbers)
+            return
+        need, free = other.need, max(0, (self.budget or 0) - self.claimed)
+        told += (
+            f" for `{other.model.name}`: needs {describe_size(need)}, {describe_size(free)} free"
+        )
         seat.events.add("evicted", told, **numbers, need_bytes=need, free_bytes=free)
 
     def _tell_of_wait(self, seat: Seat, need: int, free: int, for_whom: str) -> None:
@@ -475,14 +496,6 @@ class Residency:
             f"The model `{seat.model.name}` does not fit into this server's memory: {sizes}. Ask another model.",
             reason=told,
         )
-
-
-def _find_budget() -> int | None:
-    """Return the bytes that are free now on the machine and its GPUs, but for a reserve; None where one of them does not tell."""
-    free, gpus = free_bytes(), gpu_memory()
-    if free is None or gpus is None:
-        return None
-    return max(0, free - max(_LEAST_RESERVE, free // _RESERVE)) + sum(one.free for one in gpus)
 
 
 def _wake(seat: Seat) -> None:

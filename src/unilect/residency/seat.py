@@ -31,7 +31,7 @@ class State(Enum):
     FORCED = auto()
     #: It takes requests.
     LOADED = auto()
-    #: It takes no new requests, and is stopped for another model as soon as none runs.
+    #: It takes no new requests, and is stopped as soon as none runs: for another model, or since memory is short.
     LEAVING = auto()
 
 
@@ -147,7 +147,7 @@ class Seat:
         model: The model.
         events: What has happened.
         state: Whether it has one; set by `enter`.
-        leaves_for: The model for which it is `LEAVING`; None in any other state.
+        leaves_for: The model for which it is `LEAVING`; None where memory is short, and in any other state.
         given_at: When it was given, by `time.monotonic`.
         loaded_at: When it was `LOADED`.
         waiting: The requests that wait for it, the first first.
