@@ -284,6 +284,24 @@ def test_models_of_llama_swap() -> None:
     assert {"base": "v", "defaults": {"seed": 1}} == variant
 
 
+@pytest.mark.parametrize(
+    ("group", "pinned"),
+    [
+        ({"persistent": True, "swap": False, "members": ["a", "b"]}, True),
+        ({"persistent": True, "members": ["a"]}, True),
+        ({"persistent": True, "members": ["a", "b"]}, False),
+        ({"exclusive": True, "swap": False, "members": ["a", "b"]}, False),
+    ],
+)
+def test_groups_of_llama_swap(group: dict[str, Any], pinned: bool) -> None:
+    """Models that stay loaded, all of a group together, are pinned; of any other group it is told that memory decides."""
+    models = {one: {"cmd": f"llama-server -m /m/{one}.gguf"} for one in "ab"}
+    config, remarks = of_text(json.dumps({"models": models, "groups": {"g": group}}), "llama-swap")
+
+    assert pinned == config["models"]["a"].get("pin", False)
+    assert pinned != ("groups.g: has no counterpart" in remarks)
+
+
 def test_one_wrong_item() -> None:
     """What is wrong in a list of texts is left out of it; of numbers, each of which has its place, all are."""
     config, remarks = of_text('FROM a.gguf\nPARAMETER stop a\nPARAMETER stop ""\nPARAMETER stop b', "ollama")  # fmt: skip

@@ -221,16 +221,18 @@ def _read_hooks(hooks: dict[str, Any], names: dict[str, str], draft: Draft) -> N
 
 
 def _read_groups(groups: dict[str, Any], names: dict[str, str], draft: Draft) -> None:
-    """Pin the models of groups that stay loaded; what else is exchanged for what follows from the memory that there is."""
+    """Pin the models of groups that stay loaded together; what else is exchanged for what follows from the memory that there is."""
     for name, value in groups.items():
         group = draft.mapping(value, f"groups.{name}")
-        stays = group.get("persistent") is True
-        for member in draft.items(group.get("members"), f"groups.{name}.members"):
+        members = draft.items(group.get("members"), f"groups.{name}.members")
+        # without `swap = false` one of several is loaded at a time, and they need not fit together
+        stays = group.get("persistent") is True and (group.get("swap") is False or len(members) < 2)
+        for member in members:
             table = draft.models.get(names.get(str(member), ""), {})
             if stays and "load" in table:
                 table["pin"] = True
         if not stays:
-            draft.remark(f"groups.{name}: has no counterpart here: models are loaded beside each other as they fit into `memory`.")  # fmt: skip
+            draft.remark(f"groups.{name}: has no counterpart here: models are loaded beside each other as they fit into `memory`, and leave for others. `pin = true` keeps one.")  # fmt: skip
 
 
 def _read_peers(peers: dict[str, Any], draft: Draft) -> None:
