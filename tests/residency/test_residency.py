@@ -94,8 +94,9 @@ async def test_the_first_to_wait_is_the_first_to_come() -> None:
         assert ["b", "b", "b", "c", "c"] == order
 
 
-async def test_a_key_that_asks_for_many_models() -> None:
+async def test_a_key_that_asks_for_many_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that asks for one model waits for one load of another key at a time, which pays for its loads and is told so."""
+    monkeypatch.setattr("unilect.scheduling.pooled_backend.time", Clock())
     many, z = [model(name) for name in "abc"], model("z")
     order = list[str]()
 

@@ -323,9 +323,10 @@ class Residency:
                     name = f"`{seat.leaves_for.model.name}`, for which it leaves"
                     self._tell_of_wait(seat, seat.need, 0, name)
                 continue
-            if seat.state is State.GONE and not self._plan(seat):
+            if seat.state is State.GONE:
                 self._tell_overtaken(seat)
-                break
+                if not self._plan(seat):
+                    break
             size = self._claims[seat]
             goes = any(one.goes for one in self.seats.values())
             if self.claimed + size <= (self.budget or 0) or not goes:
