@@ -289,7 +289,7 @@ class Residency:
         seat.payers = self._turns.begin(seat.waiting.values())
         self._queue.pop(seat, None)
         self._let_stay(seat)
-        _wake(seat)
+        seat.wake()
 
     def _charge(self, seat: Seat, seconds: float) -> None:
         """Have those who have caused a load, which is over now, pay for it."""
@@ -363,7 +363,7 @@ class Residency:
         if seat.state is State.PROMISED:
             self._take_back(seat)
             self._let_stay(seat)
-        _wake(seat)
+        seat.wake()
 
     def _let_stay(self, seat: Seat) -> None:
         """
@@ -379,7 +379,7 @@ class Residency:
                 continue
             other.enter(State.LOADED)
             self._queue.pop(other, None)
-            _wake(other)
+            other.wake()
 
     def _plan(self, seat: Seat) -> bool:
         """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
@@ -497,11 +497,3 @@ class Residency:
             f"The model `{seat.model.name}` does not fit into this server's memory: {sizes}. Ask another model.",
             reason=told,
         )
-
-
-def _wake(seat: Seat) -> None:
-    """Let all who wait for a model look again."""
-    waiting, seat.waiting = seat.waiting, {}
-    for turn in waiting:
-        if not turn.done():
-            turn.set_result(None)

@@ -229,6 +229,13 @@ class Seat:
         """As `Residency.wait`."""
         await self._owner.wait(self, until, timeout_s)
 
+    def wake(self) -> None:
+        """Let all who wait for it look again."""
+        waiting, self.waiting = self.waiting, {}
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
     def note_size(self) -> None:
         """Reckon with what it takes, now that its files are here."""
         self._owner.note_size(self)
