@@ -6,6 +6,7 @@ own settings say; nothing is built or installed.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 from urllib.request import urlopen
 
 import yaml
@@ -76,6 +77,13 @@ _LM_EVAL = Package(
     "0.4.13",
     r"lm_eval/tasks/bbh/cot_fewshot/[a-z_]+\.yaml",
     "5daaa1973bf874005f64f28d3834b875f6886f0d6475878e6a6c821994a5286a",
+)
+_MARKDOWN_IT = Package(
+    "markdown-it-py",
+    "4.3.0",
+    r".*/tests/(test_cmark_spec/commonmark\.json|test_port/fixtures/[a-z_]+\.md)",
+    "91a58fa5b72c71a40cf7177250fd767480d7a2bb3ac426ccfb76fb90305fdaaa",
+    is_source=True,
 )
 _GGUF = "gguf==0.19.0"  # with which transformers reads GGUF files
 #: Read a GGUF file, and write it as a folder of plain float32 weights.
@@ -142,6 +150,18 @@ def questions(most: int = 1000) -> list[str]:
     tasks = [yaml.safe_load(file.read_text()) for file in files if file.name[0] != "_"]
     asked = [one["input"] for task in tasks for one in task["fewshot_config"]["samples"]]
     return [text for text in asked if len(text) <= most]
+
+
+def commonmark() -> list[dict[str, Any]]:
+    """Return the examples of CommonMark 0.31.2's specification: `example` (its number), `section`, `markdown`, `html`."""
+    (file,) = _folder(_MARKDOWN_IT).rglob("commonmark.json")
+    examples: list[dict[str, Any]] = json.loads(file.read_text())
+    return examples
+
+
+def markdown_fixtures() -> dict[str, str]:
+    """Return the texts that markdown-it is tested with, by name: tables, tasks, strikes, scripts in disguise, old flaws."""
+    return {file.stem: file.read_text() for file in _folder(_MARKDOWN_IT).rglob("fixtures/*.md")}
 
 
 def minilm() -> Path:
