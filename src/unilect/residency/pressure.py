@@ -5,7 +5,7 @@ The kernel measures for how much of the time processes stall since memory is sho
 seconds; without a privilege no shorter time may be asked for. Stalls alone say little: a container beside this one may have reached a limit of
 its own. So they count where less than the reserve is available, too, to the machine or to the groups that this process is in.
 
-Where there is no such file, or it may not be written, as in kernels before Linux 6.5 without the privilege, nothing is told.
+Where there is no such file, or it may not be written, as in older kernels without the privilege, nothing is told.
 
 Source: https://docs.kernel.org/accounting/psi.html
 """
