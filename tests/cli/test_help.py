@@ -100,7 +100,7 @@ def test_the_help_of_all() -> None:
         ("log", "goes to stderr"),
         ("resume", "Use `unilect load MODEL`"),
         ("embed", "POST /v1/embeddings"),
-        ("bench", "There is no such command"),
+        ("benchmark", "Use `unilect bench URL`"),
         ("login", "`unilect keys create NAME`"),
         ("ls", "Use `unilect list`"),
         ("download", "Use `unilect pull SOURCE`"),

@@ -41,6 +41,16 @@ _OF_SERVERS: dict[str, str] = {
     "--address": "Use --host and --port.",
     "--url": "Name the server without a flag: `unilect serve http://host:8000/v1`.",
 }  # fmt: skip
+#: flag of a program that measures servers -> the one of `unilect bench`
+_OF_BENCH = {
+    **dict.fromkeys(("--request-rate", "--qps"), "--rate"),
+    **dict.fromkeys(("--max-concurrency", "--parallel", "-c"), "--concurrency"),
+    **dict.fromkeys(("--num-prompts", "--request-count", "--max-requests"), "--requests"),
+    **dict.fromkeys(("--random-input-len", "--input-len", "--synthetic-input-tokens-mean"), "--prompt-tokens"),
+    **dict.fromkeys(("--random-output-len", "--output-len", "--output-tokens-mean"), "--output-tokens"),
+    **dict.fromkeys(("--max-seconds", "--duration"), "--seconds"),
+    **dict.fromkeys(("--dataset-path", "--input-file", "--data"), "--prompts"),
+}  # fmt: skip
 #: The same of any command.
 _ANYWHERE = {
     **dict.fromkeys(("-f", "--config-file", "--conf"), "Use --config."),
@@ -69,7 +79,7 @@ _COMMANDS: dict[str, str] = {
     "resume": "Use `unilect load MODEL`, which ends a drain.",
     **dict.fromkeys(("embed", "embedding", "embeddings"), "Start a server (`unilect serve SOURCE`), and send texts to POST /v1/embeddings."),
     **dict.fromkeys(("rerank", "reranking"), "Start a server (`unilect serve SOURCE`), and send texts to POST /v1/rerank."),
-    **dict.fromkeys(("bench", "benchmark"), "There is no such command; `unilect chat` shows tokens per second, and /metrics of a server counts them."),
+    **dict.fromkeys(("benchmark", "perf", "profile"), "Use `unilect bench URL` to measure a running server."),
     **dict.fromkeys(("login", "logout", "signin", "signout", "auth"), _KEYS),
     **dict.fromkeys(("key", "token", "user", "users"), "Use `unilect keys`."),
     "version": "Use `unilect --version`.",
@@ -95,6 +105,10 @@ def hint_for_flag(flag: str, value: str, own: Container[str]) -> str:
     """
     name = flag.lstrip("-").replace("-", "_").lower()
     serves = "--context" in own
+    if "--concurrency" in own and flag in _OF_BENCH:
+        return f"Use {_OF_BENCH[flag]}."
+    if "--concurrency" in own and flag in ("--url", "--base-url", "--target"):
+        return "Name the server without a flag: `unilect bench http://host:8000/v1`."
     if text := _ANYWHERE.get(flag) or (serves and _OF_SERVERS.get(flag)):
         return text
     if serves and (why := why_absent(name)):

@@ -128,7 +128,7 @@ def _server_at(url: str, api_key: str | None) -> HttpServer:
     return HttpServer(url, headers=headers, raise_for=raise_for)
 
 
-def with_path(url: str) -> str:
+def with_path(url: str, flag: str = "--url ") -> str:
     """
     Return a server's base URL; a bare host gets the usual `/v1`.
 
@@ -139,6 +139,6 @@ def with_path(url: str) -> str:
         parts, _ = split(url)
     except ConfigError as error:
         raise ConfigError(
-            f"--url {redact(url)}: expected a URL such as http://127.0.0.1:8000/v1."
+            f"{flag}{redact(url)}: expected a URL such as http://127.0.0.1:8000/v1."
         ) from error
     return parts._replace(path="/v1").geturl() if parts.path in ("", "/") else base_url(url)

@@ -8,6 +8,7 @@ from click.shell_completion import CompletionItem
 from unilect.cli import _completion as completion
 from unilect.cli import files, fleet, keys, store
 from unilect.cli._options import FILE, Command, Commands, Group, as_json, config_file, flags, runs
+from unilect.cli.bench.options import bench
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 
@@ -358,6 +359,9 @@ def usage() -> None:
 
     They are read from the ledger in the store.
     """
+
+
+app.add_command(bench)
 
 
 @app.command(examples=("unilect plan --config unilect.toml --memory 32GiB --memory 64GiB",))

@@ -8,7 +8,7 @@ microsecond for a member of an object. Long texts cost it little, many small val
 import asyncio
 import resource
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,6 +44,14 @@ def open_files() -> int | None:
     """Return the limit of open files of this process; None for no limit."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if files == resource.RLIM_INFINITY else files
+
+
+def raise_open_files() -> None:
+    """Let this process open as many files as the system allows: each client takes one, and its backend another."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems have a lower bound of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def most_background() -> int:

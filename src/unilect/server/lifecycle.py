@@ -13,7 +13,6 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import shlex
 import signal
 import sys
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from unilect.config.server import Config
+from unilect.core.bounds import raise_open_files
 from unilect.core.errors import ConfigError, StoreUnavailable, UnilectError
 from unilect.models.discovery import Discovery
 from unilect.models.registry import Registry
@@ -73,7 +73,7 @@ async def serve(
         await _start_models(config, registry, stop)
         await discovery.start()
         http = await importing
-        _raise_open_files()
+        raise_open_files()
         listener = http.Listener(config, registry)
         reloader = Reloader(source, config, registry, discovery, listener)
         try:
@@ -162,14 +162,6 @@ def _spare_generators() -> None:
     Source: https://docs.python.org/3/library/sys.html#sys.set_asyncgen_hooks
     """
     sys.set_asyncgen_hooks(firstiter=None)
-
-
-def _raise_open_files() -> None:
-    """Let this process open as many files as the system allows: each client takes one, and its backend another."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(OSError, ValueError):  # some systems have a lower bound of their own
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _has_terminal() -> bool:

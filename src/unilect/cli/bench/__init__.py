@@ -1,0 +1,1 @@
+"""`unilect bench`: measures streams of any OpenAI-like server at rising load."""
