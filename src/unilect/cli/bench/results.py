@@ -56,7 +56,7 @@ class Results(NamedTuple):
     @property
     def settings(self) -> dict[str, str]:
         """The settings, in words."""
-        plan, bounds = self.plan, self.plan.bounds
+        plan, bounds = self.plan, self.plan.bounds  # of the first two of TIMES
         loads = ", ".join(f"{load:g}" for load in plan.loads)
         kind = "open loop, Poisson arrivals" if plan.mode == "rate" else "closed loop"
         shown = {
@@ -64,8 +64,7 @@ class Results(NamedTuple):
             "step": f"{plan.seconds:g} s",
             "prompts": f"{len(plan.conversations)} from a file" if plan.conversations else f"{plan.prompt_tokens} tokens",
             "answers": f"{'at most ' if plan.conversations else ''}{plan.output_tokens} tokens",
-            "first token, to be good": bounds.ttft_s and to_text(bounds.ttft_s),
-            "per token, to be good": bounds.tpot_s and to_text(bounds.tpot_s),
+            "good answers": ", ".join(f"{name} within {to_text(bound)}" for name, bound in zip(TIMES, bounds, strict=False) if bound),
             "timeout": f"{plan.timeout_s:g} s",
             "seed": str(plan.seed),
             "began": self.began,
