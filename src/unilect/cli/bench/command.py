@@ -74,7 +74,7 @@ def bench(
     began = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     progress = Progress(plan.unit)
     run = Run(plan, targets, progress.show)
-    with progress.drawn():
+    with progress.draw():
         uvloop.run(run.run())
     results = Results(plan, targets, run.steps, run.ended, _versions(), began)
     _print(results)

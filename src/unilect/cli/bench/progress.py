@@ -17,7 +17,7 @@ class Progress:
         self._bar: Any = None
 
     @contextmanager
-    def drawn(self) -> Iterator[None]:
+    def draw(self) -> Iterator[None]:
         """Have the bar on the terminal while the block runs."""
         if not sys.stderr.isatty():
             yield
