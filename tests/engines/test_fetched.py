@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.backends.engine import answer, chat
+from support.backends.leases import acquire
 from support.common.waiting import until
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
@@ -97,6 +98,44 @@ async def test_a_download_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(BackendUnavailable, match="was stopped"):
         await starting
     await until(ended.is_set)
+
+
+async def test_a_model_that_is_taken_out_while_its_files_come(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model that a reload takes out is not fetched any more: who waits for it is told at once; one that a reload changes goes on."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def fetch(location: str, on_progress: OnProgress, *_: object) -> Path:
+        begun.set()
+        try:
+            while True:
+                on_progress(0.1)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(hub, "local_file", fetch)
+    registry = models("a", "b")
+    a = registry.get("a")
+    waiting = [asyncio.create_task(acquire(a)), asyncio.create_task(a.start())]
+    await until(begun.is_set)
+    registry.swap([registry.get("b")])
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    await until(ended.is_set)
+
+    assert [BackendUnavailable] * 2 == [type(error) for error in found]
+    assert "a: was taken out while its files were fetched" in caplog.text
+    await until(lambda: a.gone)
+
+    begun.clear()
+    b = registry.get("b")
+    start = asyncio.create_task(b.start())
+    await until(begun.is_set)
+    registry.swap([models("b").get("b")])
+    assert (False, False) == (b.closed, start.done())
+    await registry.aclose()
+    with pytest.raises(BackendUnavailable):
+        await start
 
 
 def test_what_is_here_is_looked_at_at_once(tmp_path: Path) -> None:

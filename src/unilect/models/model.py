@@ -313,7 +313,7 @@ class Model:
             log.info("%s: starting, for a request", self.name)
         try:
             await self._fetch(member)
-            if not self.open:
+            if not self.open or self.closed:
                 return False
             await member.start()
         except BackendUnavailable as error:
@@ -452,10 +452,18 @@ class Model:
                 self.place.note_gone(for_good=True)
 
     def retire(self) -> None:
-        """No request will come any more: stop the backends once nothing runs in them."""
+        """
+        No request will come any more: stop the backends once nothing runs in them. What only waits for files to come ends at once, unless
+        there is a successor.
+        """
         self._retired = True
-        if self._in_use or self.closed:
+        members = self.pool.members
+        is_fetching = self.successor is None and any(one.is_fetching for one in members)
+        is_fetching = is_fetching and not any(one.started for one in members)
+        if self.closed or (self._in_use and not is_fetching):
             return
+        if is_fetching:
+            log.warning("%s: was taken out while its files were fetched; that stops, and what has come is kept", self.name)  # fmt: skip
         self.closed = True
         if self.stopping is None:
             self.stopping = spawn_detached(self.aclose())

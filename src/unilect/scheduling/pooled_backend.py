@@ -112,6 +112,11 @@ class PooledBackend:
         return any(one is not None and not one.done() for one in (self._fetching, self._starting))
 
     @property
+    def is_fetching(self) -> bool:
+        """True while its files come."""
+        return self._fetching is not None and not self._fetching.done()
+
+    @property
     def places(self) -> int | None:
         """The number of requests that it answers at a time; None where nothing bounds it, or before its start."""
         can = self.backend.capabilities
@@ -139,8 +144,12 @@ class PooledBackend:
         await join_shared(self._starting)
 
     async def _start(self) -> None:
-        fetching, self._fetching = self._fetching, None
-        await (self.backend.fetch() if fetching is None else join_shared(fetching))
+        if self._fetching is None:
+            self._fetching = spawn_detached(self.backend.fetch())
+        try:
+            await join_shared(self._fetching)
+        finally:
+            self._fetching = None
         began = time.monotonic()
         await self.backend.start()
         self.loaded_at = time.monotonic()
