@@ -1,11 +1,15 @@
 """Tests of unilect.models.sources."""
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.backends.engine import chat
+from support.backends.leases import acquire
+from support.common.waiting import until
 from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
@@ -159,6 +163,24 @@ async def test_several_callers(
     assert ({"cache_ram_mib": 0} if several else {}) == made._isolation.at_start(
         {"cache_ram_mib": None}
     )
+
+
+async def test_one_limit_for_all_names() -> None:
+    """As many requests as a model may have at a time are those of all its names together."""
+    tables = {"m": ModelConfig(source="echo:", max_in_flight=1), "p": ModelConfig(base="m")}
+    models = registry(Config(models=tables))
+    await models.start(["m"])
+    first, second = await acquire(models.get("m")), await acquire(models.get("p"))
+    running, next_one = (one.backend.generate(chat()) for one in (first, second))
+    await anext(running)
+    waiting = asyncio.ensure_future(anext(next_one))
+    await until(lambda: models.get("m").queue.length == models.get("p").queue.length == 1)
+    await running.aclose()
+    assert await waiting
+    await next_one.aclose()
+    first.release()
+    second.release()
+    await models.aclose()
 
 
 def test_no_models() -> None:

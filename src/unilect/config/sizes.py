@@ -21,8 +21,13 @@ def parse_size(given: object) -> int | None:
 
 def wrong_size(text: str) -> str:
     """Return the mistake in a size, as `Option.check` does; empty for none."""
-    if parse_size(text):
-        return ""
+    if size := parse_size(text):
+        bare = text.strip().isdecimal() and size < 1024**2
+        return (
+            f"{text[:50]!r} is {size} bytes. Write the unit, such as {text.strip()[:50]}GiB."
+            if bare
+            else ""
+        )
     return (
         f"{text[:50]!r} is no size. Write a number with KiB, MiB, GiB, KB, MB or GB, such as 2GiB."
     )

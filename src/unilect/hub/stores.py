@@ -108,7 +108,7 @@ def list_foreign() -> list[Entry]:
 
 def _advice(scheme: str, name: str) -> str:
     if scheme != "ollama":
-        return ""
+        return " Name a file by its path, or one of `unilect list`."
     return (
         " Set OLLAMA_MODELS where it is elsewhere. A model of a running Ollama is served from a configuration file: "
         f'source = "http://127.0.0.1:11434/v1", model = "{name[:100]}".'

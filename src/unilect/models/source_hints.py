@@ -173,6 +173,11 @@ def unknown(source: str, schemes: Iterable[str]) -> str:
         return f"{source}: {_no_model(source)}"
     if url := _URL.match(source):
         return _unknown_scheme(source, url.group(1), schemes)
+    repo, colon, rest = source.partition(":")
+    if colon and not rest:
+        return f"{source}: names nothing behind its colon. Write the model there, or leave the colon out."
+    if colon and REPO.match(repo):
+        return f"{source}: `{rest[:50]}` is no quantization. Write one as files have it, such as {repo}:Q4_K_M, or leave it out."
     if source.lower().endswith(_FILES):
         guess = f"; a server needs its scheme: http://{source}" if _HOST.match(source) else ""
         config = source.lower().endswith(".toml")

@@ -198,6 +198,8 @@ def split(source: str) -> tuple[str, str]:
     match = SCHEME.match(source)
     if match is not None and is_known(match.group(1)):
         scheme, location = match.groups()
+        if not location and kind_of(scheme) in ("gguf", "hf") and scheme != DEMO:
+            raise ConfigError(f"{source}: names no model. Write a path or a model of the Hugging Face hub behind it, such as {scheme}:org/repo.")  # fmt: skip
         if not _is_upstream(scheme):
             return scheme, location
         if hints.is_web_file(source):
