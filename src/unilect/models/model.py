@@ -452,21 +452,15 @@ class Model:
                 self.place.note_gone(for_good=True)
 
     def retire(self) -> None:
-        """
-        No request will come any more: stop the backends once nothing runs in them. What only waits for files to come ends at once, unless
-        there is a successor.
-        """
+        """No request will come any more: stop the backends once nothing runs in them, and at once where files come for no successor."""
         self._retired = True
-        members = self.pool.members
-        is_fetching = self.successor is None and any(one.is_fetching for one in members)
-        is_fetching = is_fetching and not any(one.started for one in members)
-        if self.closed or (self._in_use and not is_fetching):
+        gives_up = self.successor is None and self.pool.only_fetches
+        if self.closed or (self._in_use and not gives_up):
             return
-        if is_fetching:
+        if gives_up:
             log.warning("%s: was taken out while its files were fetched; that stops, and what has come is kept", self.name)  # fmt: skip
         self.closed = True
-        if self.stopping is None:
-            self.stopping = spawn_detached(self.aclose())
+        self.stopping = self.stopping or spawn_detached(self.aclose())
         self.stopping.add_done_callback(lambda _: self.on_gone())
 
     @property
@@ -493,8 +487,7 @@ class Model:
         self._stop_now()
 
     def _stop_now(self) -> None:
-        # what is said from now on is of its next life
-        self._stays_s = 0 if self.draining else self._idle_stop_s
+        self._stays_s = 0 if self.draining else self._idle_stop_s  # of its next life
         self.open = False
         self.stopping = spawn_detached(self._stop())
 

@@ -121,6 +121,12 @@ class Pool:
         return [queue for one in (*self.members, *self._leaving) for queue in one.queues]
 
     @property
+    def only_fetches(self) -> bool:
+        """True while files of a backend come, and none is started."""
+        members = self.members
+        return any(one.is_fetching for one in members) and not any(one.started for one in members)
+
+    @property
     def spares(self) -> bool:
         """True if another backend, or a fallback, may answer instead of the first."""
         return self.has_fallback or len(self.members) != 1
