@@ -183,7 +183,7 @@ class Registry:
         Raises:
             UnilectError: The first of the required ones that cannot be started.
         """
-        models = [self.models[name] for name in names]
+        models = [self.models[name] for name in dict.fromkeys(names)]
         if self.residency is not None:
             self.residency.pressure.open()
             models = self.residency.admit_at_start(models)
