@@ -134,6 +134,20 @@ def test_a_folder_of_transformers(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+def test_a_revision(hub: Hub, tmp_path: Path) -> None:
+    """A branch, a tag or a commit is named behind `@`: its files are chosen, fetched and found again, beside those of the main one."""
+    hub.files["org/repo@v1/m-Q2_K.gguf"] = b"GGUF" * 50
+    said, _ = unilect(hub, tmp_path, "pull", "org/repo@v1", "org/repo:Q2_K")
+    again, _ = unilect(hub, tmp_path, "pull", "org/repo@v1:Q2_K", "org/repo@v1/m-Q2_K.gguf", "--dry-run")  # fmt: skip
+    _, unknown = unilect(hub, tmp_path, "pull", "org/repo@v2", code=1)
+
+    paths = [Path(line.partition(": ")[2]) for line in said.splitlines()]
+    assert {200, 400} == {path.stat().st_size for path in paths}
+    assert 2 == again.count(" yes")
+    assert "org/repo@v2: neither a local file nor one on the hub" in unknown
+
+
+@pytest.mark.heavy
 def test_another_revision_keeps_what_it_shares(hub: Hub, tmp_path: Path) -> None:
     """A file that another name of the repository shares stays when one of them is removed."""
     unilect(hub, tmp_path, "pull", "org/repo:Q2_K")

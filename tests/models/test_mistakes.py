@@ -48,7 +48,7 @@ SOURCES = {
     "lmstudio:none": ("no such model in the store of LM Studio", "Name a file by its path"),
     "https://huggingface.co/o": ("address of the Hugging Face hub that names no model", "Write hf:org/name"),
     "https://huggingface.co/datasets/x/y": ("that names no model", "gguf:org/repo/file.gguf"),
-    "https://huggingface.co/o/r/tree/dev": ("names the revision dev", "Download the file"),
+    "https://huggingface.co/o/r/tree/a b": ("the revision 'a b' cannot be named", "as o/r@HASH"),
 }  # fmt: skip
 #: A line of the table of a model, `[models.m]`, and what its message says: where, what is wrong, and what to do.
 SETTINGS = {

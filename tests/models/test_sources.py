@@ -55,6 +55,9 @@ from unilect.upstreams.openai.backend import OpenAIUpstream
         ("https://huggingface.co/o/r/blob/main/config.json", ("hf", "o/r")),
         ("hf.co/o/r:Q4_K_M", ("gguf", "o/r:Q4_K_M")),
         ("o/r:Q4_K_M", ("gguf", "o/r:Q4_K_M")),
+        ("o/r@v1.0:Q4_K_M", ("gguf", "o/r@v1.0:Q4_K_M")),
+        ("https://huggingface.co/o/r/blob/dev/q/a.gguf", ("gguf", "o/r@dev/q/a.gguf")),
+        ("https://huggingface.co/o/r/tree/dev", ("hf", "o/r@dev")),
         ("hf://o/r", ("hf", "o/r")),
         ("hf://o/r/q8/a.gguf", ("gguf", "o/r/q8/a.gguf")),
         ("o/quants", ("gguf", "o/quants")),
@@ -65,7 +68,7 @@ from unilect.upstreams.openai.backend import OpenAIUpstream
 )
 def test_split(monkeypatch: pytest.MonkeyPatch, source: str, expected: tuple[str, str]) -> None:
     """A source is its scheme and its location; a path is told by its ending, a repository by what the hub says of it."""
-    kinds = {"o/quants": "gguf", "o/r": "hf"}
+    kinds = {"o/quants": "gguf", "o/r": "hf", "o/r@dev": "hf"}
     monkeypatch.setattr("unilect.models.source_hints.scheme_of", kinds.__getitem__)
     assert expected == split(source)
 

@@ -21,7 +21,7 @@ from unilect.config.paths import expand
 from unilect.core.errors import ConfigError, join_names
 from unilect.hub import web_files
 from unilect.hub._errors import explain_unreachable, hub_errors, translate_errors
-from unilect.hub.repositories import HASH, REPO, HubFile, choose, list_files
+from unilect.hub.repositories import HASH, REPO, HubFile, choose, list_files, split_revision
 from unilect.hub.repository_files import choose_projector, ggufs, is_path, of_folder, parts
 from unilect.hub.transfer import CONNECT_TIMEOUT_S, NoParts, OnProgress, Transfer
 from unilect.runtime.redact import redact
@@ -29,7 +29,7 @@ from unilect.runtime.redact import redact
 log = logging.getLogger("unilect")
 #: Tells of the files of a model whether it can be loaded here.
 Fits: TypeAlias = Callable[[Sequence["RemoteFile"]], bool]
-_HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
+_HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*(?:@\w[\w.-]{0,99})?)/(.+\.gguf)$", re.ASCII | re.I)
 
 
 class RemoteFile(NamedTuple):
@@ -156,8 +156,9 @@ def _of_hub(repo: str, file: str, listed: dict[str, HubFile]) -> RemoteFile:
         blobs = _blobs(repo)
         cached = blobs / known.digest if known.digest else find_cached(repo, file)
         here = cached is not None and cached.exists()
-    get = partial(fetch, repo, file)
-    return RemoteFile(f"{repo}/{file}", known.size, here, blobs, get, hf_hub_url(repo, file), True)
+    get, (name, revision) = partial(fetch, repo, file), split_revision(repo)
+    url = hf_hub_url(name, file, revision=revision)
+    return RemoteFile(f"{repo}/{file}", known.size, here, blobs, get, url, True)
 
 
 def _of_address(url: str) -> RemoteFile:
@@ -283,9 +284,11 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RevisionNotFoundError
 
+    name, revision = split_revision(repo)
     with translate_errors(f"{repo}/{file}"):
         try:
-            metadata = get_hf_file_metadata(hf_hub_url(repo, file), timeout=CONNECT_TIMEOUT_S)
+            address = hf_hub_url(name, file, revision=revision)
+            metadata = get_hf_file_metadata(address, timeout=CONNECT_TIMEOUT_S)
         except RevisionNotFoundError:
             raise
         except EntryNotFoundError as error:
@@ -303,9 +306,9 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
             ) from error
         size, digest, commit = metadata.size, metadata.etag or "", metadata.commit_hash
         if commit and size and HASH.match(digest):
-            url = hf_hub_url(repo, file, revision=commit)
+            url = hf_hub_url(name, file, revision=commit)
             _fetch_blob(repo, url, size, digest, on_progress)
-        return Path(hf_hub_download(repo, file))
+        return Path(hf_hub_download(name, file, revision=revision))
 
 
 def _fetch_blob(repo: str, url: str, size: int, digest: str, on_progress: OnProgress) -> None:
@@ -332,7 +335,11 @@ def _blobs(repo: str) -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.file_download import repo_folder_name
 
-    return Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
+    return (
+        Path(HF_HUB_CACHE)
+        / repo_folder_name(repo_id=split_revision(repo)[0], repo_type="model")
+        / "blobs"
+    )
 
 
 def _contents(repo: str, missing: str) -> str:
@@ -353,5 +360,6 @@ def find_cached(repo: str, file: str) -> Path | None:
     """Find a file in the cache, without the client's download, which asks the hub for other things even where it may read the cache only."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(repo, file)
+    name, revision = split_revision(repo)
+    found = try_to_load_from_cache(name, file, revision=revision)
     return Path(found) if isinstance(found, str) else None

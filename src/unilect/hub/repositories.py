@@ -25,7 +25,8 @@ from unilect.hub.repository_files import (
 )
 
 log = logging.getLogger("unilect")
-REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)  # the name of a repository
+#: The name of a repository, and behind `@` a branch, a tag or a commit of it.
+REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*(?:@\w[\w.-]{0,99})?$", re.ASCII)
 SILENCE_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 60.0
 MAX_LIST_BYTES = 2**26
@@ -71,6 +72,12 @@ class _Listing(msgspec.Struct):
     siblings: list[_Sibling] = []
 
 
+def split_revision(repo: str) -> tuple[str, str | None]:
+    """Split the name of a repository into itself and its revision; None for the main one."""
+    name, _, revision = repo.partition("@")
+    return name, revision or None
+
+
 def list_files(repo: str) -> dict[str, HubFile]:
     """
     Return the files of a repository; those in the cache where the hub cannot be reached.
@@ -111,8 +118,10 @@ def _ask(repo: str) -> bytes:
         validate_repo_id,
     )
 
-    validate_repo_id(repo)
-    url = f"{constants.ENDPOINT}/api/models/{repo}"
+    name, revision = split_revision(repo)
+    validate_repo_id(name)
+    url = f"{constants.ENDPOINT}/api/models/{name}"
+    url += f"/revision/{revision}" if revision is not None else ""
     until_s, listed = time.monotonic() + LIST_TIMEOUT_S, bytearray()
     with get_session().stream("GET", url, params={"blobs": True}, headers=build_hf_headers(), timeout=SILENCE_TIMEOUT_S) as response:  # fmt: skip
         if response.is_error:
@@ -135,7 +144,8 @@ def list_cached(repo: str) -> dict[str, HubFile]:
 
     with translate_errors(repo):
         try:
-            folder = Path(snapshot_download(repo, local_files_only=True))
+            name, revision = split_revision(repo)
+            folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
         except LocalEntryNotFoundError:
             return {}
         found = [file for file in folder.rglob("*") if file.is_file()]

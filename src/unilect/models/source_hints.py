@@ -75,9 +75,10 @@ def read_as(source: str) -> str:
             f"{source}: is an address of the Hugging Face hub that names no model. Write hf:org/name for a model of "
             "transformers, or gguf:org/repo/file.gguf for a GGUF file."
         )
-    if len(parts) > 3 and parts[3] != "main":
+    repo += f"@{parts[3]}" if len(parts) > 3 and parts[3] != "main" and "@" not in repo else ""
+    if not REPO.match(repo):
         raise ConfigError(
-            f"{source}: names the revision {parts[3][:50]}, and only `main` is fetched. Download the file, and name its path."
+            f"{source}: the revision {parts[3][:50]!r} cannot be named. Name the commit's hash, as {'/'.join(parts[:2])}@HASH."
         )
     file = "/".join(parts[4:]) if parts[2:3] and parts[2] in ("resolve", "blob", "raw") else ""
     if file.lower().endswith(".gguf"):

@@ -14,7 +14,7 @@ from aiohttp import web
 from support.backends.loopback import served
 
 TIMEOUT_S = 60.0
-COMMIT = "c0ffee" + "0" * 34
+COMMIT, OTHER_COMMIT = "c0ffee" + "0" * 34, "decade" + "0" * 34
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Hub:
 
     async def resolve(self, request: web.Request) -> web.Response:
         """HEAD and GET /{org}/{repo}/resolve/{revision}/{file}."""
-        repo, name = "{org}/{repo}".format(**request.match_info), request.match_info["file"]
+        repo, name = _repository(request), request.match_info["file"]
         self.keys[0].add(request.headers.get("Authorization"))
         if repo == "org/gated":
             return web.Response(status=403, headers={"X-Error-Code": "GatedRepo"})
@@ -61,7 +61,7 @@ class Hub:
             return web.Response(status=404, headers=headers)
         headers = {
             "Location": f"http://localhost:{self.port}/storage/{repo}/{name}",
-            "X-Repo-Commit": COMMIT,
+            "X-Repo-Commit": COMMIT if "@" not in repo else OTHER_COMMIT,
             "X-Linked-Etag": f'"{_sha256(content)}"',
             "X-Linked-Size": str(len(content)),
         }
@@ -69,7 +69,7 @@ class Hub:
 
     async def info(self, request: web.Request) -> web.Response:
         """GET /api/models/{org}/{repo}."""
-        repo = "{org}/{repo}".format(**request.match_info)
+        repo = _repository(request)
         if self.listing is not None:
             return web.Response(body=self.listing, content_type="application/json")
         names = [
@@ -134,6 +134,13 @@ class Hub:
         return f"http://127.0.0.1:{self.port}"
 
 
+def _repository(request: web.Request) -> str:
+    """The repository of a request; of another revision than the main one with that behind `@`."""
+    revision = request.match_info.get("revision", "main")
+    revision = "v1" if revision == OTHER_COMMIT else revision
+    return "{org}/{repo}".format(**request.match_info) + f"@{revision}" * (revision not in ("main", COMMIT))  # fmt: skip
+
+
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -146,6 +153,7 @@ def serve_hub(**files: bytes) -> Iterator[Hub]:
         web.route("*", "/{org}/{repo}/resolve/{revision}/{file:.+}", hub.resolve),
         web.get("/storage/{file:.+}", hub.storage),
         web.get("/api/models/{org}/{repo}", hub.info),
+        web.get("/api/models/{org}/{repo}/revision/{revision}", hub.info),
     )
     with served(*routes) as hub.port:
         yield hub
