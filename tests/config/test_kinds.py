@@ -46,7 +46,7 @@ READ_BY = {
         (
             "gguf",
             {"api_key": "k"},
-            "api_key: applies to OpenAI-compatible servers, llama.cpp servers and",
+            "api_key: applies to OpenAI-compatible servers, llama.cpp servers, servers by `command` and",
         ),
         pytest.param(
             "hf", {"mmproj": "x.gguf"}, "mmproj: applies to GGUF models", marks=needs_transformers
@@ -63,12 +63,12 @@ READ_BY = {
         (
             "openai",
             {"context": 512},
-            "context: applies to GGUF models, transformers models, chatglm.cpp models and",
+            "context: applies to GGUF models, transformers models, chatglm.cpp models, servers by `command` and",
         ),
         (
             "openai",
             {"parallel": 8},
-            "parallel: applies to GGUF models, transformers models and servers by `command`",
+            "parallel: applies to GGUF models, transformers models, servers by `command` and programs such as vLLM",
         ),
         ("openai", {"chat_template": "chatml"}, "chat_template: applies to GGUF models"),
         ("llamacpp", {"lora": ["x.gguf"]}, "lora: applies to GGUF models"),

@@ -8,10 +8,9 @@ is asked and measured. So the table is one that has worked.
 import asyncio
 import os
 import re
-import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 from unilect import testing
@@ -23,14 +22,12 @@ from unilect.core.errors import ConfigError, UnilectError
 from unilect.core.events import Event, TextDelta, ToolCallDelta, fold
 from unilect.core.requests import EmbeddingRequest
 from unilect.engines.command.engine import Address, CommandEngine
+from unilect.engines.command.program_help import read_help
 from unilect.engines.process.child_process import ChildProcess
 from unilect.hub.repositories import REPO
 from unilect.runtime.child_environment import child_environment
-from unilect.runtime.child_limits import die_with
+from unilect.runtime.tasks import run_aside
 
-_HELP_TIMEOUT_S = 60.0
-_MOST_HELP_BYTES = 100_000
-_KILLED_S = 5.0  # from SIGKILL to the end
 #: In a flag that says where a server listens.
 _PLACE = re.compile(r"port|host|uds|sock|bind|listen|addr", re.IGNORECASE)
 _RULE_TIMEOUT_S = 60.0
@@ -143,7 +140,11 @@ async def place(words: Sequence[str], found: Address) -> list[str]:
     said_at = [at for at in said_at if _PLACE.search(_flag_of(words, at))] or said_at
     if said_at:
         return [pattern.sub(mark, word) if at in said_at else word for at, word in enumerate(words)]
-    if not found.socket and "--port" in await _help_of(words):
+    values = dict.fromkeys(command_line.PLACEHOLDERS, "1")
+    asked = [*(command_line.fill(word, values, str) for word in words), "--help"]
+    if not found.socket and "--port" in await run_aside(
+        lambda: read_help(asked, child_environment())
+    ):
         return [*words, "--port", "{port}"]
     raise ConfigError(
         f"try: the server listens at {said}, which its command line does not say, and its --help has no `--port`. "
@@ -156,38 +157,6 @@ def _flag_of(words: Sequence[str], at: int) -> str:
     own, equals, _ = words[at].partition("=")
     flag = own if equals else words[at - 1] if at else ""
     return flag if flag.startswith("-") else ""
-
-
-async def _help_of(words: Sequence[str]) -> str:
-    """Return the help of a command; empty where it has none. What it has started, such as a server that knows no such flag, is killed."""
-    values, own, told = dict.fromkeys(command_line.PLACEHOLDERS, "1"), os.getpid(), b""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *(command_line.fill(word, values, str) for word in words),
-            "--help",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=child_environment(),
-            start_new_session=True,
-            preexec_fn=lambda: die_with(own, signal.SIGKILL),
-        )
-    except OSError:
-        return ""
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(_HELP_TIMEOUT_S):
-            while len(told) < _MOST_HELP_BYTES and (piece := await process.stdout.read(2**16)):
-                told += piece
-    except TimeoutError:
-        return ""
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_KILLED_S):
-                await process.communicate()
-    return told.decode(errors="replace")
 
 
 def choose(name: str, words: Sequence[str], models: Sequence[str]) -> str | None:

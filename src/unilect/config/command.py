@@ -18,6 +18,24 @@ class CommandOptions(LlamaCppOptions, frozen=True, kw_only=True):
         kinds=COMMANDS,
         example="openai",
     )
+    arguments: str | Annotated[list[str], Meta(min_length=1)] | None = option(
+        None,
+        "More words for the command line of a program that is named as a source, such as `vllm:org/name`; they come last. Written as `command` is.",
+        kinds=("program",),
+        example="--dtype bfloat16",
+    )
+    tool_parser: str | None = option(
+        None,
+        "vLLM's or SGLang's parser of tool calls. An empty text is none. Default: the one of the model's family, as its chat template shows it.",
+        kinds=("program",),
+        example="hermes",
+    )
+    reasoning_parser: str | None = option(
+        None,
+        "vLLM's or SGLang's parser of thoughts. An empty text is none. Default: the one of the model's family, where its chat template shows that it thinks.",
+        kinds=("program",),
+        example="qwen3",
+    )
     health: str | None = option(
         None,
         "Path that the command's server answers with 200 once it can be asked. Default: `/health`, else `/v1/models`.",

@@ -9,8 +9,11 @@ KINDS = {
     "llamacpp": "llama.cpp servers",
     "fastchat": "FastChat controllers",
     "command": "servers by `command`",
+    "program": "programs such as vLLM",
     "echo": "`echo:` and backends of plugins",
 }
+#: Schemes of programs that serve a model, see engines/command/programs.py.
+PROGRAMS = ("llama-server", "mlx", "sglang", "transformers-serve", "vllm")
 #: scheme -> kind; of a scheme that another package brings, itself
 KIND_OF = {
     "chatglm": "chatglm",
@@ -19,13 +22,14 @@ KIND_OF = {
     "echo": "echo",
     "gguf": "gguf",
     "hf": "hf",
+    **dict.fromkeys(PROGRAMS, "program"),
     **dict.fromkeys(("http", "https", "openai+http", "openai+https"), "openai"),
     **dict.fromkeys(("fastchat+http", "fastchat+https"), "fastchat"),
     **dict.fromkeys(("llamacpp+http", "llamacpp+https"), "llamacpp"),
 }
 ENGINES = ("gguf", "hf", "chatglm")
 UPSTREAMS = ("openai", "llamacpp", "fastchat")
-COMMANDS = ("command",)
+COMMANDS = ("command", "program")
 BATCHED = ("gguf", "hf")
 
 

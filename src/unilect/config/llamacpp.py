@@ -16,7 +16,7 @@ class LlamaCppOptions(Table, frozen=True, kw_only=True):
         None,
         "Number of layers to offload to the GPU; -1 for all. Default: as many as fit if llama.cpp has a GPU. Refused without one; "
         "docs/gpu.md says how to install a build for your GPU.",
-        kinds=("gguf",),
+        kinds=("gguf", "program"),
         flag=Flag("--gpu-layers", "Layers on the GPU; -1: all."),
         example=-1,
     )

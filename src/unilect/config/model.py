@@ -94,7 +94,7 @@ class ModelConfig(CommandOptions, frozen=True, kw_only=True):
     source: str | Annotated[list[str], Meta(min_length=1)] = option(
         "demo:",
         "Where the model is: `demo:`, a path to a .gguf file, `org/repo` of the hub, `https://host/file.gguf`, a transformers folder, "
-        "`chatglm:model.bin`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model.",
+        "`chatglm:model.bin`, `vllm:org/name`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model.",
         path=paths.source,
     )
     base: str | None = option(
@@ -336,7 +336,7 @@ class ModelConfig(CommandOptions, frozen=True, kw_only=True):
         None,
         "Chat template: the name of a format such as `vicuna_v1.1` (listed in docs/templates.md), a Jinja template, or the path "
         "of one. Default: the model's own.",
-        kinds=("gguf", "hf", "llamacpp", "fastchat"),
+        kinds=("gguf", "hf", "llamacpp", "fastchat", "program"),
         path=paths.template,
         flag=Flag(
             "--chat-template",

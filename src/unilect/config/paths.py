@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from unilect.config.kinds import PROGRAMS
 from unilect.config.mistakes import OptionPath
 from unilect.config.option import Move, Option, Table, map_texts
 from unilect.config.values import describe_value
 from unilect.core.errors import ConfigError
 from unilect.core.requests import MAX_LORA_SCALE
 
-_LOCAL = re.compile(r"^(gguf|hf|chatglm):(.+)$", re.DOTALL)
+_LOCAL = re.compile(rf"^(gguf|hf|chatglm|{'|'.join(PROGRAMS)}):(.+)$", re.DOTALL)
 _SCHEME = re.compile(r"^[a-z0-9+.-]{2,}:", re.DOTALL)
 #: A repository of the hub, or a file in one: what is not here under this name may be there. `folder/x.gguf` is no repository.
 _ON_THE_HUB = re.compile(

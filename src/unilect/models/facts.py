@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from unilect.config.kinds import KINDS, UPSTREAMS
+from unilect.config.kinds import COMMANDS, KINDS, UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.models.model import Model
-from unilect.models.sources import COMMAND, DEMO, kind_of
+from unilect.models.sources import DEMO, kind_of
 from unilect.runtime import plugins
 from unilect.scheduling.pooled_backend import PooledBackend
 
@@ -15,6 +15,7 @@ _WORDS = {
     "gguf": "GGUF on llama.cpp",
     "hf": "transformers",
     "chatglm": "chatglm.cpp",
+    "program": "a server by",
     "openai": "a server of OpenAI's API",
     "llamacpp": "a llama.cpp server",
     "fastchat": "a FastChat controller",
@@ -80,7 +81,7 @@ def line(model: Model, config: ModelConfig | None) -> str:
     places = [where for member in members if (where := _place(member, len(members) > 1))]
     told = [" ".join([kind(model), ", ".join(places)]).rstrip(), *traits(model, config)]
     if config is not None:
-        kinds = {kind_of(member.scheme) for member in members} - {COMMAND}
+        kinds = {kind_of(member.scheme) for member in members} - {*COMMANDS}
         if ModelConfig.declared["parallel"].applies_to(kinds & KINDS.keys()):
             told.append(f"{config.parallel} at a time")
         if config.load == "demand":

@@ -22,7 +22,7 @@ from unilect.api.backend import Backend, BackendSpec, Report
 from unilect.config.command_line import program_of
 from unilect.config.fleet import FleetConfig, check_replicas
 from unilect.config.hints import unknown_in
-from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS
+from unilect.config.kinds import COMMANDS, ENGINES, KIND_OF, UPSTREAMS
 from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig, check_options
 from unilect.config.paths import check_adapters
@@ -493,4 +493,5 @@ def _is_upstream(scheme: str) -> bool:
 
 
 def _is_engine(scheme: str) -> bool:
-    return kind_of(scheme) in ENGINES
+    """Return True where a scheme's model runs on this machine, in a process of ours or in one that we start."""
+    return kind_of(scheme) in (*ENGINES, *COMMANDS)

@@ -29,7 +29,7 @@ class Stays(NamedTuple):
 
 def stays_of(config: ModelConfig, is_engine: bool) -> Stays:
     """Return how a model stays in memory; only what runs on this machine takes any."""
-    here = (config.command is not None or is_engine) and config.replicas is None
+    here = is_engine and config.replicas is None
     return Stays(here, config.pin, parse_size(config.memory), config.while_loading)
 
 

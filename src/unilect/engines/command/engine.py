@@ -54,7 +54,8 @@ class Address(NamedTuple):
 
 _Value = TypeVar("_Value")
 _MARGIN_S = 10.0  # that the keeper has beside the server's own time to end
-_FETCHED = {"gguf": ("file", hub.local_file), "hf": ("folder", hub.local_folder)}
+#: By scheme, the placeholder of what a source names, and what fetches it.
+FETCHED = {"gguf": ("file", hub.local_file), "hf": ("folder", hub.local_folder)}
 
 
 class CommandEngine(Backend):
@@ -307,8 +308,8 @@ def backend(spec: BackendSpec) -> Backend:
         command_line.split_words(config.command), command_line.PLACEHOLDERS
     )
     if scheme == "demo":
-        return _engine(spec, {})
-    name, fetch = _FETCHED.get(scheme, ("", hub.local_file))
+        return engine_of(spec, {})
+    name, fetch = FETCHED.get(scheme, ("", hub.local_file))
     if name not in used:
         kind = f"`{{{name}}}`" if name else "`{file}` or `{folder}`"
         raise ConfigError(
@@ -318,15 +319,24 @@ def backend(spec: BackendSpec) -> Backend:
     def make(spec: BackendSpec, path: Path) -> Backend:
         if not path.exists():
             raise ConfigError(f"source: there is no {path}. Check the path.")
-        return _engine(spec, {name: str(path.absolute())})
+        return engine_of(spec, {name: str(path.absolute())})
 
     return when_here(structs.replace(spec, location=location), fetch, make)
 
 
-def _engine(spec: BackendSpec, found: Mapping[str, str]) -> Backend:
+def engine_of(spec: BackendSpec, found: Mapping[str, str]) -> Backend:
+    """
+    Make the engine for a model's `command`.
+
+    Args:
+        found: The values of placeholders that its table does not give.
+
+    Raises:
+        ConfigError: The command cannot be run so.
+    """
     config = spec.config
-    values = {"name": spec.name, "parallel": str(config.parallel), **found}
+    values = {"name": spec.name, "parallel": str(config.parallel)}
     values["threads"] = str(config.threads or spec.threads)
     if config.context is not None:
         values["context"] = str(config.context)
-    return CommandEngine(spec.name, config, values)
+    return CommandEngine(spec.name, config, {**values, **found})
