@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unilect.engines.command.program_help import has_word, kept_help, read_help
+from unilect.engines.command.program_help import has_word, recall_help, read_help
 
 
 def test_read() -> None:
@@ -24,10 +24,10 @@ def test_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program.write_text(f"#!/bin/sh\necho x >>{count}\ncat {count}\n")
     program.chmod(0o755)
     words, environment = ["program", "--help"], {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    assert [kept_help(words, environment) for _ in range(2)] == ["x\n", "x\n"]
+    assert [recall_help(words, environment) for _ in range(2)] == ["x\n", "x\n"]
     os.utime(program, (1, 1))
-    assert kept_help(words, environment) == "x\nx\n"
-    assert kept_help([sys.executable, "-c", ""], environment) == ""
+    assert recall_help(words, environment) == "x\nx\n"
+    assert recall_help([sys.executable, "-c", ""], environment) == ""
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def read_help(
         return told.read(_MOST_BYTES).decode(errors="replace")
 
 
-def kept_help(words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return the help of a program as `read_help` does, kept until its file changes."""
+def recall_help(words: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the help of a program as `read_help` does; it is kept until the program's file changes."""
     path = which(words[0], path=environment.get("PATH"))
     folder = cache_folder(process_environment())
     if path is None or folder is None:

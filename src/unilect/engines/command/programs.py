@@ -22,7 +22,7 @@ from unilect.config.model import ModelConfig
 from unilect.config.server import process_environment
 from unilect.core.errors import ConfigError
 from unilect.engines.command.engine import FETCHED, engine_of
-from unilect.engines.command.program_help import choices_of, has_word, kept_help
+from unilect.engines.command.program_help import choices_of, has_word, recall_help
 from unilect.engines.fetched import later
 from unilect.hub import download as hub
 from unilect.hub.transfer import OnProgress
@@ -155,7 +155,7 @@ def backend(spec: BackendSpec) -> Backend:
     def fetch_all(location: str, on_progress: OnProgress) -> Path:
         nonlocal told
         path = fetch(location, on_progress)
-        told = kept_help(program.help.split(), environment)
+        told = recall_help(program.help.split(), environment)
         return path
 
     def make(spec: BackendSpec, path: Path) -> Backend:
