@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unilect.engines.command.program_help import has_word, recall_help, read_help
+from unilect.engines.command.program_help import has_word, read_help, recall_help
 
 
 def test_read() -> None:
