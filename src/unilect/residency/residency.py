@@ -69,6 +69,7 @@ class Residency:
         self._claims = ledger.claims
         self._queue: dict[Seat, float] = {}  # since when they wait, the first first
         self._turns = Turns()
+        self._due_at = 0.0  # when those may go at the latest that the first in line waits for
         self._timer: asyncio.TimerHandle | None = None
         self.pressure = Pressure(self.relieve)
         self._shortage, self._told_at = Shortage(0.0, 0), -math.inf
@@ -182,8 +183,8 @@ class Residency:
             log.warning("%s; no model that may leave is idle", shortage)
 
     def wait_s(self, seat: Seat) -> float:
-        """Return seconds until a model is loaded, as far as is known: the turn of whom it waits for, and the loads until its own."""
-        before = 0.0
+        """Return seconds until a model is loaded, as far as is known: the turns of those that it waits for, and the loads until its own."""
+        before = max(0.0, self._due_at - time.monotonic()) if seat in self._queue else 0.0
         for other in self._line():
             if other is seat:
                 break
@@ -207,31 +208,27 @@ class Residency:
     def note_loaded(self, seat: Seat) -> float:
         """Note that a model is loaded, if that is not known; returns the seconds that it took."""
         if not seat.is_loaded and seat.model.runs_here:
-            if (
-                not seat.has_place
-            ):  # what loads beside a start that failed takes memory all the same
+            # what loads beside a start that failed takes memory all the same
+            if not seat.has_place:
                 self._grant(seat, seat.need)
             self._set_loaded(seat)
             self._decide()
         return seat.load_s or 0.0
 
     def _set_loaded(self, seat: Seat) -> None:
-        seat.load_s, seat.loaded_at = seat.model.last_load
-        payers, charged_s = seat.payers, seat.load_s + self._turn_s(seat)
+        seat.note_load(*seat.model.last_load)
+        payers, charged_s = seat.payers, (seat.load_s or 0.0) + self._turn_s(seat)
         self._charge(seat, charged_s)
         seat.enter(State.LOADED)
         claim = self._claims[seat] = max(self._claims[seat], seat.need)
         budget = self.budget or 0
         takes = f"takes {describe_size(claim)} at most" if claim else "its size is not known yet"
-        told = (
-            f"{seat.model.name}: loaded in {seat.load_s:.1f} s: {takes}, all models "
-            f"{describe_size(self.claimed)} of {describe_size(budget)}"
-        )
-        numbers = {"load_s": seat.load_s, "need_bytes": claim, "claimed_bytes": self.claimed}
+        told = f"{seat.model.name}: loaded in {seat.load_s:.1f} s: {takes}, all models {describe_size(self.claimed)} of {describe_size(budget)}"
+        numbers = {"load_s": seat.load_s or 0.0, "expected_s": seat.expected_s, "need_bytes": claim}
         if keys := [f"`{one}`" for one in payers if one not in ("", ANONYMOUS)]:
             told += f"; {charged_s:.1f} s are charged to {', '.join(keys)}"
             numbers["charged_s"] = charged_s
-        seat.events.add("loaded", told, **numbers, budget_bytes=budget)
+        seat.events.add("loaded", told, **numbers, claimed_bytes=self.claimed, budget_bytes=budget)
         measuring = asyncio.get_running_loop().run_in_executor(None, seat.model.measure_memory)
         measuring.add_done_callback(partial(self._note_measured, seat))
 
@@ -393,9 +390,11 @@ class Residency:
         due_s = max((one.due_s for one in victims), default=0.0)
         if due_s > 0:
             names = ", ".join(f"`{one.name}`" for one in victims)
-            self._tell_of_wait(seat, need, free, f"{names} for {due_s:.1f} s at most")
+            self._due_at = time.monotonic() + due_s
+            self._tell_of_wait(seat, need, free, f"{names} for {due_s:.1f} s at most", most_s=due_s)
             self._timer = asyncio.get_running_loop().call_later(due_s, self._decide)
             return False
+        self._due_at = 0.0
         for one in victims:
             movable[one].enter(State.LEAVING, seat)
         self._claims[seat] = need
@@ -431,18 +430,16 @@ class Residency:
             seat.events.add("evicted", f"{told}: {self._shortage}", **numbers)
             return
         need, free = other.need, max(0, (self.budget or 0) - self.claimed)
-        told += (
-            f" for `{other.model.name}`: needs {describe_size(need)}, {describe_size(free)} free"
-        )
+        told += f" for `{other.model.name}`: needs {describe_size(need)}, {describe_size(free)} free"  # fmt: skip
         seat.events.add("evicted", told, **numbers, need_bytes=need, free_bytes=free)
 
-    def _tell_of_wait(self, seat: Seat, need: int, free: int, for_whom: str) -> None:
-        """Note once for each time that a model begins to wait what it waits for."""
+    def _tell_of_wait(self, seat: Seat, need: int, free: int, for_whom: str, **most: float) -> None:
+        """Note once for each time that a model begins to wait what it waits for, and for how long at most where that is known (`most_s`)."""
         since, last = self._queue[seat], seat.events.last
         if last and last[-1].kind == "waits" and last[-1].numbers["since_s"] == since:
             return
         told = f"{seat.model.name}: waits for {for_whom}: needs {describe_size(need)}, {describe_size(max(0, free))} free"
-        seat.events.add("waits", told, need_bytes=need, free_bytes=free, since_s=since)
+        seat.events.add("waits", told, need_bytes=need, free_bytes=free, since_s=since, **most)
 
     def _tell_overtaken(self, first: Seat) -> None:
         """Note of the models that were asked for before the one that is next, and wait for it, by what they stand behind it."""

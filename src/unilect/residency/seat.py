@@ -3,19 +3,16 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
 
 from unilect.core.errors import UnilectError
 from unilect.residency.events import Events, Feed
+from unilect.residency.load_times import Lie, LoadTimes
 from unilect.residency.page_cache import measure_share
 from unilect.residency.turns import Ticket
-
-_DISK = 500e6  # bytes a second of a file that is not in the page cache
-_WARM = 2e9  # the same of one that is, with all that a load does
-_START_S = 0.3  # of an engine without a model
 
 
 class State(Enum):
@@ -153,6 +150,7 @@ class Seat:
         waiting: The requests that wait for it, the first first.
         payers: The callers who are charged for its load, while it `starts`.
         load_s: Seconds that its last load took; None before the first.
+        expected_s: Seconds that the load which runs, or ran last, was expected to take when it began.
         measured_bytes: What it took once it was loaded, of memory that is shared its part; 0 while nobody knows.
     """
 
@@ -165,13 +163,16 @@ class Seat:
         self.given_at = self.loaded_at = 0.0
         self.waiting: dict[asyncio.Future[None], Ticket] = {}
         self.payers: tuple[str, ...] = ()
+        self.expected_s = 0.0
+        self._times, self._lie = LoadTimes(), Lie(0, 0)
         self._owner = owner
 
     def enter(self, state: State, leaves_for: "Seat | None" = None) -> None:
         """Be in another state, and have requests go to the model, or not; `leaves_for` is who it is `LEAVING` for."""
         assert state in _NEXT[self.state], f"{self.model.name}: {self.state} to {state}"
         if state in _STARTS and self.state not in _STARTS:
-            self.given_at = time.monotonic()
+            self.given_at, self._lie = time.monotonic(), _look(self.model.files)
+            self.expected_s = self._times.expect(self._lie)
         self.state, self.leaves_for = state, leaves_for
         self.model.open = state in (*_STARTS, State.LOADED)
 
@@ -203,20 +204,18 @@ class Seat:
     @property
     def reload_s(self) -> float:
         """Seconds to load it, as its files lie now: longer where they are not in the page cache."""
-        size = cold = 0.0
-        for file in self.model.files:
-            share = measure_share(file)
-            length = _size(file)
-            size += length
-            cold += length * (0.0 if share is None else 1 - share)
-        known = self.load_s if self.load_s is not None else _START_S + size / _WARM
-        return known + cold / _DISK
+        return self._times.expect(_look(self.model.files))
+
+    def note_load(self, seconds: float, at: float) -> None:
+        """Keep what a load took that has ended at this time, by `time.monotonic`."""
+        self.load_s, self.loaded_at = seconds, at
+        self._times.note(seconds, self._lie)
 
     @property
     def wait_s(self) -> float:
         """Seconds until it is loaded, as far as is known: its load, or the rest of it, after those before it in line."""
         if self.starts:
-            return max(0.1, self.reload_s - (time.monotonic() - self.given_at))
+            return max(0.1, self.expected_s - (time.monotonic() - self.given_at))
         return self._owner.wait_s(self)
 
     @property
@@ -251,6 +250,17 @@ class Seat:
     def note_gone(self, for_good: bool) -> None:
         """Note that it is stopped; `for_good`: it is not started again."""
         self._owner.note_gone(self, for_good)
+
+
+def _look(files: Iterable[Path]) -> Lie:
+    """Look at how much of some files is in the page cache."""
+    size = cold = 0.0
+    for file in files:
+        share = measure_share(file)
+        length = _size(file)
+        size += length
+        cold += length * (0.0 if share is None else 1 - share)
+    return Lie(size, cold)
 
 
 def _size(file: Path) -> int:
