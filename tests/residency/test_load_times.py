@@ -1,6 +1,6 @@
 """Tests of unilect.residency.load_times."""
 
-from pytest import approx
+import pytest
 
 from unilect.residency.load_times import Lie, LoadTimes
 
@@ -19,7 +19,7 @@ def test_by_kind() -> None:
     times = LoadTimes()
     times.note(2.0, WARM)
     times.note(10.0, COLD)
-    assert (2.0, 10.0, 6.0) == approx([times.expect(one) for one in (WARM, COLD, Lie(GB, GB / 2))])
+    assert (2.0, 10.0, 6.0) == pytest.approx([times.expect(one) for one in (WARM, COLD, Lie(GB, GB / 2))])
 
 
 def test_one_slow_load() -> None:
@@ -37,8 +37,8 @@ def test_after_one_cold_load() -> None:
     """After the first load, which had to read, the next one is expected without the reading; a slow engine stays slow, a fast disk is believed."""
     times = LoadTimes()
     times.note(8.0, COLD)
-    assert 6.0 == approx(times.expect(WARM))
-    assert 8.0 == approx(times.expect(COLD))
+    assert 6.0 == pytest.approx(times.expect(WARM))
+    assert 8.0 == pytest.approx(times.expect(COLD))
     times = LoadTimes()
     times.note(0.5, COLD)
     assert times.expect(WARM) <= 0.5
