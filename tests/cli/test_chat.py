@@ -152,19 +152,13 @@ def terminal(*args: str, environment: Mapping[str, str] | None = None) -> Iterat
             chat.process.wait()
 
 
-def test_pipe_prints_answers_only(url: str) -> None:
-    """From a pipe each line is a question, and stdout holds the answers."""
+def test_pipe_prints_answers_only(url: str, model: Model) -> None:
+    """From a pipe each line is a question, sent with the earlier turns, and stdout holds the answers."""
     done = piped(url, "one", "", "two")
 
     assert done.stdout == "user: one\nuser+assistant+user: two\n"
     assert done.stderr == ""
     assert done.returncode == 0
-
-
-def test_history_is_sent(url: str, model: Model) -> None:
-    """The earlier turns are sent with each question."""
-    piped(url, "one", "two")
-
     assert model.asked[-1]["messages"] == [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "user: one"},
@@ -174,11 +168,10 @@ def test_history_is_sent(url: str, model: Model) -> None:
 
 def test_system(url: str) -> None:
     """/system sets the system prompt, with nothing after it there is none, and --system sets the first one."""
-    done = piped(url, "one", "/system", "/clear", "two", args=["--system", "Be brief."])
-    again = piped(url, "/system Be brief.", "one")
+    lines = ("one", "/system", "/clear", "two", "/clear", "/system Be kind.", "three")
+    done = piped(url, *lines, args=["--system", "Be brief."])
 
-    assert done.stdout == "system+user: one\nuser: two\n"
-    assert again.stdout == "system+user: one\n"
+    assert done.stdout == "system+user: one\nuser: two\nsystem+user: three\n"
 
 
 @pytest.mark.heavy
@@ -241,12 +234,12 @@ def test_wrong_commands_are_one_line_each(url: str) -> None:
 
 
 def test_unknown_model_is_one_line(url: str) -> None:
-    """The server's error is told in one line, and the next question takes the place of the failed one."""
-    done = piped(url, "one", "/model scripted", "two", args=["--model", "nope"])
+    """The server's error is told in one line, the next question takes the place of the failed one, and /models marks the one that answers."""
+    done = piped(url, "one", "/model scripted", "/models", "two", args=["--model", "nope"])
 
     assert done.stderr.splitlines()[0].startswith("unilect: ")
     assert "nope" in done.stderr.splitlines()[0]
-    assert done.stderr.splitlines()[1:] == ["The model is scripted."]
+    assert done.stderr.splitlines()[1:] == ["The model is scripted.", "* scripted", "  demo"]
     assert done.stdout == "user: two\n"
     assert done.returncode == 1
 
@@ -296,13 +289,6 @@ def test_models_of_a_running_server(url: str) -> None:
     )
 
     assert (0, "scripted\ndemo\n", "") == (done.returncode, done.stdout, done.stderr)
-
-
-def test_models(url: str) -> None:
-    """/models lists the server's models and marks the one that answers."""
-    done = piped(url, "/models")
-
-    assert done.stderr == "* scripted\n  demo\n"
 
 
 @pytest.mark.heavy

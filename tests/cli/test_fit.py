@@ -48,6 +48,7 @@ def told(hub: Hub, home: Path, *args: str) -> list[dict[str, Any]]:
     return list(json.loads(fit(hub, home, *args, "--json")[0]))
 
 
+@pytest.mark.heavy
 def test_a_repository(hub: Hub, tmp_path: Path) -> None:
     """Each model of a repository is told with what it needs, as its engine tells it; a few bytes of each are fetched, and nothing stays."""
     hub.ranges.clear()

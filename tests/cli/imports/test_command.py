@@ -116,6 +116,7 @@ WORST = 300_000
 UNITS = ("$", "${", "${a", "#\n", "\\\n", "'", ";", "a=", "<", "[", "\n", '"""', "FROM ", "-", " ", "\u3000")  # fmt: skip
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_texts_take_no_long_time(kind: str) -> None:
     """Each unit, 300 kB of it, is refused or read in a moment."""
