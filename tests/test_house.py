@@ -66,7 +66,7 @@ BUDGETS = {
     "hub": 1_263,
     "limits": 1_145,
     "models": 1_535,
-    "residency": 788,
+    "residency": 827,
     "runtime": 855,
     "scheduling": 1_068,
     "server": 2_732,

@@ -19,7 +19,9 @@ def test_by_kind() -> None:
     times = LoadTimes()
     times.note(2.0, WARM)
     times.note(10.0, COLD)
-    assert (2.0, 10.0, 6.0) == pytest.approx([times.expect(one) for one in (WARM, COLD, Lie(GB, GB / 2))])
+    assert (2.0, 10.0, 6.0) == pytest.approx(
+        [times.expect(one) for one in (WARM, COLD, Lie(GB, GB / 2))]
+    )
 
 
 def test_one_slow_load() -> None:
