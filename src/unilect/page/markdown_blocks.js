@@ -282,8 +282,7 @@ export class Blocks {
       return true;
     }
     if (tip.kind !== "paragraph") return false;
-    const { text, lineStart } = tip.leaf;
-    const header = text.slice(lineStart);
+    const { lineStart, lastLine: header } = tip.leaf;
     const aligns = alignments(header, cursor.rest());
     if (aligns === null) return false;
     const table = tableBox(cells(header), aligns);

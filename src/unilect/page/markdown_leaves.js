@@ -10,8 +10,9 @@ const PART = 8192;
 export class Leaf {
   text = "";
   lines = 0;
-  /** Where the last line begins. */
+  /** Where the last line begins, and that line: cutting it out of a text that grows would copy all of it. */
   lineStart = 0;
+  lastLine = "";
   /** How much of the text stays as it is: the end may belong to a line that turns out to be something else. */
   #sure = 0;
   #start = 0;
@@ -31,11 +32,13 @@ export class Leaf {
     this.lineStart = this.text.length;
     this.lines += 1;
     this.text += text;
+    this.lastLine = text;
   }
 
   /** Go on in the last line. */
   more(text) {
     this.text += text;
+    this.lastLine += text;
     this.settle();
   }
 
