@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from support.servers.serving import serve
 from unilect.api.backend import Backend
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied
+from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied, UnilectError
 from unilect.demo import MODEL
 from unilect.engines.process.tree import descendants
 from unilect.models import sources
@@ -75,6 +76,23 @@ async def test_lives(caplog: pytest.LogCaptureFixture) -> None:
         assert backend.children[0].resident_memory_bytes > 2**20
         await backend.check()
     assert any("the engine died: killed (SIGKILL)" in line for line in caplog.messages)
+
+
+@pytest.mark.heavy
+async def test_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that answers nothing any more while it has a request is killed, which is told, and comes back."""
+    served = {"command": SERVED, "source": str(MODEL), "parallel": 1, "context": 512}
+    async with engine(**served, timeout_s=5) as backend:
+        batches = backend.generate(completion(stream=True, max_tokens=400, ignore_eos=True))
+        await anext(batches)
+        os.kill(servers_of(backend, "llama_server")[0], signal.SIGSTOP)
+        with pytest.raises(UnilectError):
+            await events_of(batches)
+        await until(lambda: backend.children[0].deaths)
+        assert "m: the engine is unresponsive; killing it" in caplog.messages
+        assert 1 == backend.children[0].hangs
+        again = await answer(backend.generate(chat(temperature=0.0, max_tokens=4)))
+        assert again.choices[0].text
 
 
 async def test_dies_in_an_answer() -> None:
@@ -283,7 +301,7 @@ async def test_native_protocol(tmp_path: Path) -> None:
 
 
 async def test_rooms(tmp_path: Path) -> None:
-    """Of two servers of which one fits into the memory for models, the other one is stopped, with all of its processes."""
+    """Of two servers of which one fits into the memory for models, the other one is stopped, with all of its processes; their context is told."""
     source = {"source": str(MODEL), "parallel": 1, "context": 512, "load": "demand"}
     table = ModelConfig(command=["sh", "-c", f"{SERVED} & wait"], memory="300MiB", **source)
     config = Config(port=0, models={"a": table, "b": table}, memory="400MiB")
@@ -296,6 +314,8 @@ async def test_rooms(tmp_path: Path) -> None:
                 assert 200 == response.status
             assert ("ready", "stopped") == (models[name].state, models[other].state)
             assert models[name].measure_memory() > 2**20
+            async with server.request("", f"/v1/models/{name}", "GET") as response:
+                assert 512 == (await response.json())["unilect"]["context"]
     assert not set(descendants(os.getpid())) - before
 
 
@@ -349,7 +369,7 @@ async def test_reload(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 def test_server_killed(tmp_path: Path) -> None:
-    """When unilect is killed outright, no process of a server by command is left."""
+    """When unilect is killed outright, no process of a server by command is left, nor the folder of its socket."""
     mark = f"--directory={tmp_path}"
     config = f"[models.m]\ncommand = '''{PLAIN} {mark}'''\nhealth = '/'\nmodel = 'm'\n"
 
@@ -362,7 +382,9 @@ def test_server_killed(tmp_path: Path) -> None:
                 continue
         return found
 
-    with serve(config=config, killed=True) as server:
-        assert left()
-        os.kill(server.pid, signal.SIGKILL)
-    asyncio.run(until(lambda: not left()))
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        with serve(config=config, killed=True, env={"TMPDIR": folder}) as server:
+            assert left()
+            assert os.listdir(folder)
+            os.kill(server.pid, signal.SIGKILL)
+        asyncio.run(until(lambda: not left() and not os.listdir(folder)))

@@ -53,6 +53,7 @@ class Address(NamedTuple):
 
 
 _Value = TypeVar("_Value")
+_LOOK_TIMEOUT_S, _LOOK_PAUSE_S = 10.0, 1.0  # of a look at a server that has requests
 _MARGIN_S = 10.0  # that the keeper has beside the server's own time to end
 #: By scheme, the placeholder of what a source names, and what fetches it.
 FETCHED = {"gguf": ("file", hub.local_file), "hf": ("folder", hub.local_folder)}
@@ -85,7 +86,8 @@ class CommandEngine(Backend):
             stop_timeout_s=config.stop_timeout_s + _MARGIN_S,
             is_keeper=True,
         )
-        self._supervisor = Supervisor(self._process)
+        self._supervisor = Supervisor(self._process, self._look, config.timeout_s)
+        self._flowed = 0  # pieces of answers
         self.children = (self._process,)
         self.capabilities = structs.replace(
             PASSES_ALL, context=config.context, max_in_flight=self._line.places, is_final=False
@@ -108,6 +110,7 @@ class CommandEngine(Backend):
             async with aclosing(upstream.generate(request)) as batches:
                 async for batch in batches:
                     ticket.note_begin()
+                    self._flowed += 1
                     yield batch
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
@@ -171,6 +174,16 @@ class CommandEngine(Backend):
         if upstream is not None:
             await upstream.aclose()
         await self._supervisor.aclose()
+
+    async def _look(self) -> None:
+        """Return once the server answers anything, or goes on with an answer: one that reads a long prompt may answer nothing else meanwhile."""
+        flowed, upstream = self._flowed, self._upstream
+        while upstream is not None and self._process.alive and self._flowed == flowed:
+            try:
+                async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                    return await upstream.check()
+            except (TimeoutError, UnilectError):
+                await asyncio.sleep(_LOOK_PAUSE_S)
 
     async def _call(self, request: Any, ask: Callable[[Backend], Awaitable[_Value]]) -> _Value:
         """Return the one value that the server answers with."""

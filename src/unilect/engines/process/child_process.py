@@ -240,11 +240,14 @@ class ChildProcess:
         return process.returncode is not None
 
     def kill_hung(self) -> None:
-        """Kill a child that answers nobody; it is started again like any that died."""
+        """Kill a child that answers nobody, or the server that it keeps; it is started again like any that died."""
         self.hangs += 1
         if self._process is not None and self._process.returncode is None:
             log.error("%s: the engine is unresponsive; killing it", self.name)
-            self._process.kill()
+            own = self._process.pid
+            pid = int(self._ready["pid"]) if self._is_keeper else own
+            with suppress(ProcessLookupError):
+                os.kill(pid if pid in descendants(own) else own, signal.SIGKILL)
 
     async def aclose(self) -> None:
         """Stop the child: SIGTERM, and SIGKILL after its time. One that still loads, and keeps nothing, is not waited for."""
