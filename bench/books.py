@@ -32,7 +32,8 @@ import gateway
 import processes
 import report
 
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.records import Key
 from unilect.store.sql import keys

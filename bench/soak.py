@@ -45,7 +45,8 @@ from soak_clients import Clients, Outcome, by_class, unexpected
 from soak_faults import Admin, Faults, Upstream
 from soak_watch import GATEWAY, Sample, Watch, cpu_of, ledger_rows, slope_per_hour
 
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.demo import FOLDER
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore

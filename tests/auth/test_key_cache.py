@@ -11,7 +11,8 @@ from support.common.watched import WatchedBytes, WatchedText
 from unilect.accounting.ledger import LedgerRecorder
 from unilect.auth import key_cache
 from unilect.auth.key_cache import KeyCache
-from unilect.auth.secret import _checksum, digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import _checksum, id_of, new_secret
 from unilect.core.errors import AuthenticationError, StoreUnavailable
 from unilect.runtime.context import Context
 from unilect.store.database import Database
@@ -109,7 +110,7 @@ async def close(rig: Rig) -> None:
 async def why(rig: Rig, secret: str) -> str:
     """Why a key is refused."""
     with pytest.raises(AuthenticationError) as raised:
-        await rig.known.key(secret)
+        await rig.known.key(secret, digest(secret))
     assert raised.value.wrong
     assert secret not in raised.value.message
     told = raised.value.message.removeprefix("Incorrect API key provided: ")
@@ -137,7 +138,7 @@ async def test_told_to_require(rig: Rig, caplog: pytest.LogCaptureFixture) -> No
     await rig.until(lambda: rig.known.has_keys)
     secret = await rig.create("bob", require=True)
     await rig.until(lambda: rig.known.required)
-    assert "bob" == (await rig.known.key(secret)).name
+    assert "bob" == (await rig.known.key(secret, digest(secret))).name
     for name in ("ann", "bob"):
         await rig.theirs.revoke(name)
     await rig.create("eve", require=True)
@@ -220,7 +221,7 @@ async def test_what_the_server_changes_itself(rig: Rig, monkeypatch: pytest.Monk
     await rig.known.refresh()
     assert "it has been revoked." == await why(rig, secrets[0])
     assert "this server does not know it." == await why(rig, secrets[1])
-    assert "eve" == (await rig.known.key(secrets[2])).name
+    assert "eve" == (await rig.known.key(secrets[2], digest(secrets[2]))).name
     told = [rig.requests[name].ended for name in ("ann", "bob", "eve")]
     assert [True, True, False] == ["it has been revoked." in str(one) for one in told]
     tasks[2].cancel()
@@ -231,12 +232,14 @@ async def test_looked_up_once(rig: Rig) -> None:
     ann, bob = await rig.create("ann"), await rig.create("bob")
     await rig.looked()
     for _ in range(3):
-        assert ["ann", "bob"] == [(await rig.known.key(one)).name for one in (ann, bob)]
+        assert ["ann", "bob"] == [
+            (await rig.known.key(one, digest(one))).name for one in (ann, bob)
+        ]
     assert 2 == rig.stored.found
 
     await rig.theirs.revoke("bob")
     await rig.looked()
-    assert "ann" == (await rig.known.key(ann)).name
+    assert "ann" == (await rig.known.key(ann, digest(ann))).name
     assert 2 == rig.stored.found
     assert "it has been revoked." == await why(rig, bob)
     assert 3 == rig.stored.found
@@ -269,7 +272,7 @@ async def test_refused(rig: Rig) -> None:
     await rig.create("ann")
     await rig.looked()
     old = await rig.create("bob", lasts_s=60.0)
-    assert "bob" == (await rig.known.key(old)).name
+    assert "bob" == (await rig.known.key(old, digest(old))).name
     rig.clock.now += 60
     assert "it has expired at 2027-01-15 08:01 UTC." == await why(rig, old)
 
@@ -290,7 +293,7 @@ async def test_the_same_id(rig: Rig) -> None:
     from unilect.auth.secret import _checksum
 
     assert "this server does not know it." == await why(rig, f"{forged}_{_checksum(forged)}")
-    assert "ann" == (await rig.known.key(secret)).name
+    assert "ann" == (await rig.known.key(secret, digest(secret))).name
 
 
 async def test_keys_that_are_sql(rig: Rig) -> None:
@@ -306,21 +309,21 @@ async def test_keys_that_are_sql(rig: Rig) -> None:
 
     assert 500 == len(heads) * len(pieces)
     assert before == await rig.theirs.all()
-    assert "ann" == (await rig.known.key(ann)).name
+    assert "ann" == (await rig.known.key(ann, digest(ann))).name
 
 
 async def test_rotated(rig: Rig) -> None:
     """After a rotation both secrets are the key, the old one until its time has come."""
     old, new = await rig.create("ann"), new_secret()
     await rig.looked()
-    first = await rig.known.key(old)
+    first = await rig.known.key(old, digest(old))
     await rig.theirs.rotate("ann", id_of(new) or "", digest(new), overlap_s=60)
     await rig.looked()
-    assert [first.id] * 2 == [(await rig.known.key(one)).id for one in (old, new)]
+    assert [first.id] * 2 == [(await rig.known.key(one, digest(one))).id for one in (old, new)]
 
     rig.clock.now += 60
     assert (await why(rig, old)).startswith("it has expired")
-    assert first.id == (await rig.known.key(new)).id
+    assert first.id == (await rig.known.key(new, digest(new))).id
 
 
 async def test_revoked_while_it_is_looked_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,26 +352,26 @@ async def test_an_unknown_key_that_is_made(rig: Rig) -> None:
     assert "this server does not know it." == await why(rig, secret)
     await rig.theirs.create("bob", id_of(secret) or "", digest(secret))
     await rig.looked()
-    assert "bob" == (await rig.known.key(secret)).name
+    assert "bob" == (await rig.known.key(secret, digest(secret))).name
 
 
 async def test_a_store_that_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is known is used on while the store is away, for a while; what is not known is an error of the store, and then everything is."""
     ann, bob = await rig.create("ann", require=True), await rig.create("bob")
     await rig.looked()
-    await rig.known.key(ann)
+    await rig.known.key(ann, digest(ann))
     rig.stored.away = True
     rig.stored.mark = lambda: None  # type: ignore[method-assign]
-    assert "ann" == (await rig.known.key(ann)).name
+    assert "ann" == (await rig.known.key(ann, digest(ann))).name
     with pytest.raises(StoreUnavailable):
-        await rig.known.key(bob)
+        await rig.known.key(bob, digest(bob))
 
     monkeypatch.setattr(key_cache, "STALE_S", -1.0)
     with pytest.raises(StoreUnavailable):
         assert rig.known.required
     rig.stored.away = False
     monkeypatch.setattr(key_cache, "STALE_S", 60.0)
-    assert "bob" == (await rig.known.key(bob)).name
+    assert "bob" == (await rig.known.key(bob, digest(bob))).name
 
 
 async def test_a_flood_of_unknown_keys(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,14 +380,14 @@ async def test_a_flood_of_unknown_keys(rig: Rig, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(key_cache, "_MOST_UNKNOWN", 8, raising=False)
     ann = await rig.create("ann")
     await rig.looked()
-    await rig.known.key(ann)
+    await rig.known.key(ann, digest(ann))
     unknown = [new_secret() for _ in range(20)]
     for one in unknown:
         assert "this server does not know it." == await why(rig, one)
     before = rig.stored.found
     assert "this server does not know it." == await why(rig, unknown[-1])
     rig.stored.away = True
-    assert "ann" == (await rig.known.key(ann)).name
+    assert "ann" == (await rig.known.key(ann, digest(ann))).name
     assert before == rig.stored.found
 
 
@@ -392,16 +395,16 @@ async def test_many_at_once_that_are_not_known(rig: Rig, monkeypatch: pytest.Mon
     """Keys that are not known are looked up two at a time; others wait, not for ever, and those that are known for nobody."""
     ann, bob = await rig.create("ann"), await rig.create("bob")
     await rig.looked()
-    assert "ann" == (await rig.known.key(ann)).name
+    assert "ann" == (await rig.known.key(ann, digest(ann))).name
     before, rig.stored.goes_on = rig.stored.found, asyncio.Event()
     made_up = [asyncio.create_task(why(rig, new_secret())) for _ in range(5)]
-    bobs = [asyncio.create_task(rig.known.key(bob)) for _ in range(2)]
+    bobs = [asyncio.create_task(rig.known.key(bob, digest(bob))) for _ in range(2)]
     await rig.until(lambda: rig.stored.found == before + 2)
-    assert "ann" == (await rig.known.key(ann)).name
+    assert "ann" == (await rig.known.key(ann, digest(ann))).name
     with monkeypatch.context() as patch:
         patch.setattr(key_cache, "_WAIT_S", 0.01)
         with pytest.raises(StoreUnavailable) as raised:
-            await rig.known.key(new_secret())
+            await rig.known.key(one := new_secret(), digest(one))
     assert "too many" in raised.value.for_operator
     assert rig.stored.found == before + 2
     rig.stored.goes_on.set()
@@ -414,7 +417,7 @@ async def test_a_backup_without_a_key(rig: Rig, monkeypatch: pytest.MonkeyPatch)
     """What runs with a key that is gone, since a backup from before it stands in the place of the store, ends as if it were revoked; the look goes on."""
     secret = await rig.create("ann")
     await rig.looked()
-    key = await rig.known.key(secret)
+    key = await rig.known.key(secret, digest(secret))
     context = Context(caller=key.id, task=asyncio.create_task(asyncio.sleep(60)))
     rig.requests["r"] = context
     find = rig.stored.get
@@ -429,14 +432,14 @@ async def test_a_backup_without_a_key(rig: Rig, monkeypatch: pytest.MonkeyPatch)
     del rig.requests["r"]
     bob = await rig.create("bob")
     await rig.looked()
-    assert "bob" == (await rig.known.key(bob)).name
+    assert "bob" == (await rig.known.key(bob, digest(bob))).name
 
 
 async def test_a_backup_in_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an older database comes into the place of this one, every key is looked up again, and one is still required."""
     secret = await rig.create("ann", require=True)
     await rig.looked()
-    await rig.known.key(secret)
+    await rig.known.key(secret, digest(secret))
 
     async def older(since: int) -> KeyChanges:
         return KeyChanges(0, [], deleted=False, required=0, has_keys=False)
@@ -446,7 +449,7 @@ async def test_a_backup_in_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     await rig.until(lambda: rig.known._number == 0)
     assert rig.known.required
     before = rig.stored.found
-    await rig.known.key(secret)
+    await rig.known.key(secret, digest(secret))
     assert before + 1 == rig.stored.found
 
 
@@ -465,7 +468,7 @@ async def test_never_read(url: str) -> None:
 
 async def running(rig: Rig, secret: str) -> asyncio.Task[None]:
     """A request with a key, which is being answered until somebody ends it."""
-    key = await rig.known.key(secret)
+    key = await rig.known.key(secret, digest(secret))
     task = asyncio.create_task(asyncio.Event().wait())
     rig.requests[key.name] = Context(caller=key.id, task=task)
     return task
@@ -496,12 +499,12 @@ async def test_other_limits(rig: Rig) -> None:
     rig.known.on_change = told.extend
     secrets = [await rig.create(name, limits={"parallel": 5.0}) for name in ("ann", "bob")]
     await rig.until(lambda: len(told) == 2)
-    ann, bob = [await rig.known.key(secret) for secret in secrets]
+    ann, bob = [await rig.known.key(secret, digest(secret)) for secret in secrets]
     task = await running(rig, secrets[0])
     await rig.theirs.limit("ann", {"tokens_per_day": 7.0, "parallel": None})
     await rig.until(lambda: rig.requests["ann"].limits == {"tokens_per_day": 7.0})
-    assert {"tokens_per_day": 7.0} == (await rig.known.key(secrets[0])).limits
-    assert {"parallel": 5.0} == (await rig.known.key(secrets[1])).limits
+    assert {"tokens_per_day": 7.0} == (await rig.known.key(secrets[0], digest(secrets[0]))).limits
+    assert {"parallel": 5.0} == (await rig.known.key(secrets[1], digest(secrets[1]))).limits
     assert sorted([ann.id, ann.id, bob.id]) == sorted(told)
     task.cancel()
 

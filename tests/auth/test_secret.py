@@ -5,7 +5,8 @@ import re
 from hypothesis import strategies as st
 
 from support.common.properties import given
-from unilect.auth.secret import digest, id_of, is_mistyped, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, is_mistyped, new_secret
 
 
 def test_a_new_key() -> None:

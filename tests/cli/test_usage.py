@@ -17,7 +17,8 @@ from support.common.ledger_rows import row
 from support.servers import commands
 from support.servers.postgresql import POSTGRESQL
 from support.servers.serving import Server, serve
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 from unilect.store.ledger import Ledger

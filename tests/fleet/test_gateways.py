@@ -21,7 +21,8 @@ from support.servers.postgresql import PostgreSQL
 from support.servers.ray_cluster import Node, cluster, engines_of, is_at_work
 from support.servers.redis_server import RedisServer
 from support.servers.serving import Server, serve
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.demo import MODEL
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore

@@ -16,7 +16,8 @@ from support.backends.scripted import Exchange, answer, scripted
 from support.common.waiting import until
 from support.servers.reloading import Reloadable
 from support.servers.serving import Server, serve
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.cli._keys import create, revoke
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore

@@ -18,7 +18,8 @@ from support.common.waiting import until
 from support.servers.metered import PROMPT, WHOLE, metered
 from support.servers.redis_server import redis_server
 from support.servers.serving import Server, serve
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.limits import redis as _redis
 from unilect.limits.redis import RedisCounters
 from unilect.runtime.context import Context
@@ -108,7 +109,7 @@ async def test_redis_that_is_away_for_longer_than_its_marks(
             assert isinstance(counters, RedisCounters)
             known = server.listener._known
             assert known is not None
-            key = (await known.key(ann)).id
+            key = (await known.key(ann, digest(ann))).id
             context = Context(caller=key, model="m", limits=limits)
 
             async def counts(tokens: int) -> None:

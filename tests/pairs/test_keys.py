@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from support.backends.scripted import Exchange, answer, scripted
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig

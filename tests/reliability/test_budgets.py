@@ -17,7 +17,8 @@ from ledger_clients import Seen, client, rows_of, stream, whole
 from support.servers.postgresql import PostgreSQL
 from support.servers.redis_server import RedisServer
 from support.servers.serving import Server, serve
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import KeyStore
 

@@ -33,8 +33,8 @@ class Site:
     def come(self, job: Job) -> None:
         """A request comes."""
         if len(self.running) < self.places and not len(self.order):
-            self.order.admit_immediately(job)
             self.begin(job)
+            self.order = FairOrder(self.running)  # nobody owes anything
         else:
             self.order.add(job)
             self.waiting.append(job)
@@ -281,9 +281,8 @@ def test_nothing_is_kept_of_who_was_here() -> None:
     order = FairOrder()
     for number in range(10_000):
         ticket = QueuedRequest(f"{number}")
-        order.admit_immediately(ticket)
-        order.charge(ticket, 30)
-        order.end(ticket)
+        order.add(ticket)
+        order.discard(ticket)
     assert len(order._callers) <= 2 * _KEPT
     stays = QueuedRequest("stays")
     order.add(stays)

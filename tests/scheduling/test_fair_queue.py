@@ -23,11 +23,11 @@ from unilect.core.errors import (
     TooManyWaiting,
     UnilectError,
 )
-from unilect.core.events import Finish, Progress, Tally, TextDelta, Usage
+from unilect.core.events import Finish, Progress, TextDelta, Usage
 from unilect.core.ranking import RerankRequest
 from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.runtime.context import BATCH, CURRENT_REQUEST, Context
-from unilect.scheduling.fair_queue import FairQueue, Parts, QueuedBackend, QueueSettings, cost_of
+from unilect.scheduling.fair_queue import FairQueue, Parts, QueuedBackend, QueueSettings
 from unilect.testing.echo import Echo
 
 EMBEDDED = msgspec.json.encode(
@@ -448,13 +448,20 @@ async def test_embeddings_beside_answers() -> None:
     assert ([[0.5]], set()) == (found.vectors, vectors._running)
 
 
-def test_what_an_answer_uses() -> None:
+async def test_what_an_answer_uses() -> None:
     """Its tokens count more than those of the prompt, of which those that were cached do not; until it has ended as far as is known."""
-    used = Tally()
-    assert 0 == cost_of(used)
-    used.add([Progress(100, 300, cached=60)])
-    used.add([TextDelta("a"), TextDelta("b")])
-    assert 40 + 4 * 2 == cost_of(used)
-    used.add([Finish("stop"), Usage(300, 5, cached_tokens=60)])
+    queue = FairQueue(1)
+    ticket = await queue.enter()
+    charged = []
+    for batch in (
+        [],
+        [Progress(100, 300, cached=60)],
+        [TextDelta("a"), TextDelta("b")],
+        [Finish("stop"), Usage(300, 5, cached_tokens=60)],
+    ):
+        if batch:
+            ticket.used.add(batch)
+        queue._charge(ticket)
+        charged.append(ticket.charged)
 
-    assert 240 + 4 * 5 == cost_of(used)
+    assert [0, 40, 40 + 4 * 2, 240 + 4 * 5] == charged

@@ -20,7 +20,8 @@ from unilect.accounting.ledger import LedgerEntry
 from unilect.answers.inflight import Answers, Bounds
 from unilect.api.backend import Batches
 from unilect.auth import key_cache
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.config.limits import LimitsConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig

@@ -20,7 +20,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from unilect.auth.secret import digest, id_of, is_mistyped
+from unilect.auth.secret import id_of, is_mistyped
 from unilect.core.errors import AuthenticationError, StoreUnavailable
 from unilect.runtime.context import Requests
 from unilect.runtime.tasks import Tasks
@@ -150,20 +150,18 @@ class KeyCache:
             if not self.configured:
                 log.warning("every request needs an API key from now on: %s", why)
 
-    async def key(self, secret: str, hashed: bytes | None = None) -> Key:
+    async def key(self, secret: str, hashed: bytes) -> Key:
         """
         Find the key that a secret belongs to.
 
         Args:
-            hashed: The secret's digest, where it is known.
+            hashed: The secret's digest.
 
         Raises:
             AuthenticationError: There is none that can be used; why, is told to who has its secret.
             StoreUnavailable: It cannot be looked up now.
         """
         self.check_fresh()
-        if hashed is None:
-            hashed = digest(secret)
         found = self._known.get(hashed)
         if found is None and hashed not in self._unknown:
             found = await self._find(secret, hashed)

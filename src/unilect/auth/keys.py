@@ -6,11 +6,11 @@ string only, which reveals nothing about a key; no two strings are compared.
 """
 
 import base64
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from unilect.auth.key_cache import KeyCache, wrong
-from unilect.auth.secret import digest
 from unilect.config.digests import identity, key_digest
 from unilect.core.errors import MissingKey, PermissionDenied
 from unilect.runtime import context
@@ -34,6 +34,11 @@ class Caller(NamedTuple):
 
 
 ANONYMOUS = Caller(context.ANONYMOUS)
+
+
+def digest(secret: str) -> bytes:
+    """Hash a key: 32 bytes, SHA-256. The 256 random bits of a key of ours need no slow hash."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 class Keys:

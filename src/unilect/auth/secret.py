@@ -2,12 +2,11 @@
 The text of an API key: `ul_ID_SECRET_CHECKSUM`, in letters and digits, so that a double click selects all of it.
 
 ID has 8 characters and can be shown; SECRET has 256 random bits; CHECKSUM tells a typing error from a key that is not known, without
-a look into the store. What is stored of a key is its SHA-256 digest: 256 random bits need no slow hash.
+a look into the store.
 
 Source: https://github.blog/engineering/platform-security/behind-githubs-new-authentication-token-formats/
 """
 
-import hashlib
 import re
 import secrets
 import string
@@ -38,11 +37,6 @@ def id_of(secret: str) -> str | None:
 def is_mistyped(secret: str) -> bool:
     """Return True if a text begins as a unilect key, and is not one."""
     return secret.startswith(PREFIX) and id_of(secret) is None
-
-
-def digest(secret: str) -> bytes:
-    """Hash a key for the store: 32 bytes, SHA-256."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def _checksum(text: str) -> str:

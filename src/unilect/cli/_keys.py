@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
-from unilect.auth.secret import digest, id_of, is_mistyped, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, is_mistyped, new_secret
 from unilect.cli._options import flush
 from unilect.cli._screen import fail, tell, tell_table
 from unilect.cli._servers import of_store

@@ -20,6 +20,7 @@ Sources: https://doi.org/10.1109/90.502236 (deficit round robin), https://arxiv.
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import count
 from typing import TypeAlias
 
@@ -86,20 +87,25 @@ class FairOrder:
     """
     The requests that wait before one backend, and what the callers of those that run were charged.
 
+    Args:
+        running: The requests that run already, whose callers owe nothing.
+
     Attributes:
         length: How many wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, running: Iterable[QueuedRequest] = ()) -> None:
         self._callers: dict[str, _Caller] = {}
         self._heaps: tuple[list[_Entry], ...] = ([], [])
         self._ring = count()
-        self._round = self._last_round = 0
+        self._round = 0
         self._unaged: OrderedDict[QueuedRequest, None] = OrderedDict()
         self._by_count: dict[int, OrderedDict[str, None]] = {}
         self._most = 0
         self.length = 0
         self._sweep_at = _KEPT
+        for one in running:
+            self._ensure_caller(one.caller).running += 1
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -154,33 +160,17 @@ class FairOrder:
         caller.running += 1
         self._stand(caller)
 
-    def admit_immediately(self, ticket: QueuedRequest) -> None:
-        """A request runs at once, while nobody waits: all debts are off."""
-        self._round = self._last_round
-        caller = self._callers.get(ticket.caller) or self._ensure_caller(ticket.caller)
-        if caller.round < self._round:
-            caller.round = self._round
-        else:
-            self._round = caller.round
-        caller.running += 1
-
     def charge(self, ticket: QueuedRequest, tokens: int) -> None:
         """A request that runs has used more tokens."""
         caller = self._callers[ticket.caller]
         caller.round += tokens
-        self._last_round = max(self._last_round, caller.round)
         self._stand(caller)
 
-    def end(self, ticket: QueuedRequest, tokens: int = 0) -> None:
-        """A request that was begun has ended, with so many tokens that it was not charged for before."""
+    def end(self, ticket: QueuedRequest) -> None:
+        """A request that was begun has ended."""
         caller = self._callers[ticket.caller]
         caller.running -= 1
-        if tokens:
-            caller.round += tokens
-            if caller.round > self._last_round:
-                self._last_round = caller.round
-        if self.length:
-            self._stand(caller)
+        self._stand(caller)
 
     def discard(self, ticket: QueuedRequest) -> bool:
         """A request waits no more; false where it did not."""

@@ -72,12 +72,6 @@ class QueueSettings(Struct, frozen=True):
     timeout_s: float = 600.0
 
 
-def cost_of(tally: Tally) -> int:
-    """The cost of an answer: its tokens `ANSWER_WEIGHT` times, and those of its prompt that are read by now and were not cached."""
-    read = tally.read_tokens - tally.cached_tokens
-    return (read if read > 0 else 0) + ANSWER_WEIGHT * tally.completion_tokens
-
-
 class _Waiting(QueuedRequest, eq=False, kw_only=True):
     """
     A request, from its coming to its end.
@@ -145,6 +139,7 @@ class FairQueue:
         self.places = places
         self._settings = settings or QueueSettings()
         self._order = FairOrder()
+        self._is_calm = True  # the last request that came went at once: the order is not kept, and all debts are off
         self._running: set[_Waiting] = set()
         self._mean_s: float | None = None  # for which a request has a place
         self._mean = 1.0  # what a request uses
@@ -195,9 +190,11 @@ class FairQueue:
         context, now_s = current_request(), time.monotonic()
         ticket = _Waiting(context.caller, now_s, context.priority < 0, queue=self, used=Tally(), began_s=now_s)  # fmt: skip
         if self.has_room:
-            self._order.admit_immediately(ticket)
+            self._is_calm = True
             self._running.add(ticket)
             return ticket
+        if self._is_calm:
+            self._order, self._is_calm = FairOrder(self._running), False
         if parts is not None and parts.begun:
             ticket.begun, ticket.aged = True, parts.aged
         else:
@@ -211,11 +208,8 @@ class FairQueue:
     def leave(self, ticket: _Waiting) -> None:
         """A request has ended, however it has."""
         self._running.discard(ticket)
-        cost, charged = cost_of(ticket.used), ticket.charged
-        if cost > charged:
-            ticket.charged = cost
-            self._order.end(ticket, cost - charged)
-        else:
+        self._charge(ticket)
+        if not self._is_calm:
             self._order.end(ticket)
         if ticket.charged:  # one that failed at once says nothing of others
             held_s = time.monotonic() - ticket.began_s
@@ -306,10 +300,17 @@ class FairQueue:
         return None if self.interval_s is None else max(1.0, turns * self.interval_s)
 
     def _charge(self, ticket: _Waiting) -> None:
-        """Charge what a request has used since it was charged last; a count that was too high is not given back."""
-        if (new := cost_of(ticket.used) - ticket.charged) > 0:
+        """
+        Charge what a request has used since it was charged last: `ANSWER_WEIGHT` for a token of its answer, one for a token of its prompt that
+        is read by now and was not cached. A count that was too high is not given back.
+        """
+        used = ticket.used
+        read = max(0, used.read_tokens - used.cached_tokens)
+        new = read + ANSWER_WEIGHT * used.completion_tokens - ticket.charged
+        if new > 0:
             ticket.charged += new
-            self._order.charge(ticket, new)
+            if not self._is_calm:
+                self._order.charge(ticket, new)
 
 
 class QueuedBackend:
@@ -349,7 +350,7 @@ class QueuedBackend:
     async def generate(self, request: TextRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
         calls = isinstance(request, ChatRequest) and request.tools
-        if calls or request.grammar or request.answer_schema is not None:
+        if calls or request.grammar or request.response_format is not None:
             await self._backend.compile(request)  # may take long, or refuse it: no place meanwhile
         if self._parts is not None:
             ticket = await self._answers.enter_part(self._parts)

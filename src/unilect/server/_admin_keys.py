@@ -14,7 +14,8 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, structs
 
 from unilect.auth.key_cache import KeyCache
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.config.limits import NAMES, LimitChanges, Limits
 from unilect.config.model import NAME
 from unilect.core.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from support.servers.serving import serve
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig

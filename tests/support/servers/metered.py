@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from support.servers.listening import Listening, listening
-from unilect.auth.secret import digest, id_of, new_secret
+from unilect.auth.keys import digest
+from unilect.auth.secret import id_of, new_secret
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
