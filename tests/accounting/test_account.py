@@ -32,7 +32,7 @@ class Written:
         """Take note."""
         self._say(f"made {usage.completion_tokens}")
 
-    async def close(self, usage: Usage, status: int) -> None:
+    async def close(self, usage: Tally | Usage, status: int) -> None:
         """Close the entry."""
         self._say(f"close {usage.completion_tokens} {status}")
 

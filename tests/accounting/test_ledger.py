@@ -2,12 +2,12 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.common.ledger_books import END, HELLO, books, ready
 from unilect.accounting import ledger
-from unilect.accounting import writer as _writer
 from unilect.accounting.ledger import Rule, State
 from unilect.core.errors import (
     AuthenticationError,
@@ -15,8 +15,19 @@ from unilect.core.errors import (
     LedgerUnavailable,
     StoreUnavailable,
 )
-from unilect.store.journal import LOST, Journal, RequestInfo
-from unilect.store.records import CORRECTED
+from unilect.store import ledger as _writer
+from unilect.store.journal import LOST, Journal
+from unilect.store.records import CORRECTED, LedgerRow
+
+#: A request of a dead server, but for its id.
+LOST_ROW: dict[str, Any] = {
+    "at": 1_800_000_000.0,
+    "key": "key_A",
+    "owner": "lab",
+    "model": "m",
+    "dialect": "openai",
+    "endpoint": "chat",
+}
 
 
 async def test_a_row(tmp_path: Path, url: str) -> None:
@@ -293,10 +304,10 @@ async def test_too_many_wait(tmp_path: Path, url: str, monkeypatch: pytest.Monke
 async def test_dead_servers(tmp_path: Path, url: str) -> None:
     """What dead servers have left becomes rows at the start, with their cost, once; also where some are rows already."""
     price = (1.0, 0.25, 4.0)
-    about = RequestInfo("a.lost", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat", price)
+    lost = LedgerRow(**LOST_ROW | {"id": "a.lost"})
     for name in ("one", "two"):  # the same request in both, as where the first recovery was cut off
         journal = Journal(tmp_path / "unilect.db", name)
-        slot = journal.take(about)
+        slot = journal.take(lost, price)
         slot.set_backend("http://host")
         slot.set_counts(10, 0, 5, 1.0, 2.0)
         journal.close()
@@ -319,11 +330,9 @@ async def test_dead_servers(tmp_path: Path, url: str) -> None:
 async def test_what_it_cost_when_it_came(tmp_path: Path, url: str) -> None:
     """What a dead server has left costs what its model cost when the request came, whatever it costs now, and whether it is known."""
     for price, cost in (((0.0, 0.0, 0.0), 0), ((1.0, 0.5, 1000.0), 5010)):
-        about = RequestInfo(
-            f"a.{cost}", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat", price
-        )
+        lost = LedgerRow(**LOST_ROW | {"id": f"a.{cost}"})
         journal = Journal(tmp_path / "unilect.db", f"of{cost}")
-        journal.take(about).set_counts(10, 0, 5, 1.0, 2.0)
+        journal.take(lost, price).set_counts(10, 0, 5, 1.0, 2.0)
         journal.close()
 
     async with books(tmp_path, None, known=None, url=url) as made:
@@ -350,7 +359,7 @@ async def test_what_nobody_got(tmp_path: Path, url: str) -> None:
 async def test_dead_servers_and_no_store(tmp_path: Path, url: str) -> None:
     """Where the database cannot be written at the start, what dead servers have left is written when it can be."""
     journal = Journal(tmp_path / "unilect.db", "one")
-    journal.take(RequestInfo("a.lost", 1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
+    journal.take(LedgerRow(id="a.lost", at=1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
     journal.close()
     async with books(tmp_path, url=url) as made:
         made.ledger.error = StoreUnavailable("away")
@@ -373,7 +382,7 @@ async def test_another_server_dies(
     async with books(tmp_path, url=url) as made:
         await made.answer("first")
         dying = Journal(tmp_path / "unilect.db", "dying")
-        dying.take(RequestInfo("a.lost", 1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
+        dying.take(LedgerRow(id="a.lost", at=1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
         living = made.account("living")
         async with living:
             living.see(HELLO)
@@ -393,7 +402,7 @@ async def test_before_what_a_dead_server_held_is_free(tmp_path: Path, url: str) 
         await made.book.start()
         assert made.book.state is State.UNUSED
         dying = Journal(tmp_path / "unilect.db", "dying")
-        dying.take(RequestInfo("a.lost", 1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
+        dying.take(LedgerRow(id="a.lost", at=1_800_000_000.0)).set_counts(1, 0, 1, 1.0, 1.0)
         dying.close()
         made.ledger.error = StoreUnavailable("away")
         for _ in range(2):

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.common.ledger_books import Books, ready
-from unilect.accounting import writer
 from unilect.accounting.account import RequestAccounting
 from unilect.core.errors import LedgerUnavailable, StoreUnavailable
 from unilect.core.events import Finish, TextDelta, Usage
+from unilect.store import ledger as writer
 from unilect.store.journal import LOST
 from unilect.store.records import CORRECTED
 

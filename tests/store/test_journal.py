@@ -11,17 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilect.core.errors import StoreUnavailable
-from unilect.store.journal import LOST, Journal, RequestInfo, find_abandoned
+from unilect.store.journal import LOST, Journal, find_abandoned
 from unilect.store.records import LedgerRow
 
-ABOUT = RequestInfo("req_1.a1", 1.5, "key_A", "lab", "m", "openai", "chat.completions")
+ABOUT = LedgerRow(
+    id="req_1.a1",
+    at=1.5,
+    key="key_A",
+    owner="lab",
+    model="m",
+    dialect="openai",
+    endpoint="chat.completions",
+)
 #: Takes slots and is killed. Arguments: the stem, the number of slots, and of writes into each.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from unilect.store.journal import RequestInfo, Journal
+from unilect.store.journal import Journal
+from unilect.store.records import LedgerRow
 journal = Journal(Path(sys.argv[1]), "child")
-slots = [journal.take(RequestInfo(f"r{n}", float(n), "key_A", "lab", "m")) for n in range(int(sys.argv[2]))]
+slots = [journal.take(LedgerRow(id=f"r{n}", at=float(n), key="key_A", owner="lab", model="m")) for n in range(int(sys.argv[2]))]
 for n, slot in enumerate(slots):
     slot.set_backend(f"backend {n}")
     for count in range(1, int(sys.argv[3]) + 1):
@@ -116,7 +125,7 @@ def test_a_slot_is_used_again(tmp_path: Path) -> None:
     first.set_backend("http://host")
     first.set_counts(5, 5, 5, 5.0, 5.0)
     first.free()
-    journal.take(RequestInfo("req_2", 2.0))
+    journal.take(LedgerRow(id="req_2", at=2.0))
     journal.close()
 
     assert [LedgerRow(id="req_2", at=2.0, status=499, finish=LOST)] == left(tmp_path / "u")
@@ -125,7 +134,9 @@ def test_a_slot_is_used_again(tmp_path: Path) -> None:
 def test_long_and_strange_texts(tmp_path: Path) -> None:
     """Texts of any length and characters fit into a slot, and a count that is none leaves the one before."""
     journal = Journal(tmp_path / "u", "me")
-    slot = journal.take(RequestInfo("i" * 1000, 1.0, *["\U0001f600\ud800\0" * 1000] * 5))
+    names = ("key", "owner", "model", "dialect", "endpoint")
+    texts = dict.fromkeys(names, "\U0001f600\ud800\0" * 1000)
+    slot = journal.take(LedgerRow(id="i" * 1000, at=1.0, **texts))
     slot.set_backend("\U0001f600" * 1000)
     slot.set_counts(1, 1, 1, 1.0, 1.0)
     slot.set_counts(-1, 0, 2**80, 1.0, 1.0)
@@ -180,17 +191,18 @@ def test_no_room(tmp_path: Path) -> None:
 import resource, signal, sys
 from pathlib import Path
 from unilect.core.errors import StoreUnavailable
-from unilect.store.journal import RequestInfo, Journal
+from unilect.store.journal import Journal
+from unilect.store.records import LedgerRow
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600 * 1024, 600 * 1024))
 journal = Journal(Path(sys.argv[1]), "child")
-taken = [journal.take(RequestInfo(str(n), 0.0)) for n in range(255)]
+taken = [journal.take(LedgerRow(id=str(n), at=0.0)) for n in range(255)]
 try:
-    journal.take(RequestInfo("more", 0.0))
+    journal.take(LedgerRow(id="more", at=0.0))
 except StoreUnavailable as error:
     print(error.for_operator)
 taken.pop().free()
-journal.take(RequestInfo("again", 0.0))
+journal.take(LedgerRow(id="again", at=0.0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 600 * 1024))
 try:
     Journal(Path(sys.argv[1]), "other")

@@ -10,7 +10,7 @@ from support.backends.scripted import DONE, USAGE, Exchange, delta, frames, one_
 from support.common.waiting import until
 from support.servers.appserver import App, serving, upstream
 from unilect.core.errors import QuotaExceeded
-from unilect.core.events import Usage
+from unilect.core.events import Tally, Usage
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
 from unilect.scheduling.fair_queue import ANSWER_WEIGHT, QueueSettings
@@ -43,7 +43,7 @@ class Counted:
         if usage.completion_tokens > self.most:
             raise QuotaExceeded("No tokens are left.")
 
-    async def close(self, usage: Usage, status: int) -> None:
+    async def close(self, usage: Tally | Usage, status: int) -> None:
         """End it."""
 
 

@@ -35,7 +35,7 @@ class RequestRecord(Protocol):
             UnilectError: It must end here.
         """
 
-    async def close(self, usage: Usage, status: int) -> None:
+    async def close(self, usage: Tally | Usage, status: int) -> None:
         """
         End the record of a request, with its HTTP status (499: its client has left). It is called once, before the last frame is sent.
 
@@ -188,7 +188,7 @@ class RequestAccounting(Tally):
         status = status_of(error)
         try:
             while self._records:
-                await self._records.pop().close(self.usage, status)
+                await self._records.pop().close(self, status)
         except BaseException as failure:
             cause = error or failure
             await self.__aexit__(type(cause), cause, None)

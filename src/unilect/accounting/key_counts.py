@@ -80,7 +80,7 @@ class _Key:
     def note_usage(self, usage: Tally) -> None:
         """Do nothing: all is counted at the end."""
 
-    async def close(self, usage: Usage, status: int) -> None:
+    async def close(self, usage: Tally | Usage, status: int) -> None:
         """Count a request."""
         self.statuses[status] += 1
         self.tokens["prompt"] += usage.prompt_tokens

@@ -22,26 +22,25 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct, structs
 
 from unilect.accounting.account import CLIENT_LEFT
-from unilect.accounting.writer import Writer, unavailable
 from unilect.auth.key_cache import KeyCache
 from unilect.config.limits import BUDGETS
 from unilect.config.model import Price
-from unilect.core.errors import LedgerUnavailable, StoreUnavailable
+from unilect.core.errors import StoreUnavailable
 from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.limits.claims import cost as cost_of
-from unilect.runtime.context import Context, Measured
+from unilect.runtime.context import Context, Measured, Rates
 from unilect.runtime.redact import redact
 from unilect.runtime.tasks import Tasks
 from unilect.store.database import ABSENT
-from unilect.store.journal import AbandonedJournal, Journal, RequestInfo, Slot, find_abandoned
-from unilect.store.ledger import Ledger
+from unilect.store.journal import FREE, AbandonedJournal, Journal, Slot, find_abandoned
+from unilect.store.ledger import Ledger, Writer, unavailable
+from unilect.store.records import LedgerRow
 
 log = logging.getLogger("unilect")
 LOOK_S = 60.0  # between two looks for journals of dead servers
 _AGAIN_S = 1.0  # between two attempts to make a journal
 _FLUSH_S = 5.0
-_FREE = (0.0, 0.0, 0.0)
 Rule: TypeAlias = Literal["required", "best_effort", "off"]
 
 
@@ -130,7 +129,7 @@ class LedgerRecorder:
     @property
     def kept(self) -> bool:
         """True if requests are recorded, or requests with a budget may have been, also before this server was started."""
-        if self.state is State.OPEN or self._rule_for(None) != "off":
+        if self.state is State.OPEN or self._default != "off":
             return True
         return self._rule is None and self.ledger.mark() is not ABSENT
 
@@ -138,12 +137,13 @@ class LedgerRecorder:
         """Make rows of what dead servers of this store have left; what cannot be written now is tried again."""
         if self._rule != "off":
             found = self._dead()
-            if found or self._rule_for(None) != "off":
+            if found or self._default != "off":
                 await self._open(found)
 
     def update(self) -> None:
         """Decide anew whether requests may have to be recorded: the budgets have changed, or what is known of the store's keys."""
-        self.is_on = self.budgets.is_on or self._rule_for(None) != "off"
+        self._default = self._rule or self._rule_of_keys()
+        self.is_on = self.budgets.is_on or self._default != "off"
 
     async def open(self, context: Context, request: Request) -> "LedgerEntry | None":
         """
@@ -155,35 +155,33 @@ class LedgerRecorder:
         Raises:
             LedgerUnavailable: It has to be recorded, and cannot be.
         """
-        rule = self._rule_for(context)
-        if rule == "off" or type(request) is Call:
+        counts = self._rule is None and self.budgets.has_budget(context)
+        if type(request) is Call or not (counts or self._default != "off"):
             return None
         if self.state is State.UNUSED:
             await self._open()
-            rule = self._rule_for(context)
         if self.state is State.CLOSED:
             return None
-        required = rule == "required"
+        required = counts or self._default == "required"
         if required:
             self._is_required = True
-            self.writer.check()
-        price, at = context.price, self.clock()
-        context.at = at
-        about = RequestInfo(
+            if self.writer.wrong:
+                self.writer.check()
+        context.at = self.clock()
+        row = LedgerRow(
             # rows of one server are neighbours in the index of ids: a transaction writes a page of it, and not one for each row
-            f"{self._instance}{next(self._numbers):010x}.{context.request_id or 'apart'}",
-            at,
-            context.caller,
-            context.owner,
-            context.model,
-            context.dialect,
-            context.endpoint,
-            _FREE if price is None else (price.prompt, price.cached, price.completion),
+            id=f"{self._instance}{next(self._numbers):010x}.{context.request_id or 'apart'}",
+            at=context.at,
+            key=context.caller,
+            owner=context.owner,
+            model=context.model,
+            dialect=context.dialect,
+            endpoint=context.endpoint,
         )
         streams = bool(getattr(request, "stream", False))
-        slot = self._slot(about, required)
+        slot = self._slot(row, context.price, required)
         self.writer.pending += 1
-        return LedgerEntry(self, context, about, slot, required, streams, context.meter)
+        return LedgerEntry(self, context, row, slot, required, streams, context.meter)
 
     async def recover(self) -> None:
         """
@@ -211,11 +209,8 @@ class LedgerRecorder:
         if self._journal is not None:
             self._journal.close()
 
-    def _rule_for(self, context: Context | None) -> Rule:
-        if self._rule is not None:
-            return self._rule
-        if context is not None and self.budgets.has_budget(context):
-            return "required"
+    def _rule_of_keys(self) -> Rule:
+        """Return the rule for requests without a budget, where nobody has said one."""
         try:
             if self._known is None or not self._known.has_keys:
                 return "off"
@@ -234,7 +229,7 @@ class LedgerRecorder:
                 self.state = State.OPEN
                 self._tasks.start("the look for dead servers' journals", self._look_on())
 
-    def _slot(self, about: RequestInfo, required: bool) -> Slot | None:
+    def _slot(self, row: LedgerRow, price: Rates | None, required: bool) -> Slot | None:
         """
         Take a slot of the journal; None where there is no journal.
 
@@ -248,7 +243,8 @@ class LedgerRecorder:
                     return None
                 self._try_at = now + _AGAIN_S
                 self._journal = Journal(stem, self._instance)
-            slot = self._journal.take(about)
+            rates = FREE if price is None else (price.prompt, price.cached, price.completion)
+            slot = self._journal.take(row, rates)
             self._misses = False
             return slot
         except StoreUnavailable as error:
@@ -286,7 +282,8 @@ class LedgerRecorder:
                 prompt, cached, completion = one.prices[row.id]
                 price = Price(prompt=prompt, cached=cached, completion=completion)
                 cost = cost_of(price, Usage(row.prompt, row.completion, row.cached))
-                self.writer.put(structs.replace(row, cost=cost), note_written, bounded=False)
+                row = structs.replace(row, cost=cost)
+                self.writer.put(row, note_written, waits=False, bounded=False)
 
     async def _look_on(self) -> None:
         while True:
@@ -300,7 +297,7 @@ class LedgerEntry(Struct, eq=False):
 
     _book: LedgerRecorder
     _context: Context
-    _about: RequestInfo
+    _row: LedgerRow
     _slot: Slot | None
     _required: bool
     _streams: bool
@@ -325,7 +322,7 @@ class LedgerEntry(Struct, eq=False):
                 (time.perf_counter() - context.started) * 1000,
             )
 
-    async def close(self, usage: Usage, status: int) -> None:
+    async def close(self, usage: Tally | Usage, status: int) -> None:
         """
         Have the row written; it is waited for unless the client has left.
 
@@ -344,9 +341,10 @@ class LedgerEntry(Struct, eq=False):
             return
         if status == CLIENT_LEFT and context.ended is not None:
             status = context.ended.status  # it was ended by us, and its client is told why
-        meter, writer = self._meter, book.writer
+        meter = self._meter
         first_s = None if meter is None else meter.first_token_s
-        row = self._about.row(
+        row = structs.replace(
+            self._row,
             backend=_redact(context.source),
             prompt=usage.prompt_tokens,
             cached=usage.cached_tokens or 0,
@@ -357,13 +355,8 @@ class LedgerEntry(Struct, eq=False):
             finish="" if meter is None else meter.finish_reason,
             cost=cost_of(context.price, usage),
         )
-        try:
-            item = writer.put(row, done, self._required)
-        except LedgerUnavailable:
-            if self._required:
-                raise
-            return
-        if not has_left and (end := writer.end_of(item)) is not None:
+        end = book.writer.put(row, done, self._required, waits=not has_left)
+        if end is not None:
             await end
 
 

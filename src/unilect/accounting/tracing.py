@@ -219,6 +219,6 @@ class Trace:
     def note_usage(self, usage: Tally) -> None:
         """Do nothing: the meter counts."""
 
-    async def close(self, usage: Usage, status: int) -> None:
+    async def close(self, usage: Tally | Usage, status: int) -> None:
         """Note how the answer has ended."""
         self.status = status

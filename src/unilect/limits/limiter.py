@@ -388,7 +388,7 @@ class Reservation(Struct, eq=False):
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
 
-    async def close(self, usage: Usage, status: int) -> None:
+    async def close(self, usage: Tally | Usage, status: int) -> None:
         """See `RequestRecord`."""
         amounts = claims.count_used(self.limits, usage, self.price)
         await self._counters.settle(self.request, self.claimed, amounts)

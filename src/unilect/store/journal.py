@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import lru_cache
 from glob import escape
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -45,15 +45,16 @@ _HEAD = struct.Struct("<II")  # length and checksum of a text
 _NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
 _NO_COUNTS = (0, 0, 0, 0, -1.0, 0.0)
 _encode = msgspec.msgpack.Encoder().encode
-_NO_HEAD, _NO_SLOT = bytes(_HEAD.size), bytes(_SLOT)
+_NO_SLOT = bytes(_SLOT)
 
 
 #: What a million tokens cost: of the prompt, of the prompt from a cache, of the answer.
 Price: TypeAlias = tuple[float, float, float]
+FREE: Price = (0.0, 0.0, 0.0)
 
 
-class RequestInfo(Struct, frozen=True, array_like=True):
-    """Request as it is known when it begins, with the fields of a `LedgerRow`. The price is that of its model then."""
+class _About(Struct, frozen=True, array_like=True):
+    """What a slot says of a request as it is known when it begins: fields of its `LedgerRow`, and the price of its model then."""
 
     id: str
     at: float
@@ -62,20 +63,7 @@ class RequestInfo(Struct, frozen=True, array_like=True):
     model: str = ""
     dialect: str = ""
     endpoint: str = ""
-    price: Price = (0.0, 0.0, 0.0)
-
-    def row(self, **used: Any) -> LedgerRow:
-        """Make its row of the ledger, with the fields that are not known when it begins."""
-        return LedgerRow(
-            id=self.id,
-            at=self.at,
-            key=self.key,
-            owner=self.owner,
-            model=self.model,
-            dialect=self.dialect,
-            endpoint=self.endpoint,
-            **used,
-        )
+    price: Price = FREE
 
 
 #: The most bytes of each text of a request, where not all of them fit into a slot.
@@ -93,22 +81,9 @@ class Slot:
         self._at = number % _IN_SEGMENT * _SLOT
         self._writes = 0
 
-    def begin(self, about: RequestInfo) -> None:
-        """Note who asks; what stood here is gone."""
-        self._writes = 0
-        try:
-            data = _encode(about)
-        except UnicodeEncodeError:
-            data = b""
-        if not 0 < len(data) <= _BACKEND - _HEAD.size:
-            texts = {name: _cut(getattr(about, name), most) for name, most in _ROOM.items()}
-            data = _encode(structs.replace(about, **texts))
-        self._map[self._at : self._at + _SLOT] = _NO_SLOT
-        self._write(_ABOUT, data)
-
     def set_backend(self, backend: str) -> None:
         """Note who answers."""
-        self._write(_BACKEND, _cut(backend, _MOST_BACKEND).encode())
+        self.write(_BACKEND, _cut(backend, _MOST_BACKEND).encode())
 
     def set_counts(
         self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
@@ -119,14 +94,15 @@ class Slot:
             data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
         except struct.error:
             return  # no counts: the ones before them stay
-        self._write(_COUNTS[self._writes & 1], data)
+        self.write(_COUNTS[self._writes & 1], data)
 
     def free(self) -> None:
-        """Give the slot back: the request has its row in the ledger, or needs none."""
-        self._map[self._at : self._at + _HEAD.size] = _NO_HEAD
+        """Give the slot back, empty: the request has its row in the ledger, or needs none."""
+        self._map[self._at : self._at + _SLOT] = _NO_SLOT
+        self._writes = 0
         self._free.append(self)
 
-    def _write(self, place: int, data: bytes) -> None:
+    def write(self, place: int, data: bytes) -> None:
         """Write a text, with its length and its checksum before it."""
         at, length = self._at + place, len(data)
         self._map[at : at + _HEAD.size + length] = _HEAD.pack(length, crc32(data)) + data
@@ -166,9 +142,12 @@ class Journal:
         """Number of slots that are not free."""
         return len(self._maps) * _IN_SEGMENT - 1 - len(self._free)
 
-    def take(self, about: RequestInfo) -> Slot:
+    def take(self, row: LedgerRow, price: Price = FREE) -> Slot:
         """
-        Take a slot for a request.
+        Take a slot for a request, and note who asks.
+
+        Args:
+            row: Its row, of which only what is known when it begins is noted.
 
         Raises:
             StoreUnavailable: There is no room for another one.
@@ -178,8 +157,16 @@ class Journal:
                 self._grow()
             except OSError as error:
                 raise self._unavailable(error) from error
+        about = _About(row.id, row.at, row.key, row.owner, row.model, row.dialect, row.endpoint, price)  # fmt: skip
+        try:
+            data = _encode(about)
+        except UnicodeEncodeError:
+            data = b""
+        if not 0 < len(data) <= _BACKEND - _HEAD.size:
+            texts = {name: _cut(getattr(about, name), most) for name, most in _ROOM.items()}
+            data = _encode(structs.replace(about, **texts))
         slot = self._free.pop()
-        slot.begin(about)
+        slot.write(_ABOUT, data)
         return slot
 
     def close(self) -> None:
@@ -293,13 +280,16 @@ def _rows(file: int) -> Iterator[tuple[LedgerRow, Price]]:
         if slot[: _HEAD.size] == bytes(_HEAD.size) or (text := _text(slot, _ABOUT)) is None:
             continue
         try:
-            about = msgspec.msgpack.decode(text, type=RequestInfo)
+            about = msgspec.msgpack.decode(text, type=_About)
         except msgspec.DecodeError:
             continue
         backend = (_text(slot, _BACKEND) or b"").decode(errors="replace")
         counts = [_NUMBERS.unpack(data) for at in _COUNTS if (data := _text(slot, at))]
         _, prompt, cached, completion, first_ms, taken_ms = max(counts, default=_NO_COUNTS)
-        row = about.row(
+        known = structs.asdict(about)
+        price = known.pop("price")
+        row = LedgerRow(
+            **known,
             backend=backend,
             prompt=prompt,
             cached=cached,
@@ -309,7 +299,7 @@ def _rows(file: int) -> Iterator[tuple[LedgerRow, Price]]:
             status=_LOST_STATUS,
             finish=LOST,
         )
-        yield row, about.price
+        yield row, price
 
 
 def _text(slot: bytes, place: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Tests of unilect.accounting.writer; how rows are written tests/accounting/test_ledger.py tells: a clock says how long each turn of the event loop took."""
+"""Tests of the writer of unilect.store.ledger; how rows are written tests/accounting/test_ledger.py tells: a clock says how long each turn of the event loop took."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -7,10 +7,10 @@ import pytest
 
 from support.common.ledger_rows import row
 from support.common.waiting import until
-from unilect.accounting import writer
-from unilect.accounting.writer import GATHER_S, Writer, wait_while_busy
 from unilect.core.errors import LedgerUnavailable
 from unilect.runtime.tasks import Tasks
+from unilect.store import ledger
+from unilect.store.ledger import GATHER_S, Writer, wait_while_busy
 from unilect.store.records import LedgerRow
 
 
@@ -83,7 +83,7 @@ class Disk:
 @pytest.fixture
 async def disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Disk, Writer]]:
     """A disk that has stopped, and a writer for it that soon loses patience."""
-    monkeypatch.setattr(writer, "LIMIT_S", 0.02)
+    monkeypatch.setattr(ledger, "LIMIT_S", 0.02)
     stopped, tasks = Disk(), Tasks()
     yield stopped, Writer(stopped.write, stopped.probe, tasks)
     await tasks.aclose()
@@ -92,7 +92,7 @@ async def disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Disk, Wri
 async def test_a_client_that_does_not_wait(disk: tuple[Disk, Writer]) -> None:
     """A ledger that does not answer is known as such also where each client leaves before its time is up."""
     _, rows = disk
-    end = rows.end_of(rows.put(row(), lambda: None))
+    end = rows.put(row(), lambda: None)
     assert end is not None
 
     end.cancel()
@@ -106,13 +106,13 @@ async def test_a_flaw_of_what_follows_a_row(disk: tuple[Disk, Writer]) -> None:
     """Whoever waits for a row is told in time, also after the task that writes has failed."""
     stops, rows = disk
     stops.works.set()
-    failed = rows.end_of(rows.put(row(), lambda: [].pop()))
+    failed = rows.put(row(), lambda: [].pop())
     assert failed is not None
     await failed
     await until(lambda: rows._worker is None or rows._worker.done())
 
     stops.works.clear()
-    end = rows.end_of(rows.put(row(), lambda: None))
+    end = rows.put(row(), lambda: None)
     assert end is not None
 
     with pytest.raises(LedgerUnavailable):
