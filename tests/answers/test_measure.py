@@ -58,7 +58,7 @@ async def test_counted() -> None:
     assert not bound.is_counted
     size = await measured.count("m", asked, bound)
     assert (100, True, 3, 50) == (size.prompt, size.is_counted, size.choices, size.limit)
-    assert 100 + 3 * 50 == size.tokens(None)
+    assert 100 + 3 * 50 == size.most(None)[0]
 
     asked = CompletionRequest(prompt=["abc", "de"], max_tokens=10, best_of=4, n=2)
     size = await measured.count("m", asked, measured.size("m", asked))
@@ -96,7 +96,7 @@ def test_rooms() -> None:
     """An answer without a limit may fill the context, the longest among the model and its fallbacks that the key may use; a guess where one is not known."""
     size = measures().size("m", chat())
     assert (None, 4096, True) == (size.limit, size.room, size.knows_room)
-    assert 4096 == size.tokens(None)
+    assert 4096 == size.most(None)[0]
     assert 4096 == measures().size("m", chat(max_tokens=100_000)).limit
     long = Model("other", [PooledBackend(Echo(Options(context=9000)))], fallback="m")
     short = Model("m", [PooledBackend(Echo(Options(context=100)))], fallback="other")
@@ -106,7 +106,7 @@ def test_rooms() -> None:
     assert 100 == TokenEstimator(Registry([short, long])).size("m", chat()).room
     unknown = measures(Echo()).size("m", chat())
     assert (16_384, False) == (unknown.room, unknown.knows_room)
-    assert unknown.prompt + 16_384 == unknown.tokens(None)
+    assert unknown.prompt + 16_384 == unknown.most(None)[0]
 
 
 def test_what_a_model_adds() -> None:
@@ -181,5 +181,5 @@ def test_more_is_more(prompt: int, choices: int, limit: int | None, room: int, k
     """Less room for an answer never needs more, and what an answer may use is part of the whole."""
     size = TokenEstimate(prompt=prompt, choices=choices, limit=limit, room=room, knows_room=knows)
     for allowed in (0, room // 2, room):
-        assert size.tokens(allowed // 2) <= size.tokens(allowed)
-    assert size.tokens(None) >= prompt
+        assert size.most(allowed // 2)[0] <= size.most(allowed)[0]
+    assert size.most(None)[0] >= prompt

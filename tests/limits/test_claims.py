@@ -59,13 +59,13 @@ def test_periods(name: str, day: str, text: str, end: str) -> None:
 def test_needs() -> None:
     """A request needs its prompt and its answers; money by the dearest of what its prompt may cost."""
     some = asked(50, choices=3)
-    needs = {name: some.needs(limit(name, 10_000)) for name in ("parallel", "requests_per_minute", "tokens_per_day", "tokens_per_minute", "money_per_day")}  # fmt: skip
+    needs = {name: some.claim(limit(name, 10_000)).need for name in ("parallel", "requests_per_minute", "tokens_per_day", "tokens_per_minute", "money_per_day")}  # fmt: skip
     assert [1, 1, 250, 250, 150 + 900] == list(needs.values())
     unsaid = asked(None)
     assert (4096, 100 + 512, 100 + 60) == (
-        unsaid.needs(limit("tokens_per_day", 9)),
-        unsaid.needs(limit("tokens_per_minute", 10_000)),
-        unsaid.needs(limit("tokens_per_minute", 600)),
+        unsaid.claim(limit("tokens_per_day", 9)).need,
+        unsaid.claim(limit("tokens_per_minute", 10_000)).need,
+        unsaid.claim(limit("tokens_per_minute", 600)).need,
     )
     assert asked(50).never_fits(limit("tokens_per_minute", 149))
     assert not asked(50).never_fits(limit("tokens_per_minute", 150))
@@ -101,7 +101,7 @@ def test_what_was_used_was_held(prompt: int, cached: int, answer: int, choices: 
     assert 500_000 == limits[1].most
     amounts = count_used(limits, usage, PRICE)
     for one, amount in zip(limits, amounts, strict=True):
-        assert amount <= held.needs(one)
+        assert amount <= held.claim(one).need
     assert 0 == amounts[2]
 
 

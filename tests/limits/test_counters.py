@@ -118,7 +118,7 @@ async def test_a_minute(counters: Counters) -> None:
 async def test_a_clock_that_jumps(jump_s: float) -> None:
     """A minute goes by a clock that does not jump: a day forwards or backwards refuses nobody, and gives nobody more."""
     now, clock = [0], [1_800_000_000.0]
-    counters = MemoryCounters(now_us=lambda: now[0], clock=lambda: clock[0])
+    counters = MemoryCounters(lambda: now[0] * 1000, clock=lambda: clock[0])
     first = [(await counters.take(f"a{number}", [minute(2, 1)])).ok for number in range(3)]
     clock[0] += jump_s
     counters._forget()
@@ -179,7 +179,7 @@ async def test_from_a_ledger(counters: Counters) -> None:
 async def test_many_names() -> None:
     """Counters of days that have passed, and minutes that have leaked, are forgotten."""
     now, now_us = 0.0, 0
-    counters = MemoryCounters(lambda: now_us, lambda: now)
+    counters = MemoryCounters(lambda: now_us * 1000, lambda: now)
     for day in range(5000):
         now, now_us = day * 86_400.0, day * 86_400_000_000
         claims = [
@@ -264,7 +264,7 @@ class Minutes(RuleBasedStateMachine):
     def begin(self, most: int) -> None:
         """A limit."""
         self.now, self.most, self.model = 0, most, Model(most)
-        self.counters = MemoryCounters(lambda: self.now)
+        self.counters = MemoryCounters(lambda: self.now * 1000)
         self.wait: tuple[int, int] | None = None
 
     def take(self, units: int) -> None:

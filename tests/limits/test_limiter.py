@@ -638,7 +638,7 @@ async def test_a_key_that_changes_has_no_plan() -> None:
     config = Config(models={"m": echo()})
     limits = Limiter(config, TokenEstimator(sources.registry(config)), None, Clock())
     for name in "ab":
-        limits.has_budget(Context(caller=name, limits={"parallel": 1.0}))
+        limits.plan(Context(caller=name, limits={"parallel": 1.0}))
     limits.note_change(["a"])
     assert ["b"] == [name for name, *_ in limits._plans]
     await limits.aclose()
@@ -666,7 +666,7 @@ async def test_a_key_with_other_limits() -> None:
     assert ["95", "90"] == [await told(1000, "team"), await told(1000, model="small")]
     assert "1000" == await told(1000)
     for number in range(5000):
-        limits.has_budget(Context(caller=f"{number}", limits={"parallel": 1.0}))
+        limits.plan(Context(caller=f"{number}", limits={"parallel": 1.0}))
     assert len(limits._plans) <= 4096
     assert "1000" == await told(1000)
     await limits.aclose()
@@ -683,7 +683,7 @@ class Opening:
 
     async def open(self, context: Context, request: Any) -> None:
         """It keeps nothing."""
-        self._limits.has_budget(context)
+        self._limits.plan(context)
         self.asked.set()
         await self.is_open.wait()
 
@@ -725,9 +725,9 @@ def test_what_is_a_budget() -> None:
         ),
         TokenEstimator(sources.registry(Config())),
     )
-    assert limits.has_budget(Context(owner="team"))
-    assert limits.has_budget(Context(limits={"tokens_per_day": 5}))
-    assert not limits.has_budget(Context(limits={"parallel": 5}, model="m", owner="other"))
+    assert limits.plan(Context(owner="team")).has_budget
+    assert limits.plan(Context(limits={"tokens_per_day": 5})).has_budget
+    assert not limits.plan(Context(limits={"parallel": 5}, model="m", owner="other")).has_budget
 
 
 async def test_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -62,8 +62,20 @@ class Budgets(Protocol):
 
     is_on: bool
 
-    def has_budget(self, context: Context) -> bool:
-        """Return True if something of a request counts against a budget."""
+    def plan(self, context: Context) -> "Planned":
+        """Tell what holds for a request."""
+
+
+class Planned(Protocol):
+    """What holds for a request: `has_budget` is true where something of it counts against a budget."""
+
+    @property
+    def has_budget(self) -> bool:
+        """True if it has to be recorded."""
+
+
+class _OfKey(NamedTuple):
+    has_budget: bool
 
 
 class BudgetsOfKeys:
@@ -71,9 +83,9 @@ class BudgetsOfKeys:
 
     is_on = False
 
-    def has_budget(self, context: Context) -> bool:
-        """Return True if the key of a request has a budget."""
-        return not BUDGETS.isdisjoint(context.limits)
+    def plan(self, context: Context) -> _OfKey:
+        """Look for budgets in the limits of a request's key."""
+        return _OfKey(not BUDGETS.isdisjoint(context.limits))
 
 
 class LedgerRecorder:
@@ -155,7 +167,7 @@ class LedgerRecorder:
         Raises:
             LedgerUnavailable: It has to be recorded, and cannot be.
         """
-        counts = self._rule is None and self.budgets.has_budget(context)
+        counts = self._rule is None and self.budgets.plan(context).has_budget
         if type(request) is Call or not (counts or self._default != "off"):
             return None
         if self.state is State.UNUSED:

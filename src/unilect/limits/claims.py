@@ -1,20 +1,22 @@
 """
-The limits that hold for a request, and its claims on each: requests, tokens, money.
+The limits that hold for a request, its claims on each (requests, tokens, money), and what its client is told of them.
 
-Money is counted in millionths of the currency, as integers, like in the ledger: both sum up the same.
+Clients are told as OpenAI does it, and by Anthropic's API as Anthropic does. Money is counted in millionths of the currency, as integers, like in the ledger: both sum up the same.
+
+Sources: https://platform.openai.com/docs/guides/rate-limits and https://platform.claude.com/docs/en/api/rate-limits
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct, structs
 
 from unilect.config.limits import Limits
 from unilect.config.model import Price
-from unilect.core.events import Usage
+from unilect.core.events import Tally, Usage
 from unilect.core.requests import Request
 from unilect.limits.counters import Claim, State
 from unilect.runtime.context import Rates
@@ -30,6 +32,13 @@ _MOST_COST = 10**15
 #: A prompt of which only a bound is known is counted exactly where a budget has less than so many times what the request may use.
 LOOSE = 32
 _DAY_S = 86_400.0
+_MINUTE_S = 60
+_WHAT = ("limit", "remaining", "reset")
+#: Of each kind the headers' names as OpenAI has them, and as Anthropic has them.
+_HEADERS = {
+    kind: ([f"x-ratelimit-{what}-{kind}" for what in _WHAT], [f"anthropic-ratelimit-{kind}-{what}" for what in _WHAT])
+    for kind in ("requests", "tokens")
+}  # fmt: skip
 
 
 class Limit:
@@ -77,21 +86,14 @@ class TokenEstimate(Struct, frozen=True, kw_only=True, gc=False):
     knows_room: bool
     is_counted: bool = False
 
-    def tokens(self, allowed: int | None) -> int:
-        """Return the most tokens of prompts and answers, where each answer has at most `allowed`, or what the request says."""
+    def most(self, allowed: int | None) -> tuple[int, int]:
+        """Return the most tokens of prompts and answers, and of the answers alone, where each has at most `allowed`, or what the request says."""
         limit = self.limit if allowed is None else allowed
-        if limit is None:
-            whole = self.choices * self.room
-            return max(self.prompt, whole) if self.knows_room else self.prompt + whole
-        most = self.prompt + self.choices * limit
-        if not (self.knows_room and self.choices):
-            return most
-        return min(most, max(self.prompt, self.choices * self.room))
-
-    def answer(self, allowed: int | None) -> int:
-        """Return the most tokens of the answers alone."""
-        limit = self.limit if allowed is None else allowed
-        return self.choices * (self.room if limit is None else limit)
+        answers = self.choices * (self.room if limit is None else limit)
+        whole = self.prompt + answers
+        if not self.knows_room:
+            return whole, answers
+        return min(whole, max(self.prompt, self.choices * self.room)), answers
 
 
 class TokenEstimator(Protocol):
@@ -107,7 +109,7 @@ class TokenEstimator(Protocol):
         """Return the limits of all requests to a model together."""
 
 
-def cost(price: Rates | None, usage: Usage) -> int:
+def cost(price: Rates | None, usage: Tally | Usage) -> int:
     """Compute the cost of an answer in millionths of the currency, rounded up."""
     if price is None:
         return 0
@@ -169,43 +171,36 @@ class Demand(Struct, frozen=True, kw_only=True):
     allowed: int | None = None
     loose: bool = False
 
-    def needs(self, limit: Limit) -> int:
-        """Return the amount that is held of a limit for the request: requests, tokens, or millionths of the currency."""
-        size = self.size
-        if limit.counts_requests or size is None:
-            return 1
-        if limit.unit == "money":
-            price = self.price or Price()
-            prompt = size.prompt * max(price.prompt, price.cached)
-            return math.ceil(prompt + size.answer(self.allowed) * price.completion)
-        whole = size.tokens(self.allowed)
-        if limit.leaks and size.limit is None and size.choices:
-            usual = size.prompt + min(_USUAL_TOKENS, limit.most // 10) * size.choices
-            return min(whole, max(size.prompt, min(usual, limit.most)))
-        return whole
+    def claim(self, limit: Limit) -> Claim:
+        """
+        Make its claim on a limit: what is held of it are requests, tokens, or millionths of the currency; of a minute's tokens less than it may use,
+        where it does not say how many.
+        """
+        size, need = self.size, 1
+        if size is not None and not limit.counts_requests:
+            need, answers = size.most(self.allowed)
+            if limit.unit == "money":
+                price = self.price or Price()
+                prompt = size.prompt * max(price.prompt, price.cached)
+                need = math.ceil(prompt + answers * price.completion)
+            elif limit.leaks and size.limit is None and size.choices:
+                usual = size.prompt + min(_USUAL_TOKENS, limit.most // 10) * size.choices
+                need = min(need, max(size.prompt, min(usual, limit.most)))
+        name, ends_at = counter(limit, int(self.now // _DAY_S))
+        room = need * LOOSE if self.loose and limit.is_budget else need
+        return Claim(name=name, leaks=limit.leaks, most=limit.most, need=need, room=room, ends_at=ends_at)  # fmt: skip
 
     def least(self, limit: Limit) -> int:
         """Return the amount that must be left of a limit for the shortest answer that the request may get."""
         size = self.size
-        if size is None or size.limit is not None or not size.choices:
-            return self.needs(limit)
-        return structs.replace(self, allowed=_LEAST_TOKENS).needs(limit)
-
-    def claims(self, limits: Sequence[Limit]) -> list[Claim]:
-        """Make its claim on each limit."""
-        found: list[Claim] = []
-        day = int(self.now // _DAY_S)
-        for limit in limits:
-            need = 1 if limit.counts_requests else self.needs(limit)
-            name, ends_at = counter(limit, day)
-            room = need * LOOSE if self.loose and limit.is_budget else need
-            claim = Claim(name=name, leaks=limit.leaks, most=limit.most, need=need, room=room, ends_at=ends_at)  # fmt: skip
-            found.append(claim)
-        return found
+        shortest = size is not None and size.limit is None and bool(size.choices)
+        return (
+            (structs.replace(self, allowed=_LEAST_TOKENS) if shortest else self).claim(limit).need
+        )
 
     def never_fits(self, limit: Limit) -> bool:
         """Return True if the request may use more in a minute than the limit has."""
-        return limit.leaks and self.needs(limit) > limit.most
+        return limit.leaks and self.claim(limit).need > limit.most
 
 
 def allowance(demand: Demand, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
@@ -246,7 +241,7 @@ def hopeless(demand: Demand, limit: Limit, state: State) -> bool:
     return demand.price is not None and state.used + answer * demand.price.completion > limit.most
 
 
-def count_used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
+def count_used(limits: Sequence[Limit], usage: Tally | Usage, price: Rates | None) -> list[int]:
     """Return the amount that a request has used of each limit."""
     found: list[int] = []
     for limit in limits:
@@ -257,3 +252,82 @@ def count_used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> li
         else:
             found.append(cost(price, usage))
     return found
+
+
+class HeaderLimits(NamedTuple):
+    """
+    The limits of one kind of which headers tell one.
+
+    Attributes:
+        names: The headers' names as OpenAI has them: of the limit, of what is left, and of when it is whole again.
+        anthropic_names: As Anthropic has them.
+        places: The places of these limits among all.
+    """
+
+    names: list[str]
+    anthropic_names: list[str]
+    places: list[int]
+
+
+def select_limits(limits: Sequence[Limit]) -> list[HeaderLimits]:
+    """Select the limits for `headers`: of requests and of tokens those of a minute, or where there are none those of a day."""
+    found: list[HeaderLimits] = []
+    for kind, names in _HEADERS.items():
+        of_kind = [(at, limit) for at, limit in enumerate(limits) if limit.unit == kind]
+        leaks = any(limit.leaks for _, limit in of_kind)
+        places = [at for at, limit in of_kind if limit.leaks == leaks]
+        if places:
+            found.append(HeaderLimits(*names, places))
+    return found
+
+
+def headers(
+    dialect: str,
+    shown: Sequence[HeaderLimits],
+    claims: Sequence[Claim],
+    states: Sequence[State],
+    now: float,
+) -> dict[str, str]:
+    """
+    Make the headers that tell a client its limits: of requests and of tokens, the limit of which the least is left, of a minute's before a day's.
+
+    Args:
+        dialect: The API that was called; that of Anthropic has names of its own.
+        shown: The limits, from `select_limits`.
+        now: Seconds since 1970.
+    """
+    made: dict[str, str] = {}
+    for one in shown:
+        at, left = -1, 0
+        for place in one.places:
+            claim, state = claims[place], states[place]
+            free = claim.most - state.used - state.held
+            if at < 0 or free < left:
+                at, left = place, free
+        claim = claims[at]
+        resets_s = full_again_s(claim, states[at], now)
+        if dialect == "messages":
+            names = one.anthropic_names
+            when = f"{datetime.fromtimestamp(math.ceil(now + resets_s), UTC):%Y-%m-%dT%H:%M:%SZ}"
+        else:
+            names, when = one.names, duration(resets_s)
+        made |= zip(names, (str(claim.most), str(max(0, left)), when), strict=True)
+    return made
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time as OpenAI does: `0s`, `120ms`, `1s`, `6m0s`, `23h59m59s`; rounded up."""
+    if 0 < seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def full_again_s(claim: Claim, state: State, now: float) -> float:
+    """Compute the seconds until nothing of a limit is used, if nothing more is."""
+    if claim.leaks:
+        return state.used * _MINUTE_S / claim.most
+    return 0.0 if claim.ends_at is None else max(0.0, claim.ends_at - now)

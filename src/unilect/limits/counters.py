@@ -16,6 +16,7 @@ from msgspec import Struct
 
 MINUTE_US = 60_000_000
 _LONGEST_US = 2 * MINUTE_US  # until a minute is empty
+NO_TIME = -1
 #: A budget of a day or a month stays for so long after its end: a clock may be put back, or be another one than that of a Redis server.
 KEPT_S = 2 * 86_400
 
@@ -48,7 +49,8 @@ class State(NamedTuple):
     Attributes:
         used: What was used; of a minute what it holds.
         held: What is held for running requests.
-        wait_us: Microseconds until a minute has room for a claim that was refused; 0 where it has it.
+        wait_us: Microseconds until a minute has room for the claim that was made, 0 where the counter has it, and `NO_TIME` of a budget
+            and of requests at a time, to which time alone brings none.
     """
 
     used: int
@@ -106,13 +108,6 @@ class Counters(Protocol):
         """Release what is held. Idempotent."""
 
 
-def fits(claim: Claim, state: State) -> bool:
-    """Return True if a counter, as it is before it is claimed, has room for a claim."""
-    if claim.leaks:
-        return state.wait_us == 0
-    return state.used + state.held + claim.room <= claim.most
-
-
 class Counter:
     """
     A budget, which counts until it ends, or a minute, a bucket that leaks.
@@ -138,7 +133,8 @@ class Counter:
         A changed limit is in force at once, and what is in a minute at that moment never takes longer than two minutes to leak.
         """
         if not claim.leaks:
-            return State(self.used, self.held)
+            fits = self.used + self.held + claim.room <= claim.most
+            return State(self.used, self.held, 0 if fits else NO_TIME)
         self.used, self.at_us = max(0, self.used - self.most * (now_us - self.at_us)), now_us
         if claim.most != self.most:
             self.most = claim.most
@@ -157,11 +153,10 @@ class MemoryCounters:
     Counters of one server, in memory.
 
     Args:
-        now_us: A monotonic clock, in microseconds.
+        clock_ns: A monotonic clock, in nanoseconds.
         clock: Seconds since 1970, for what is not needed any more.
 
     Attributes:
-        now_us: As given.
         is_away: False: memory is always there.
     """
 
@@ -169,10 +164,10 @@ class MemoryCounters:
 
     def __init__(
         self,
-        now_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.now_us, self._clock = now_us, clock
+        self._clock_ns, self._clock = clock_ns, clock
         self._all: dict[str, Counter] = {}
         self._crowded = 1024
 
@@ -183,13 +178,13 @@ class MemoryCounters:
         """See `Counters`."""
         if len(self._all) >= self._crowded:
             self._forget()
-        now_us, ok = self.now_us(), True
+        now_us, ok = self._clock_ns() // 1000, True
         found: list[Counter] = []
         states: list[State] = []
         for claim in claims:
             one = self._all.get(claim.name) or self._make(claim, now_us)
             state = one.state(claim, now_us)
-            ok = ok and fits(claim, state)
+            ok = ok and not state.wait_us
             found.append(one)
             states.append(state)
         for place, claim in enumerate(claims if ok else ()):
@@ -203,7 +198,7 @@ class MemoryCounters:
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
-        now_us = self.now_us()
+        now_us = self._clock_ns() // 1000
         for claim, units in zip(claims, used, strict=True):
             one = self._all.get(claim.name) or self._make(
                 claim, now_us
@@ -224,7 +219,7 @@ class MemoryCounters:
 
     async def look(self, claims: Sequence[Claim]) -> list[State]:
         """See `Counters`."""
-        now_us = self.now_us()
+        now_us = self._clock_ns() // 1000
         return [
             State(0) if (one := self._all.get(claim.name)) is None else one.state(claim, now_us)
             for claim in claims
@@ -248,6 +243,6 @@ class MemoryCounters:
 
     def _forget(self) -> None:
         """Forget what says nothing any more; again where there are twice as many counters as are left."""
-        now, now_us = self._clock(), self.now_us()
+        now, now_us = self._clock(), self._clock_ns() // 1000
         self._all = {name: one for name, one in self._all.items() if not one.is_empty(now, now_us)}
         self._crowded = max(1024, 2 * len(self._all))

@@ -24,14 +24,7 @@ from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.limits import claims
 from unilect.limits.claims import Demand, Limit, TokenEstimator
-from unilect.limits.counters import (  # fmt: skip
-    Claim,
-    Counters,
-    MemoryCounters,
-    State,
-    fits,
-)
-from unilect.limits.ratelimit import headers, select_limits
+from unilect.limits.counters import Claim, Counters, MemoryCounters, State
 from unilect.limits.refusals import refuse, refuse_large
 from unilect.limits.usage_resync import EVERY, UsageResync
 from unilect.runtime.context import Context, Rates, Requests
@@ -43,7 +36,7 @@ _MOST_PLANS = 4096
 _NAMES = frozenset(Table.__struct_fields__)
 
 
-class _Plan:
+class Plan:
     """
     The limits that hold for all requests of a key for a model, and what follows from them.
 
@@ -63,7 +56,7 @@ class _Plan:
         self.minutes = [one for one in limits if one.leaks and one.unit == "tokens"]
         self.has_budget = any(one.is_budget for one in limits)
         self.needs_size = not all(one.counts_requests for one in limits)
-        self.shown = select_limits(limits)
+        self.shown = claims.select_limits(limits)
 
 
 class Limiter:
@@ -98,7 +91,9 @@ class Limiter:
         self._in_memory = counters is None and url is None
         self._counters = counters or self._make_counters(url)
         self._requests: Requests = {} if requests is None else requests
-        self._resync = UsageResync(self.seed, self.has_budget, self._requests)
+        self._resync = UsageResync(
+            self.seed, lambda context: self.plan(context).has_budget, self._requests
+        )
         self.recover: Callable[[], Awaitable[None]] | None = None
         self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
         self.configure(config)
@@ -122,7 +117,7 @@ class Limiter:
         self.is_on = bool(self._defaults or self._owners or self._has_models)
         every = [one.limits is not None and any(structs.astuple(one.limits)) for one in config.models.values()]  # fmt: skip
         self._limits_all = bool(self._defaults) or (bool(every) and all(every))
-        self._plans = dict[tuple[str, str, str], _Plan]()
+        self._plans = dict[tuple[str, str, str], Plan]()
         # budgets that were not counted before have what the ledger says, also of what runs now
         self._unread = self._ledger is not None
         if self._requests:
@@ -132,10 +127,6 @@ class Limiter:
     def ready(self) -> bool:
         """False where every request has a limit, and none can be counted now."""
         return not (self._limits_all and self._counters.is_away)
-
-    def has_budget(self, context: Context) -> bool:
-        """Return True if a request counts against a budget, and so must be in a ledger."""
-        return self._plan(context).has_budget
 
     async def open(self, context: Context, request: Request) -> "Reservation | None":
         """
@@ -147,7 +138,7 @@ class Limiter:
             RequestTooLarge: It may use more in a minute than a limit has.
             LimitsUnavailable: What is left cannot be read now.
         """
-        plan = self._plan(context)
+        plan = self.plan(context)
         limits = plan.limits
         if not limits:
             return None
@@ -163,22 +154,22 @@ class Limiter:
             bound = self._measures.size(context.model, request)
             demand = Demand(now=now, size=bound, price=context.price, loose=not bound.is_counted)
             demand = _bound(demand, plan)
-        claimed = demand.claims(limits)
+        claimed = list(map(demand.claim, limits))
         request_id = f"{self._id}-{next(self._numbers)}"
         for _ in range(_TRIES):
             taken = await self._counters.take(request_id, claimed)
             if taken.ok:
                 break
-            less = await self._again(context, request, demand, plan, claimed, taken.states)
+            less = await self._again(context, request, demand, plan, taken.states)
             if less is None:
                 break
-            demand, claimed = less, less.claims(limits)
-        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
+            demand, claimed = less, list(map(less.claim, limits))
+        context.headers = claims.headers(context.dialect, plan.shown, claimed, taken.states, now)
         if not taken.ok:
             refuse(demand, limits, claimed, taken.states)
         context.allowed, size = demand.allowed, demand.size
         # a piece of an answer may count for more than it is made of: only a backend that keeps to no limit passes this
-        most = 2 * size.answer(demand.allowed) + 64 if size and size.choices else math.inf
+        most = 2 * size.most(demand.allowed)[1] + 64 if size and size.choices else math.inf
         return Reservation(most, self._counters, request_id, limits, claimed, demand.price)
 
     async def _sync_usage(self, caller: str) -> None:
@@ -189,10 +180,10 @@ class Limiter:
                     await self.seed()
         await self._resync.before(caller)
 
-    async def _check(self, context: Context, plan: _Plan) -> None:
+    async def _check(self, context: Context, plan: Plan) -> None:
         """Refuse what would be refused whatever it asked for, and hold nothing; errors as `open`."""
         found = await self.look(context)
-        if not all(fits(claim, state) for _, claim, state in found):
+        if any(state.wait_us for *_, state in found):
             refuse(Demand(now=self.clock()), plan.limits, [claim for _, claim, _ in found], [state for _, _, state in found])  # fmt: skip
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
@@ -205,7 +196,7 @@ class Limiter:
         limits = self._limits(context)
         if any(limit.is_budget for limit in limits):
             await self._sync_usage(context.caller)
-        claimed = Demand(now=self.clock()).claims(limits)
+        claimed = list(map(Demand(now=self.clock()).claim, limits))
         states = await self._counters.look(claimed) if limits else []
         return list(zip(limits, claimed, states, strict=True))
 
@@ -278,7 +269,7 @@ class Limiter:
             await self.recover()
         await self.seed()
 
-    def _plan(self, context: Context) -> _Plan:
+    def plan(self, context: Context) -> Plan:
         """Return the limits of a request. They are cached for each caller, owner and model until the key's limits change."""
         given = context.limits
         name = (context.caller, context.owner, context.model if self._has_models else "")
@@ -286,7 +277,7 @@ class Limiter:
         if plan is None or (plan.given is not given and plan.given != given):
             if len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-            plan = self._plans[name] = _Plan(given, self._limits(context))
+            plan = self._plans[name] = Plan(given, self._limits(context))
         return plan
 
     def _limits(self, context: Context) -> list[Limit]:
@@ -309,7 +300,7 @@ class Limiter:
         return [] if table is None else claims.limits_of(structs.asdict(table), "model", f"model:{name}")  # fmt: skip
 
     async def _count_prompt(
-        self, model: str, request: Request, demand: Demand, plan: _Plan
+        self, model: str, request: Request, demand: Demand, plan: Plan
     ) -> Demand:
         """Count its prompt, where that can be done."""
         if demand.size is None:
@@ -322,8 +313,7 @@ class Limiter:
         context: Context,
         request: Request,
         demand: Demand,
-        plan: _Plan,
-        claimed: Sequence[Claim],
+        plan: Plan,
         states: Sequence[State],
     ) -> Demand | None:
         """
@@ -337,18 +327,18 @@ class Limiter:
         is_too_large = any(map(demand.never_fits, plan.minutes))
         if is_too_large and not demand.loose:
             refuse_large(demand, limits)
-        every = list(zip(limits, claimed, states, strict=True))
-        short = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
-        if not is_too_large and any(limit.counts_requests for limit, _ in short):
+        every = list(zip(limits, states, strict=True))
+        short = [limit for limit, state in every if state.wait_us]
+        if not is_too_large and any(limit.counts_requests for limit in short):
             return None
         if demand.loose:
-            if not any(claims.hopeless(demand, limit, state) for limit, _, state in every):
+            if not any(claims.hopeless(demand, limit, state) for limit, state in every):
                 return await self._count_prompt(context.model, request, demand, plan)
             demand = structs.replace(demand, loose=False)  # a count may load its model, in vain
             if is_too_large:
-                refuse(demand, limits, demand.claims(limits), states)
+                refuse(demand, limits, list(map(demand.claim, limits)), states)
             return demand
-        if any(limit.leaks for limit, _ in short):
+        if any(limit.leaks for limit in short):
             return None
         allowed = claims.allowance(demand, limits, states)
         return None if allowed is None else structs.replace(demand, allowed=allowed)
@@ -394,7 +384,7 @@ class Reservation(Struct, eq=False):
         await self._counters.settle(self.request, self.claimed, amounts)
 
 
-def _bound(demand: Demand, plan: _Plan) -> Demand:
+def _bound(demand: Demand, plan: Plan) -> Demand:
     """
     Bound the answer of a request that does not say how long: what its model has room for, where a budget has to be kept and the
     model does not know that; and the tokens of a minute.

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from msgspec import structs
-
 from unilect.core.errors import QuotaExceeded, QuotaReserved, RateLimited, RequestTooLarge
 from unilect.limits import claims
 from unilect.limits.claims import Demand, Limit
-from unilect.limits.counters import Claim, State, fits
+from unilect.limits.counters import Claim, State
 
 _SOON_S = 1.0
 
@@ -21,7 +19,7 @@ def refuse_large(demand: Demand, limits: Sequence[Limit]) -> NoReturn:
     """
     limit = next(limit for limit in limits if demand.never_fits(limit))
     raise RequestTooLarge(
-        f"{limit.name} of this {limit.of} is {limit.most}, and the request may use {demand.needs(limit)} tokens. Shorten the prompt, or "
+        f"{limit.name} of this {limit.of} is {limit.most}, and the request may use {demand.claim(limit).need} tokens. Shorten the prompt, or "
         "lower `max_tokens`."
     )
 
@@ -39,13 +37,14 @@ def refuse(
     wait_s, why = 0.0, ""
     reserved: QuotaReserved | None = None
     for limit, claim, state in zip(limits, claimed, states, strict=True):
-        exact = structs.replace(claim, room=claim.need)
         if limit.leaks and state.wait_us > wait_s * 1e6:
             wait_s, why = state.wait_us / 1e6, f"{limit.name} of this {limit.of} is {limit.most}"
         elif limit.unit == "parallel":
-            if wait_s < _SOON_S and not fits(exact, state):
+            if wait_s < _SOON_S and state.wait_us:
                 wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
-        elif not (limit.leaks or demand.loose or fits(exact, state)):
+        elif (
+            not (limit.leaks or demand.loose) and state.used + state.held + claim.need > limit.most
+        ):
             if state.used + demand.least(limit) > limit.most:
                 raise QuotaExceeded(_describe_shortage(limit, claim, state))
             reserved = QuotaReserved(_describe_shortage(limit, claim, state), retry_after_s=_SOON_S)

@@ -4,10 +4,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from unilect.limits.claims import MILLION, Limit
+from unilect.limits.claims import MILLION, Limit, full_again_s
 from unilect.limits.counters import Claim, State
 from unilect.limits.limiter import Limiter
-from unilect.limits.ratelimit import full_again_s
 from unilect.runtime.context import Context
 
 

@@ -31,7 +31,8 @@ end
 """
 
 #: Of each counter there are five arguments: whether it is a minute, its limit, what to hold, a number (what must be free, or what was used), and
-#: when it ends (Unix ms, 0 for never). What is returned of it is what was used, what is held, and how long to wait (in microseconds).
+#: when it ends (Unix ms, 0 for never). What is returned of it is what was used, what is held, and how long to wait (in microseconds; -1: no time
+#: alone brings room).
 _LOOK = (
     _CLOCK
     + """
@@ -49,7 +50,7 @@ local function look(first, before)
     else
       local found = redis.call('HMGET', KEYS[i], 'u', 'h')
       used, held, wait = tonumber(found[1] or 0), tonumber(found[2] or 0), 0
-      if used + held + room > most then ok = 0 end
+      if used + held + room > most then ok, wait = 0, -1 end
     end
     for _, number in ipairs({used, held, wait}) do states[#states + 1] = string.format('%.0f', number) end
   end

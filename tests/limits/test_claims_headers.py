@@ -1,12 +1,11 @@
-"""Tests of unilect.limits.ratelimit: which limit the headers tell of, and how they write times."""
+"""Tests of the headers of unilect.limits.claims: which limit they tell of, and how they write times."""
 
 import pytest
 from hypothesis import strategies as st
 
 from support.common.properties import given
-from unilect.limits.claims import Limit
+from unilect.limits.claims import Limit, duration, headers, select_limits
 from unilect.limits.counters import Claim, State
-from unilect.limits.ratelimit import duration, headers, select_limits
 
 NOW = 1_800_000_000.0
 
