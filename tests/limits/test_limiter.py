@@ -25,7 +25,7 @@ from unilect.config.model import ModelConfig, Price
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.core.errors import LimitsUnavailable, QuotaExceeded, RateLimited, StoreUnavailable
-from unilect.core.events import Tally, Usage
+from unilect.core.events import Usage
 from unilect.core.requests import ChatRequest, Message
 from unilect.limits import redis as _redis
 from unilect.limits.limiter import Limiter
@@ -587,14 +587,12 @@ async def test_a_server_whose_clock_is_behind(redis: RedisServer) -> None:
 async def test_a_backend_that_does_not_stop() -> None:
     """An answer far beyond what is held for it ends."""
     limits = book(FakeLedger(), Clock(), tokens_per_day=1000)
-    entry = await entry_of(limits, Context(caller="one", model="m"), chat(80))
-    assert entry is not None
-    tally = Tally()
-    tally.add([Usage(20, 160)])
-    entry.note_usage(tally)
-    tally.add([Usage(20, 300)])
+    account = Accounts(Metrics(), (limits,)).open(Context(caller="one"), "m", chat(80))
     with pytest.raises(QuotaExceeded, match="did not keep to"):
-        entry.note_usage(tally)
+        async with account:
+            account.see([Usage(20, 160)])
+            account.see([Usage(20, 300)])
+    assert 300 == account.completion_tokens
     await limits.aclose()
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilect.core.errors import StoreUnavailable
-from unilect.store.journal import LOST, Journal, find_abandoned
+from unilect.store.journal import BACKEND, LOST, Journal, encode_backend, find_abandoned
 from unilect.store.records import LedgerRow
 
 ABOUT = LedgerRow(
@@ -27,12 +27,12 @@ ABOUT = LedgerRow(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from unilect.store.journal import Journal
+from unilect.store.journal import BACKEND, Journal, encode_backend
 from unilect.store.records import LedgerRow
 journal = Journal(Path(sys.argv[1]), "child")
 slots = [journal.take(LedgerRow(id=f"r{n}", at=float(n), key="key_A", owner="lab", model="m")) for n in range(int(sys.argv[2]))]
 for n, slot in enumerate(slots):
-    slot.set_backend(f"backend {n}")
+    slot.write(BACKEND, encode_backend(f"backend {n}"))
     for count in range(1, int(sys.argv[3]) + 1):
         slot.set_counts(n, 1, count, 2.5, float(count))
 slots[0].free()
@@ -122,7 +122,7 @@ def test_a_slot_is_used_again(tmp_path: Path) -> None:
     """The next request in a slot has nothing of the one before."""
     journal = Journal(tmp_path / "u", "me")
     first = journal.take(ABOUT)
-    first.set_backend("http://host")
+    first.write(BACKEND, encode_backend("http://host"))
     first.set_counts(5, 5, 5, 5.0, 5.0)
     first.free()
     journal.take(LedgerRow(id="req_2", at=2.0))
@@ -137,7 +137,7 @@ def test_long_and_strange_texts(tmp_path: Path) -> None:
     names = ("key", "owner", "model", "dialect", "endpoint")
     texts = dict.fromkeys(names, "\U0001f600\ud800\0" * 1000)
     slot = journal.take(LedgerRow(id="i" * 1000, at=1.0, **texts))
-    slot.set_backend("\U0001f600" * 1000)
+    slot.write(BACKEND, encode_backend("\U0001f600" * 1000))
     slot.set_counts(1, 1, 1, 1.0, 1.0)
     slot.set_counts(-1, 0, 2**80, 1.0, 1.0)
     journal.close()

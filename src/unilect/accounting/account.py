@@ -14,7 +14,7 @@ from typing import Protocol, Self
 from msgspec.structs import replace
 
 from unilect.accounting.metrics import Metrics, Series
-from unilect.core.errors import InternalError, UnilectError
+from unilect.core.errors import AnswerTooLong, InternalError, UnilectError
 from unilect.core.events import Event, Finish, ReasoningDelta, Tally, Usage, tells
 from unilect.core.requests import Request
 from unilect.runtime.context import Context
@@ -28,12 +28,7 @@ class RequestRecord(Protocol):
     """The record of one request in one book, such as its row of the ledger, or what is reserved of its key's budget."""
 
     def note_usage(self, usage: Tally) -> None:
-        """
-        Take note of what the answer has used so far. It is called for each batch, and must cost next to nothing.
-
-        Raises:
-            UnilectError: It must end here.
-        """
+        """Take note of what the answer has used so far. It is called for each batch, and must cost next to nothing."""
 
     async def close(self, usage: Tally | Usage, status: int) -> None:
         """
@@ -133,6 +128,10 @@ class RequestAccounting(Tally):
                     break
         for record in self._records:
             record.note_usage(self)
+        if self.completion_tokens > self._context.most:
+            raise AnswerTooLong(
+                "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
+            )
 
     def add_thoughts(self, batch: list[Event]) -> list[Event]:
         """

@@ -33,7 +33,15 @@ from unilect.runtime.context import Context, Measured, Rates
 from unilect.runtime.redact import redact
 from unilect.runtime.tasks import Tasks
 from unilect.store.database import ABSENT
-from unilect.store.journal import FREE, AbandonedJournal, Journal, Slot, find_abandoned
+from unilect.store.journal import (
+    BACKEND,
+    FREE,
+    AbandonedJournal,
+    Journal,
+    Slot,
+    encode_backend,
+    find_abandoned,
+)
 from unilect.store.ledger import Ledger, Writer, unavailable
 from unilect.store.records import LedgerRow
 
@@ -323,7 +331,7 @@ class LedgerEntry(Struct, eq=False):
             return
         if context.source is not self._source:
             self._source = context.source
-            slot.set_backend(_redact(self._source))
+            slot.write(BACKEND, encode_backend(_redact(self._source)))
         if self._streams:  # else nothing is delivered before the end, and so nothing is charged where the server dies
             first_s = None if self._meter is None else self._meter.first_token_s
             slot.set_counts(

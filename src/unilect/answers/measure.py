@@ -65,7 +65,12 @@ class TokenEstimator:
                 knows_room=False,
                 is_counted=is_counted,
             )
-        room, knows_room = _room(chain)
+        room, knows_room = 0, bool(chain)
+        for one in chain:  # the longest context, and whether all of them tell theirs
+            context = one.pool.capabilities.context
+            knows_room = knows_room and context is not None
+            room = max(room, context or _UNKNOWN_ROOM)
+        room = room or _UNKNOWN_ROOM
         request = chain[0].settings.apply(request) if chain else request
         plain = is_plain(request)
         attempts = 1 if plain else _attempts(chain, request)
@@ -147,19 +152,6 @@ def _attempts(chain: list[Model], request: Request) -> int:
         if any(made is not None and made.held for made in plans):
             return ATTEMPTS
     return 1
-
-
-def _room(chain: list[Model]) -> tuple[int, bool]:
-    """The longest context in a chain of models, and whether all of them tell theirs."""
-    room, knows_room = 0, bool(chain)
-    for one in chain:
-        context = one.capabilities.context
-        if context is None:
-            knows_room = False
-        context = context or _UNKNOWN_ROOM
-        if context > room:
-            room = context
-    return room or _UNKNOWN_ROOM, knows_room
 
 
 async def _count_with(backend: Backend, request: Request) -> int | None:

@@ -8,7 +8,6 @@ Limits and budgets of keys, owners and models: what a request may use is held fo
 """
 
 import asyncio
-import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from msgspec import Struct, structs
 
 from unilect.config.limits import Limits as Table
 from unilect.config.server import Config
-from unilect.core.errors import AnswerTooLong, LimitsUnavailable, UnilectError
+from unilect.core.errors import LimitsUnavailable, UnilectError
 from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.limits import claims
@@ -169,8 +168,9 @@ class Limiter:
             refuse(demand, limits, claimed, taken.states)
         context.allowed, size = demand.allowed, demand.size
         # a piece of an answer may count for more than it is made of: only a backend that keeps to no limit passes this
-        most = 2 * size.most(demand.allowed)[1] + 64 if size and size.choices else math.inf
-        return Reservation(most, self._counters, request_id, limits, claimed, demand.price)
+        if size and size.choices:
+            context.most = 2 * size.most(demand.allowed)[1] + 64
+        return Reservation(self._counters, request_id, limits, claimed, demand.price)
 
     async def _sync_usage(self, caller: str) -> None:
         """Count what was used before; errors as `seed`."""
@@ -357,14 +357,8 @@ class Limiter:
 
 
 class Reservation(Struct, eq=False):
-    """
-    The amounts that are held for one request.
+    """The amounts that are held for one request."""
 
-    Attributes:
-        most: The most tokens that its answer may be counted to have.
-    """
-
-    most: float
     _counters: Counters
     request: str
     limits: Sequence[Limit]
@@ -372,11 +366,7 @@ class Reservation(Struct, eq=False):
     price: Rates | None
 
     def note_usage(self, usage: Tally) -> None:
-        """See `RequestRecord`."""
-        if usage.completion_tokens > self.most:
-            raise AnswerTooLong(
-                "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
-            )
+        """Nothing is noted before the end."""
 
     async def close(self, usage: Tally | Usage, status: int) -> None:
         """See `RequestRecord`."""

@@ -7,6 +7,7 @@ Work that belongs to nobody's request is started with `tasks.spawn_detached`, an
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -127,6 +128,7 @@ class Context(Struct, eq=False, kw_only=True):
         held: Its client has left, and its answer waits for the same request (`answers/inflight.py`), which takes it off the list.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
+        most: The most tokens that its answers may be counted to have together; an answer beyond is ended.
         headers: Headers of every answer to the request, such as what is left of the caller's limits.
         push: Delivers a batch of the answer to its client while the task that answers waits for it; false where the task must take it. None
             where each batch must pass the task. It is called outside of the request: `current_request` may be another one there.
@@ -162,6 +164,7 @@ class Context(Struct, eq=False, kw_only=True):
     held: bool = False
     lowered: str = ""
     allowed: int | None = None
+    most: float = math.inf
     headers: Mapping[str, str] = {}
     push: Push | None = None
     trace: Any = None
@@ -186,7 +189,7 @@ class Context(Struct, eq=False, kw_only=True):
         """Begin the request for a model."""
         self.model = self.answering = model
         self.meter = meter
-        self.at = None
+        self.at, self.most = None, math.inf
 
     def set_backend(self, model: str, source: str) -> None:
         """Note the backend that is about to answer."""

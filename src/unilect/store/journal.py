@@ -40,7 +40,7 @@ _IN_SEGMENT = 256  # slots that are reserved and mapped at once; the first of th
 _MOST_SEGMENTS = 128
 _SEGMENT = _SLOT * _IN_SEGMENT
 #: Places in a slot: who asks, the backend, and the counts twice.
-_ABOUT, _BACKEND, _COUNTS = 0, 1408, (1920, 1984)
+_ABOUT, BACKEND, _COUNTS = 0, 1408, (1920, 1984)
 _HEAD = struct.Struct("<II")  # length and checksum of a text
 _NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
 _NO_COUNTS = (0, 0, 0, 0, -1.0, 0.0)
@@ -81,10 +81,6 @@ class Slot:
         self._at = number % _IN_SEGMENT * _SLOT
         self._writes = 0
 
-    def set_backend(self, backend: str) -> None:
-        """Note who answers."""
-        self.write(_BACKEND, _cut(backend, _MOST_BACKEND).encode())
-
     def set_counts(
         self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
     ) -> None:
@@ -103,7 +99,7 @@ class Slot:
         self._free.append(self)
 
     def write(self, place: int, data: bytes) -> None:
-        """Write a text, with its length and its checksum before it."""
+        """Write a text at a place, with its length and its checksum before it."""
         at, length = self._at + place, len(data)
         self._map[at : at + _HEAD.size + length] = _HEAD.pack(length, crc32(data)) + data
 
@@ -162,7 +158,7 @@ class Journal:
             data = _encode(about)
         except UnicodeEncodeError:
             data = b""
-        if not 0 < len(data) <= _BACKEND - _HEAD.size:
+        if not 0 < len(data) <= BACKEND - _HEAD.size:
             texts = {name: _cut(getattr(about, name), most) for name, most in _ROOM.items()}
             data = _encode(structs.replace(about, **texts))
         slot = self._free.pop()
@@ -283,7 +279,7 @@ def _rows(file: int) -> Iterator[tuple[LedgerRow, Price]]:
             about = msgspec.msgpack.decode(text, type=_About)
         except msgspec.DecodeError:
             continue
-        backend = (_text(slot, _BACKEND) or b"").decode(errors="replace")
+        backend = (_text(slot, BACKEND) or b"").decode(errors="replace")
         counts = [_NUMBERS.unpack(data) for at in _COUNTS if (data := _text(slot, at))]
         _, prompt, cached, completion, first_ms, taken_ms = max(counts, default=_NO_COUNTS)
         known = structs.asdict(about)
@@ -334,7 +330,12 @@ def _is_at(file: int, path: Path) -> bool:
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 
-@lru_cache(1024)
 def _cut(text: str, most: int) -> str:
     """Cut a text to so many bytes."""
     return text.encode(errors="replace")[:most].decode(errors="ignore")
+
+
+@lru_cache(256)
+def encode_backend(source: str) -> bytes:
+    """Encode the source of an answer for its place in a slot, `BACKEND`."""
+    return _cut(source, _MOST_BACKEND).encode()
