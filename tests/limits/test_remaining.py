@@ -2,7 +2,7 @@
 
 from support.common.clock import Clock
 from support.common.entries import entry_of
-from unilect.answers.measure import TokenEstimator
+from unilect.answers.calls import TokenEstimator
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig

@@ -29,7 +29,7 @@ from unilect.core.errors import StoreUnavailable
 from unilect.core.events import Tally, Usage
 from unilect.core.requests import Call, Request
 from unilect.limits.claims import cost as cost_of
-from unilect.runtime.context import Context, Measured, Rates
+from unilect.runtime.context import Context, Measured
 from unilect.runtime.redact import redact
 from unilect.runtime.tasks import Tasks
 from unilect.store.database import ABSENT
@@ -199,7 +199,16 @@ class LedgerRecorder:
             endpoint=context.endpoint,
         )
         streams = bool(getattr(request, "stream", False))
-        slot = self._slot(row, context.price, required)
+        price, slot = context.price, None
+        rates = FREE if price is None else (price.prompt, price.cached, price.completion)
+        try:
+            if self._journal is None:
+                self._journal = self._open_journal(required)
+            if self._journal is not None:
+                slot = self._journal.take(row, rates)
+                self._misses = False
+        except StoreUnavailable as error:
+            self._note_miss(error, required)
         self.writer.pending += 1
         return LedgerEntry(self, context, row, slot, required, streams, context.meter)
 
@@ -249,31 +258,31 @@ class LedgerRecorder:
                 self.state = State.OPEN
                 self._tasks.start("the look for dead servers' journals", self._look_on())
 
-    def _slot(self, row: LedgerRow, price: Rates | None, required: bool) -> Slot | None:
+    def _open_journal(self, required: bool) -> Journal | None:
         """
-        Take a slot of the journal; None where there is no journal.
+        Make the journal; None where there is to be none, or it could not be made a moment ago.
 
         Raises:
-            LedgerUnavailable: One is required, and cannot be had.
+            StoreUnavailable: It cannot be made.
         """
-        try:
-            if self._journal is None:
-                stem, now = self._journals(), time.monotonic()
-                if stem is None or (now < self._try_at and not required):
-                    return None
-                self._try_at = now + _AGAIN_S
-                self._journal = Journal(stem, self._instance)
-            rates = FREE if price is None else (price.prompt, price.cached, price.completion)
-            slot = self._journal.take(row, rates)
-            self._misses = False
-            return slot
-        except StoreUnavailable as error:
-            if required:
-                raise unavailable(error.reason) from error
-            if not self._misses:
-                self._misses = True
-                log.warning("%s If this server dies, the ledger misses what runs.", error.reason)
+        stem, now = self._journals(), time.monotonic()
+        if stem is None or (now < self._try_at and not required):
             return None
+        self._try_at = now + _AGAIN_S
+        return Journal(stem, self._instance)
+
+    def _note_miss(self, error: StoreUnavailable, required: bool) -> None:
+        """
+        Tell once in the log that requests run without a slot of the journal.
+
+        Raises:
+            LedgerUnavailable: One is required.
+        """
+        if required:
+            raise unavailable(error.reason) from error
+        if not self._misses:
+            self._misses = True
+            log.warning("%s If this server dies, the ledger misses what runs.", error.reason)
 
     def _dead(self) -> list[AbandonedJournal]:
         """Find the journals of dead servers that hold requests; those that hold none are removed."""
@@ -373,7 +382,7 @@ class LedgerEntry(Struct, eq=False):
             duration_ms=(time.perf_counter() - context.started) * 1000,
             status=status,
             finish="" if meter is None else meter.finish_reason,
-            cost=cost_of(context.price, usage),
+            cost=0 if context.price is None else cost_of(context.price, usage),
         )
         end = book.writer.put(row, done, self._required, waits=not has_left)
         if end is not None:

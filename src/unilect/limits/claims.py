@@ -109,10 +109,8 @@ class TokenEstimator(Protocol):
         """Return the limits of all requests to a model together."""
 
 
-def cost(price: Rates | None, usage: Tally | Usage) -> int:
+def cost(price: Rates, usage: Tally | Usage) -> int:
     """Compute the cost of an answer in millionths of the currency, rounded up."""
-    if price is None:
-        return 0
     cached = usage.cached_tokens or 0
     fresh = max(usage.prompt_tokens - cached, 0) * price.prompt
     whole = fresh + cached * price.cached + usage.completion_tokens * price.completion
@@ -250,7 +248,7 @@ def count_used(limits: Sequence[Limit], usage: Tally | Usage, price: Rates | Non
         elif limit.unit == "tokens":
             found.append(usage.prompt_tokens + usage.completion_tokens)
         else:
-            found.append(cost(price, usage))
+            found.append(0 if price is None else cost(price, usage))
     return found
 
 

@@ -24,8 +24,8 @@ from msgspec import structs
 
 from unilect.accounting.ledger import LedgerRecorder
 from unilect.accounting.tracing import tracing_of
+from unilect.answers.calls import TokenEstimator
 from unilect.answers.inflight import Answers
-from unilect.answers.measure import TokenEstimator
 from unilect.auth.key_cache import KeyCache, wrong
 from unilect.config.admin import admin_folders
 from unilect.config.server import Config, check_keys, each_listener, process_environment

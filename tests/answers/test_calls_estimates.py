@@ -1,4 +1,4 @@
-"""Tests of unilect.answers.measure: what a request may use at most, by its texts and by the model's own count."""
+"""Tests of the estimates of unilect.answers.calls: what a request may use at most, by its texts and by the model's own count."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.backends.engine import engine
 from support.common.properties import given
 from unilect.adapt import tools as _tools
-from unilect.answers.measure import TokenEstimator
+from unilect.answers.calls import TokenEstimator
 from unilect.api.backend import Capabilities
 from unilect.api.parameters.support import declare_support, names
 from unilect.config.model import ModelConfig
