@@ -75,7 +75,7 @@ class Budgets(Protocol):
 
 
 class Planned(Protocol):
-    """What holds for a request: `has_budget` is true where something of it counts against a budget."""
+    """The limits that hold for a request; `has_budget` is true where something of it counts against a budget."""
 
     @property
     def has_budget(self) -> bool:

@@ -54,7 +54,7 @@ FREE: Price = (0.0, 0.0, 0.0)
 
 
 class _About(Struct, frozen=True, array_like=True):
-    """What a slot says of a request as it is known when it begins: fields of its `LedgerRow`, and the price of its model then."""
+    """Text of a slot about a request as it is known when it begins: fields of its `LedgerRow`, and the price of its model then."""
 
     id: str
     at: float
