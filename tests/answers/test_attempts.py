@@ -93,7 +93,7 @@ async def tried(
     model = model_of(*backends, fallback=None if fallback is None else fallback.name)
     other = None if fallback is None else {fallback.name: fallback}.__getitem__
     with Attempts(model, any_backend, None if about else chat(), other=other) as attempts:
-        async for lease in attempts:
+        while lease := await attempts.lease():
             with lease:
                 if begun:
                     attempts.begun = True
@@ -178,7 +178,7 @@ async def test_a_backend_that_was_removed_before_its_death() -> None:
     first, second = Scripted(died()), Scripted()
     model = model_of(first, second)
     with pytest.raises(EngineDied), Attempts(model, any_backend, chat()) as attempts:
-        async for lease in attempts:
+        while lease := await attempts.lease():
             with lease:
                 model.pool.remove(model.pool.members[0])
                 await lease.member.backend.answer()
@@ -191,7 +191,7 @@ async def test_a_backend_that_was_removed_before_it_was_ended() -> None:
     first, second = Engine(), Scripted()
     model = model_of(first, second)
     with Attempts(model, any_backend, chat()) as attempts:
-        async for lease in attempts:
+        while lease := await attempts.lease():
             with lease:
                 if first.asked == 0:
                     model.pool.remove(model.pool.members[0])
@@ -222,7 +222,7 @@ async def test_a_fallback_that_is_drained(ends: bool) -> None:
     answers = list[str]()
     try:
         with Attempts(models["first"], any_backend, chat(), other=models.__getitem__) as attempts:
-            async for lease in attempts:
+            while lease := await attempts.lease():
                 with lease:
                     answers.append(await lease.member.backend.answer())
     except BackendUnavailable as error:
@@ -247,7 +247,7 @@ async def test_a_fallback_that_the_key_may_not_use(may_use: set[str] | None) -> 
     answers = list[str]()
     try:
         with Attempts(models["first"], any_backend, chat(), other=models.__getitem__) as attempts:
-            async for lease in attempts:
+            while lease := await attempts.lease():
                 with lease:
                     answers.append(f"{await lease.member.backend.answer()} by {lease.model.name}")
     except BackendUnavailable as error:
@@ -264,12 +264,12 @@ async def test_a_backend_that_is_out_and_no_fallback_for_the_request(other: str 
     CURRENT_REQUEST.set(Context(models=frozenset({"first"})))
     only, models = Scripted(), {"second": model_of(Scripted(), name="second")}
     model = model_of(only, name="first", fallback="second")
-    model.record_result(model.pool.members[0], BackendUnreachable("It is gone."))
+    model.pool.record_result(model.pool.members[0], BackendUnreachable("It is gone."))
     assert model.pool.members[0].breaker.open
     with Attempts(
         model, any_backend, chat(), other=None if other is None else models.__getitem__
     ) as attempts:
-        async for lease in attempts:
+        while lease := await attempts.lease():
             with lease:
                 assert "answered" == await lease.member.backend.answer()
 
@@ -288,7 +288,7 @@ async def test_fallbacks_in_a_circle_of_aliases() -> None:
             one, any_backend, chat(), other={"also-two": two, "also-one": one}.__getitem__
         ) as attempts,
     ):
-        async for lease in attempts:
+        while lease := await attempts.lease():
             with lease:
                 await lease.member.backend.answer()
 

@@ -12,7 +12,6 @@ from unilect.core.requests import (
     EmbeddingRequest,
     Message,
     Prompt,
-    StreamOptions,
     one_by_one,
 )
 
@@ -87,20 +86,6 @@ def test_token_limit(fields: dict[str, Any], expected: int | None) -> None:
 def test_stop_words(stop: Any, expected: list[str]) -> None:
     """One stop word or many are a list."""
     assert expected == chat(stop=stop).stop_words
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (None, False),
-        (StreamOptions(), False),
-        (StreamOptions(include_usage=False), False),
-        (StreamOptions(include_usage=True), True),
-    ],
-)
-def test_wants_usage_chunk(options: StreamOptions | None, expected: bool) -> None:
-    """A usage chunk is wanted only when `include_usage` says so."""
-    assert expected is ChatRequest(messages=HI, stream_options=options).wants_usage_chunk
 
 
 def test_changed() -> None:

@@ -193,7 +193,7 @@ def test_no_models() -> None:
     assert ["demo"] == list(models.models)
     model = models.get(None)
     assert isinstance(model.pool.members[0].backend, GgufEngine)
-    assert {"temperature": 0.0} == model.defaults
+    assert {"temperature": 0.0} == model.settings.defaults
 
 
 def test_models() -> None:
@@ -216,10 +216,10 @@ def test_models() -> None:
     assert isinstance(far.pool.members[0].backend, OpenAIUpstream)
     assert isinstance(near.pool.members[0].backend, GgufEngine)
     assert ({"top_p": 0.5}, "report", {}, "refuse") == (
-        far.defaults,
-        far.unsupported,
-        near.defaults,
-        near.unsupported,
+        far.settings.defaults,
+        far.settings.unsupported,
+        near.settings.defaults,
+        near.settings.unsupported,
     )
 
 

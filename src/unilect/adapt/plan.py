@@ -88,7 +88,7 @@ def adapt_inputs(request: _Read, model: Model, can: Capabilities) -> tuple[_Read
             f"The model `{model.name}` is no reranker: it does not rank documents. Use a model that does; "
             "GET /v1/models/{model} says `rerank` of each."
         )
-    fitted = resolve_parameters(request, can, model.unsupported)
+    fitted = resolve_parameters(request, can, model.settings.unsupported)
     if isinstance(request, EmbeddingRequest) and not can.embeddings:
         raise not_for(model, "embeddings", can)
     return fitted

@@ -158,11 +158,13 @@ class Attempts(Generic[FittedT]):
         del self._judges, self._fit  # they belong to what holds this: no work for the garbage collector  # fmt: skip
         self._model.release()
 
-    def __aiter__(self) -> "Attempts[FittedT]":
-        return self
+    async def lease(self) -> Lease[FittedT] | None:
+        """
+        Lease the next backend, started; None once one has answered.
 
-    async def __anext__(self) -> Lease[FittedT]:
-        """The next backend, started, until one has answered; if none is left, the error of the last."""
+        Raises:
+            UnilectError: None is left: the error of the last.
+        """
         last: UnilectError | None = None
         while not self._answered:
             model = self._model
@@ -171,7 +173,10 @@ class Attempts(Generic[FittedT]):
                 raise BackendTimeout("No backend took the request before its deadline.")
             if not model.open and await self._waits_in_vain(model):
                 continue
-            self.tried |= self._unable(model)
+            several = (
+                len(model.pool.members) > 1
+            )  # a single one says itself what it is unable to do
+            self.tried |= self._unable(model) if several else _NOBODY
             if model.closed:  # a request that was in it would start it again
                 self._go_on(
                     BackendUnavailable("The model was stopped. Try again.", retry_after_s=5)
@@ -187,18 +192,19 @@ class Attempts(Generic[FittedT]):
                     is_ready = await model.start_for_request(member)
                 except UnilectError as error:
                     last = error
-                    model.record_result(member, error)
+                    if not model.closed:
+                        model.pool.record_result(member, error)
                     self.note(model, member.source, error.for_log)
                 else:  # its start may have shown that it is unable
                     if not is_ready:
                         self.tried.discard(member)
-                    elif member not in self._unable(model) and (
-                        lease := self._lease(model, member)
+                    elif (not several or member not in self._unable(model)) and (
+                        lease := self._enter(model, member)
                     ):
                         return lease
                 finally:
                     member.release()
-        raise StopAsyncIteration
+        return None
 
     async def _waits_in_vain(self, model: Model) -> bool:
         """
@@ -248,7 +254,7 @@ class Attempts(Generic[FittedT]):
         self._model.acquire()
         self.asked.falls_back = self._fallback() is not None
 
-    def _lease(self, model: Model, member: PooledBackend) -> Lease[FittedT] | None:
+    def _enter(self, model: Model, member: PooledBackend) -> Lease[FittedT] | None:
         """
         Lease a started backend; None where another one is to be tried.
 
@@ -276,7 +282,8 @@ class Attempts(Generic[FittedT]):
             self.asked.begun = self.begun
             if error is not None:
                 self.note(model, member.source, error.for_log)
-            model.record_result(member, error, self.asked)
+            if not model.closed:
+                model.pool.record_result(member, error, self.asked)
         if error is not None:
             return self._go_on_after(member, error)
         self._answered = True
@@ -292,11 +299,10 @@ class Attempts(Generic[FittedT]):
         return model.pool.none_left(last)
 
     def _unable(self, model: Model) -> Set[PooledBackend]:
-        """The backends of a model that cannot do what the request asks for; a single one says so itself."""
-        if len(model.pool.members) > 1:
-            for judge in self._judges:
-                if unable := model.pool.unable(partial(judge, model)):
-                    return unable
+        """The backends of a model that cannot do what the request asks for."""
+        for judge in self._judges:
+            if unable := model.pool.unable(partial(judge, model)):
+                return unable
         return _NOBODY
 
     def note(self, model: Model, source: str, reason: str) -> None:

@@ -138,7 +138,7 @@ class Calls:
             chat, told = foreign_constraints.normalize_aliases(request, can)
             names.update(told)
             chat = model.settings.apply(chat, can)
-            chat, ignored = resolve_parameters(chat, can, model.unsupported)
+            chat, ignored = resolve_parameters(chat, can, model.settings.unsupported)
             check_kind(chat, model, can)
             chat = await self._at_hand(chat, can)
             return await ask(backend, tools.build_request(chat, can)), ignored
@@ -206,7 +206,8 @@ class Calls:
         Raises:
             UnilectError: No such model, or no backend of it can be started; the caller's limits; and whatever `ask` raises.
         """
-        self._check_ready()
+        if not self.ready:
+            raise stopping()
         model, context = self.model(name), current_request()
         context.price = model.price
         account = self.accounts.open(context, model.name, Call(counts=counts))
@@ -222,7 +223,8 @@ class Calls:
         """
         model, context = self.model(name), current_request()
         if not model.runs_locally:
-            self._check_ready()
+            if not self.ready:
+                raise stopping()
             account = self.accounts.open(context, model.name, Call(), is_recorded=False)
             await self._ask(account, model, _nothing)
         return model
@@ -237,15 +239,16 @@ class Calls:
         context = current_request()
         async with account:
             with Attempts(model, any_backend) as attempts:
-                async for lease in attempts:
+                while lease := await attempts.lease():
                     context.set_backend(lease.model.name, lease.member.source)
                     with lease:
                         value = await ask(model, lease.member.backend)
             return value
 
-    def _check_ready(self) -> None:
-        if not self.ready:
-            raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
+
+def stopping() -> BackendUnavailable:
+    """Return the error for a request that comes while the server stops."""
+    return BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
 
 
 async def _nothing(model: Model, backend: Backend) -> None:
@@ -346,7 +349,7 @@ class TokenEstimator:
         """
         request = model.settings.apply(request)
         with Attempts(model, any_backend) as attempts:
-            async for lease in attempts:
+            while lease := await attempts.lease():
                 with lease:
                     return await _count_with(lease.member.backend, request)
         return None

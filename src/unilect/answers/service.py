@@ -16,7 +16,7 @@ from unilect.adapt.enforcement import ConstraintEnforcer, output_constraints
 from unilect.adapt.images import Images, other_images
 from unilect.adapt.plan import Fitted, adapt, adapt_inputs, is_plain
 from unilect.answers.attempts import Attempts, Lease
-from unilect.answers.calls import Calls
+from unilect.answers.calls import Calls, stopping
 from unilect.answers.resume import Continuation
 from unilect.api.backend import (
     Backend,
@@ -124,7 +124,7 @@ class Run:
                 with self._attempts as attempts:
                     if (known := self.model.static_capabilities) is not None:
                         self._fit(self.model, known)  # what is refused loads no model
-                    async for lease in attempts:
+                    while lease := await attempts.lease():
                         if whole:
                             whole.clear()
                             account.discard()
@@ -210,7 +210,9 @@ class Run:
 
     def _fit(self, model: Model, can: Capabilities) -> Fitted:
         """Make the request fit for a backend; of an answer that its client has a part of, what is asked for is the rest. Errors as `adapt`."""
-        settings = self._settings.get(model) or self._settings.setdefault(model, model.settings)
+        if (settings := self._settings.get(model)) is None:
+            settings = model.own_settings if model.own_defaults else model.settings
+            self._settings[model] = settings
         fitted = adapt(self._request, model, settings, can, self.optional, self._context.allowed)
         attempts = self._attempts
         if not self.streams or (can.resumes is None and attempts.lost is None):
@@ -243,7 +245,8 @@ class Service(Calls):
             ModelNotFound: No model of that name.
             BackendUnavailable: The server is stopping.
         """
-        self._check_ready()
+        if not self.ready:
+            raise stopping()
         model = self.model(request.model)
         return Run(self.registry, model, request, self.accounts, self.images)
 
@@ -284,7 +287,8 @@ class Service(Calls):
         self, request: _Read, ask: Callable[[Backend | QueuedBackend, _Read], Awaitable[_Answer]]
     ) -> tuple[Model, _Answer, tuple[str, ...]]:
         """The model that answered a request of which nothing is streamed, what `ask` has it say, and the parameters that were ignored."""
-        self._check_ready()
+        if not self.ready:
+            raise stopping()
         model = self.model(request.model)
         # no fallback: its vectors and its scores differ
         context = current_request()
@@ -294,7 +298,7 @@ class Service(Calls):
             with Attempts(model, fit, request) as attempts:
                 if (known := model.static_capabilities) is not None:
                     fit(model, known)
-                async for lease in attempts:
+                while lease := await attempts.lease():
                     context.set_backend(lease.model.name, lease.member.source)
                     with lease:
                         fitted, ignored = lease.fitted

@@ -383,12 +383,6 @@ class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
                 return json_schema.schema or {}
         return None
 
-    @property
-    def wants_usage_chunk(self) -> bool:
-        """True when a stream shall end with a usage chunk."""
-        options = self.stream_options
-        return options is not None and bool(options.include_usage)
-
 
 #: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
 LLAMACPP_PARAMETERS = tuple(name for name in GenerationRequest.__struct_fields__ if name not in _CommonRequest.__struct_fields__)  # fmt: skip

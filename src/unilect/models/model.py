@@ -23,9 +23,8 @@ from unilect.residency.seat import Seat
 from unilect.runtime.context import CURRENT_REQUEST, Context, current_request
 from unilect.runtime.tasks import spawn_detached
 from unilect.scheduling.fair_queue import Queue
-from unilect.scheduling.pool import Pool, RoutedRequest
+from unilect.scheduling.pool import Pool
 from unilect.scheduling.pooled_backend import PooledBackend
-from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")
 _TRIED_AGAIN_S = 60.0
@@ -46,7 +45,8 @@ class Model:
         members: Its backends, not yet started; or the only one.
         aliases: Other names for it.
         defaults: Values for parameters that a request leaves out.
-        prepare: What else is done to each request; without it Claude Code's billing header is left out.
+        drops_billing: Claude Code's billing header is left out of its requests.
+        prepare: What else is done to each request.
         unsupported: What happens to parameters that the backend refuses.
         fallback: The model that answers when no backend of this one can.
         idle_stop_s: Stop the backends after so long without a request; None for never.
@@ -58,6 +58,7 @@ class Model:
         stays: Its stay in memory.
 
     Attributes:
+        settings: What is done to its requests; one that has begun keeps them, whatever changes meanwhile.
         open: Requests go to its backends at once; else they wait for what stops, or for its place in memory (`wait_until_open`).
         place: Its place in memory; None where it takes none that others want.
         used_at: When its last request ended, by `time.monotonic`.
@@ -86,7 +87,8 @@ class Model:
         *,
         aliases: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
-        prepare: Callable[[Any], Any] = without_billing,
+        drops_billing: bool = True,
+        prepare: Callable[[Any], Any] | None = None,
         unsupported: Unsupported = "refuse",
         fallback: str | None = None,
         idle_stop_s: float | None = None,
@@ -101,9 +103,7 @@ class Model:
         pool = members if isinstance(members, Iterable) else [PooledBackend(members)]
         self.pool = Pool(name, pool, has_fallback=fallback is not None)
         self.aliases = tuple(aliases)
-        self.defaults = dict(defaults or {})
-        self.prepare = prepare
-        self.unsupported = unsupported
+        self.settings = Settings(drops_billing, prepare, dict(defaults or {}), unsupported)
         self.fallback = fallback
         self.runs_locally = runs_locally
         self.created = created
@@ -266,8 +266,7 @@ class Model:
 
     def _copy_settings(self, other: "Model") -> None:
         """Take what another model has under its name, and nothing about the life of its backends."""
-        self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
-        self.unsupported, self.fallback = other.unsupported, other.fallback
+        self.aliases, self.settings, self.fallback = other.aliases, other.settings, other.fallback
         self.price, self.limits, self.unlisted = other.price, other.limits, other.unlisted
         self._stays = other._stays
 
@@ -357,12 +356,10 @@ class Model:
             raise errors[0]
 
     @property
-    def settings(self) -> Settings:
-        """The settings for requests of the current caller. A request that has begun keeps them, whatever changes meanwhile."""
-        defaults: Mapping[str, Any] = self.defaults
-        if self.own_defaults:
-            defaults = {**defaults, **self.own_defaults.get(current_request().caller, {})}
-        return Settings(self.prepare, defaults, self.unsupported)
+    def own_settings(self) -> Settings:
+        """The settings with what the current caller has set for its own requests."""
+        own = self.own_defaults.get(current_request().caller, {})
+        return self.settings._replace(defaults={**self.settings.defaults, **own})
 
     def acquire(self) -> None:
         """Keep the backends running for a request, until `release`."""
@@ -432,13 +429,6 @@ class Model:
         """Stop it for another model, now that nothing runs in it."""
         if self.stopping is None and not self._in_use:
             self._stop_now()
-
-    def record_result(
-        self, member: PooledBackend, error: UnilectError | None, asked: RoutedRequest | None = None
-    ) -> None:
-        """Take note of how a request to a backend ended, or an attempt to start it."""
-        if not self.closed:
-            self.pool.record_result(member, error, asked)
 
     async def aclose(self) -> None:
         """Stop the backends, for good."""

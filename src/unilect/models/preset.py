@@ -7,11 +7,9 @@ The backends have one life, which is the model's: a preset starts and stops noth
 import asyncio
 from typing import Any
 
-from unilect.core.errors import UnilectError
 from unilect.models.model import Model, State
 from unilect.models.stays import Stays
 from unilect.residency.seat import Seat
-from unilect.scheduling.pool import RoutedRequest
 from unilect.scheduling.pooled_backend import PooledBackend
 
 
@@ -105,12 +103,6 @@ class Preset(Model):
     def release(self) -> None:
         """End what `acquire` has begun."""
         self.base.release()
-
-    def record_result(
-        self, member: PooledBackend, error: UnilectError | None, asked: RoutedRequest | None = None
-    ) -> None:
-        """Have the base take note of how a request ended."""
-        self.base.record_result(member, error, asked)
 
     async def aclose(self) -> None:
         """Stop nothing: the base has the backends."""

@@ -1,8 +1,8 @@
 """
-A model's settings applied to a request, before its backend gets it: no billing header, a system message, a wrapped prompt, stop sequences, defaults of
+A model's settings applied to a request, before its backend gets it: a system message, a wrapped prompt, stop sequences, defaults of
 plain completions.
 
-It is the same for every kind of backend. `Settings.apply` follows, with the defaults of every request.
+It is the same for every kind of backend. `Settings.apply` calls it, and adds the defaults of every request.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,6 @@ from unilect.api.parameters.rules import fill_defaults
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.core.requests import ChatRequest, CompletionRequest, Message, Prompt, TextRequest
-from unilect.scheduling.prefixes import without_billing
 from unilect.templates.chat import ChatTemplate, find
 
 Prepare: TypeAlias = Callable[[TextRequest], TextRequest]
@@ -35,8 +34,6 @@ def request_defaults(config: ModelConfig) -> Prepare:
 
     def prepare(request: TextRequest) -> TextRequest:
         words = list(config.stop)
-        if config.drop_billing_header:
-            request = without_billing(request)
         if config.system is not None and isinstance(request, ChatRequest):
             request = with_system(request, config.system)
         if isinstance(request, CompletionRequest):

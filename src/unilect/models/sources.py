@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -47,9 +47,9 @@ from unilect.runtime import plugins
 from unilect.runtime.redact import Secrets, secrets_of
 from unilect.scheduling.fair_queue import QueueSettings
 from unilect.scheduling.pooled_backend import PooledBackend
-from unilect.scheduling.prefixes import without_billing
 
 log = logging.getLogger("unilect")
+_Prepare: TypeAlias = Callable[[Any], Any]
 DEMO = "demo"
 COMMAND = (
     "command"  # the scheme of a table's `command`; its location is the source, with its scheme
@@ -303,13 +303,14 @@ def _preset(
     return Preset(name, base, **_settings(config, _request_defaults(config), is_demo))
 
 
-def _settings(config: ModelConfig, prepare: Callable[[Any], Any], is_demo: bool) -> dict[str, Any]:
+def _settings(config: ModelConfig, prepare: _Prepare | None, is_demo: bool) -> dict[str, Any]:
     """Return the settings of a name, as `Model` and `Preset` take them."""
     # so small a model is at its best when it takes the likeliest token
     defaults = {"temperature": 0.0} | config.defaults if is_demo else config.defaults
     return {
         "aliases": config.aliases,
         "defaults": defaults,
+        "drops_billing": config.drop_billing_header,
         "prepare": prepare,
         "unsupported": config.unsupported,
         "fallback": config.fallback,
@@ -325,7 +326,7 @@ def _secrets(source: str, config: ModelConfig) -> Secrets:
     return Secrets([config.api_key, *secrets_of(source)])
 
 
-def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> Callable[[Any], Any]:
+def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> _Prepare | None:
     """
     Check a model's table as far as that is possible without its backends.
 
@@ -333,7 +334,7 @@ def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> Callab
         found: Collects the mistakes.
 
     Returns:
-        The function that is applied to each request before a backend gets it.
+        The function that is applied to each request before a backend gets it; None for none.
     """
     kinds_of: dict[str, str] | None = None
     with ErrorCollector():  # a source that cannot be served is told where its backend is made
@@ -348,7 +349,7 @@ def check_model(name: str, config: ModelConfig, found: ErrorCollector) -> Callab
     return check_preset(name, config, found)
 
 
-def check_preset(name: str, config: ModelConfig, found: ErrorCollector) -> Callable[[Any], Any]:
+def check_preset(name: str, config: ModelConfig, found: ErrorCollector) -> _Prepare | None:
     """Check the part of a model's table that a preset has, too; arguments and result as of `check_model`."""
     with found:
         check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
@@ -357,7 +358,7 @@ def check_preset(name: str, config: ModelConfig, found: ErrorCollector) -> Calla
         check_defaults(name, plain, CompletionRequest, option=option)
     with found, error_scope(name):
         return _request_defaults(config)
-    return _pass_on
+    return None
 
 
 def spec_of(
@@ -432,19 +433,15 @@ def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
     return structs.replace(spec, options=kind(**good))
 
 
-def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
+def _request_defaults(config: ModelConfig) -> _Prepare | None:
     needs = (config.stop, config.completion_template, config.completion_defaults, config.system)
     if not any(needs):
-        return without_billing if config.drop_billing_header else _pass_on
+        return None
     from unilect.models.request_defaults import (
         request_defaults,
     )  # with Jinja, which takes 30 ms to import
 
     return request_defaults(config)
-
-
-def _pass_on(request: Any) -> Any:
-    return request
 
 
 def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:

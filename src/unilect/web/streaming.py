@@ -176,7 +176,11 @@ async def relay(
 
 
 def headers_of(
-    request: web.Request, content_type: str, ignored: Sequence[str] = (), run: Run | None = None
+    request: web.Request,
+    content_type: str,
+    ignored: Sequence[str] = (),
+    run: Run | None = None,
+    streams: bool = False,
 ) -> dict[str, str]:
     """
     Return the headers of an answer.
@@ -184,6 +188,7 @@ def headers_of(
     Args:
         ignored: The names of the parameters that were ignored.
         run: Who answers, which knows of more that were.
+        streams: It comes piece by piece.
     """
     context = current_request()
     headers = {"Content-Type": content_type, "X-Request-Id": context.request_id}
@@ -201,6 +206,8 @@ def headers_of(
             headers["X-Unilect-Attempts"] = str(run.attempts)
     if ignored:
         headers["X-Unilect-Ignored"] = format_ignored(ignored)
+    if streams:
+        headers |= _UNBUFFERED
     return headers
 
 
@@ -285,10 +292,11 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._quiet = 0
         if not self._begun:  # the keep-alive comes here, too: nothing in it waits
             self._begun = True
+            headers = headers_of(self._request, self._content_type, run=self._run, streams=True)
             if self._record is None:
-                self.response = ChunkedResponse(headers=self._headers())
+                self.response = ChunkedResponse(headers=headers)
             else:
-                self.response = _RecordedResponse(self._record, self._headers())
+                self.response = _RecordedResponse(self._record, headers)
             await self.response.prepare(self._request)
             self._chunked = self.response.chunked
             if self._request.method == METH_HEAD:
@@ -318,7 +326,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if self._begun:
             await self.response.write_eof(self.last if error is None else self._error_frame(error))
         else:
-            self.response = FullResponse(body=self.last, headers=self._headers())
+            headers = headers_of(self._request, self._content_type, run=self._run, streams=True)
+            self.response = FullResponse(body=self.last, headers=headers)
         return True
 
     def _error_frame(self, error: UnilectError) -> bytes:
@@ -327,9 +336,6 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if self._record is not None:
             self._record.failed = True
         return self._told(error)
-
-    def _headers(self) -> dict[str, str]:
-        return headers_of(self._request, self._content_type, run=self._run) | _UNBUFFERED
 
     def _tick(self) -> None:
         """Break a silence of KEEP_ALIVE_S, unless the client still has to read what was sent before."""

@@ -7,6 +7,7 @@ import pytest
 
 from support.clients.messages_bodies import HEAD, OBJECT, TOOLS
 from unilect.api.backend import Capabilities
+from unilect.api.parameters.prefixes import without_billing
 from unilect.core.errors import InvalidRequest, UnilectError, UnsupportedParameter
 from unilect.core.requests import (
     FunctionCall,
@@ -22,7 +23,6 @@ from unilect.dialects.messages._conversation import MARK, sign_thought
 from unilect.dialects.messages._errors import ThreadNotFound, envelope
 from unilect.dialects.messages._request import DecodedBody, decode, read
 from unilect.runtime.context import CURRENT_REQUEST, Context
-from unilect.scheduling.prefixes import without_billing
 
 USER = {"role": "user", "content": "x"}
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "AAAA"}

@@ -2,8 +2,26 @@
 
 import pytest
 
+from support.backends.engine import chat
 from unilect.core.events import TokenLogprob
-from unilect.dialects.openai.chunks import chat_logprobs, legacy_logprobs
+from unilect.core.requests import StreamOptions
+from unilect.dialects.openai.chunks import ChunkEncoder, chat_logprobs, legacy_logprobs
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (None, False),
+        (StreamOptions(), False),
+        (StreamOptions(include_usage=False), False),
+        (StreamOptions(include_usage=True), True),
+    ],
+)
+def test_usage_is_wanted(options: StreamOptions | None, expected: bool) -> None:
+    """A usage chunk is wanted only when `include_usage` says so: then every other chunk has a null."""
+    encoder = ChunkEncoder("chatcmpl-", "chunk", "m", chat(stream_options=options), done=True)
+
+    assert expected is (b'"usage":null' in encoder.frame(b""))
 
 
 @pytest.mark.parametrize(

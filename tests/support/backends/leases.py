@@ -24,5 +24,7 @@ async def acquire(model: Model) -> Held:
     """Lease a model's backend."""
     with ExitStack() as stack:
         attempts = stack.enter_context(Attempts(model, any_backend))
-        lease = stack.enter_context(await anext(attempts))
+        lease = await attempts.lease()
+        assert lease is not None
+        stack.enter_context(lease)
         return Held(lease.backend, stack.pop_all())

@@ -52,7 +52,7 @@ class Tiny(Backend):
         """All that the child says to a line, as a request of one model is answered: begun again where the child died of another."""
         request = CompletionRequest(prompt=line)
         with Attempts(self._model, any_backend, request) as attempts:
-            async for lease in attempts:
+            while lease := await attempts.lease():
                 with lease:
                     return [said async for said in self.generate(line)]
         raise AssertionError("neither an answer nor an error")

@@ -16,10 +16,12 @@ import msgspec
 
 from unilect.api.backend import Capabilities, Support
 from unilect.api.parameters import foreign
+from unilect.api.parameters.prefixes import without_billing
 from unilect.constraints.schema import names
 from unilect.core.bounds import MAX_NAME
 from unilect.core.errors import InvalidRequest, UnsupportedParameter
 from unilect.core.requests import (
+    SYSTEM_ROLES,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -425,16 +427,22 @@ class Settings(NamedTuple):
     The changes of a model to a request.
 
     Attributes:
-        prepare: What is done to it first.
+        drops_billing: Claude Code's billing header is left out of its system messages.
+        prepare: What is done to it then; None for nothing.
         defaults: Values for what it leaves out.
         unsupported: What happens to parameters that its backend refuses.
     """
 
-    prepare: Callable[[Any], Any]
+    drops_billing: bool
+    prepare: Callable[[Any], Any] | None
     defaults: Mapping[str, Any]
     unsupported: Unsupported
 
     def apply(self, request: Any, can: Capabilities | None = None) -> Any:
         """The request with all that it leaves out, but for defaults that a backend which can do so much refuses."""
-        request = self.prepare(request)
+        messages = request.messages if isinstance(request, ChatRequest) else ()
+        if self.drops_billing and messages and messages[0].role in SYSTEM_ROLES:
+            request = without_billing(request)
+        if self.prepare is not None:
+            request = self.prepare(request)
         return fill_defaults(request, self.defaults, can) if self.defaults else request

@@ -27,7 +27,7 @@ def props(model: Model) -> dict[str, Any]:
     settings: dict[str, Any] = told.get("default_generation_settings") or {}
     params = settings.get("params", {}) | {
         name: value
-        for ours, value in model.defaults.items()
+        for ours, value in model.settings.defaults.items()
         for name in _NAMES.get(ours, (ours,))
         if value is not None
     }

@@ -70,7 +70,9 @@ async def _answer(request: web.Request, service: Service, asked: DecodedBody) ->
     encoder = MessageEncoder(
         run.model.name,
         chat.stop_words,
-        run.model.defaults.get("max_tokens") if chat.token_limit is None else chat.token_limit,
+        run.model.settings.defaults.get("max_tokens")
+        if chat.token_limit is None
+        else chat.token_limit,
         asked.omits_thoughts,
         asked.places,
     )

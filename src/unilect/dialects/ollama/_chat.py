@@ -157,7 +157,7 @@ def _fields(
     fields |= options.format_field(asked.format)
     fields["model"] = model.name
     fields["stream"] = asked.stream is not False
-    if {"n", "best_of"} & model.defaults.keys():
+    if {"n", "best_of"} & model.settings.defaults.keys():
         fields |= {"n": 1, "best_of": 1}
     if asked.shift:
         left_out += ("shift",)

@@ -229,7 +229,9 @@ def show_object(model: Model) -> dict[str, Any]:
         f"{family}.context_length": model.capabilities.context,
         f"{family}.embedding_length": description.width,
     }
-    parameters = "\n".join(f"{key} {_text(value)}" for key, value in model.defaults.items())
+    parameters = "\n".join(
+        f"{key} {_text(value)}" for key, value in model.settings.defaults.items()
+    )
     lines = [f"FROM {name}", *(f"PARAMETER {line}" for line in parameters.splitlines())]
     return {
         "license": "",

@@ -24,7 +24,6 @@ from unilect.core.events import (
     Answer,
     Choice,
     Event,
-    Extra,
     Finish,
     Opaque,
     Progress,
@@ -299,12 +298,12 @@ class ChatEncoder(ChunkEncoder):
         return self.body(echoed + choices, answer, ignored)
 
     def _encode_other(self, event: Event, frames: list[bytes]) -> None:
-        delta = self._delta(event)
         if isinstance(event, Usage):
             self.usage = event
-        if isinstance(event, Progress) and self.tells_progress:
-            frames.append(self._progress(event))
-        if delta is None or isinstance(event, Usage | Progress):
+            return
+        if isinstance(event, Progress):
+            if self.tells_progress:
+                frames.append(self._progress(event))
             return
         extra = event.extra
         more = self.add(extra.chunk) if extra is not None else None
@@ -320,11 +319,10 @@ class ChatEncoder(ChunkEncoder):
                 return
         if isinstance(event, TextDelta) and not (event.text or event.logprobs or extra):
             return
-        delta |= extra.delta if extra is not None else {}
         if isinstance(event, Finish):
             # without a usage chunk the last one of a choice carries what came without a choice
             more = ({} if self._usage_wanted else self._late) | (more or {})
-        frames.append(self.frame(self._delta_choice(event, delta, extra), more))
+        frames.append(self.frame(self._choice_of(event), more))
 
     def _progress(self, event: Progress) -> bytes:
         """The frame that tells how far the prompt has been read; the first one begins the answer, as any first frame does."""
@@ -332,30 +330,26 @@ class ChatEncoder(ChunkEncoder):
         self._begun.add(0)
         return self.frame(choice, progress_object(event))
 
-    def _delta(self, event: Event) -> dict[str, Any] | None:
-        """The `delta` of an event; None for an event that has none."""
+    def _choice_of(self, event: Any) -> bytes:
+        """The choice of a chunk for an event, with what an upstream has put beside."""
+        delta: dict[str, Any] = {}
         match event:
             case TextDelta(text):
-                return {"content": text}
+                delta = {"content": text}
             case ReasoningDelta(text):
-                return {"reasoning_content": text, "reasoning": text}
+                delta = {"reasoning_content": text, "reasoning": text}
             case RefusalDelta(text):
-                return {"refusal": text}
+                delta = {"refusal": text}
             case ToolCallDelta():
-                return self._tool_delta(event)
-            case Finish() | Opaque():
-                return {}
-        return None
-
-    def _delta_choice(self, event: Any, delta: dict[str, Any], extra: Extra | None) -> bytes:
-        logprobs = getattr(event, "logprobs", None)
+                delta = self._tool_delta(event)
+        logprobs, extra = getattr(event, "logprobs", None), event.extra
         reason = event.reason if isinstance(event, Finish) else None
         choice = {
             "index": event.index or 0,
-            "delta": delta,
+            "delta": delta if extra is None else delta | extra.delta,
             "logprobs": chat_logprobs(logprobs) if logprobs is not None else None,
         } | self._ending(reason, getattr(event, "stop", None))
-        return encode_json(choice | (extra.choice if extra is not None else {}))
+        return encode_json(choice if extra is None else choice | extra.choice)
 
     def _tool_delta(self, event: ToolCallDelta) -> dict[str, Any]:
         extra = event.extra.call if event.extra is not None and not self._legacy else {}

@@ -39,7 +39,8 @@ class ChunkEncoder:
     ) -> None:
         self.usage: Usage | None = None
         self._done = DONE if done else b""
-        self._usage_wanted = request.wants_usage_chunk
+        options = request.stream_options
+        self._usage_wanted = options is not None and bool(options.include_usage)
         self.tells_progress = bool(request.return_progress)
         self._meta: dict[str, Any] = {
             "id": f"{prefix}{_random.getrandbits(96):024x}",

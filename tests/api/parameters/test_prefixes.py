@@ -1,4 +1,4 @@
-"""Tests of unilect.scheduling.prefixes: what an agent changes in each request is left out, where that is so configured."""
+"""Tests of unilect.api.parameters.prefixes: what an agent changes in each request is left out, where that is so configured."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import pytest
 from support.backends.engine import chat, completion
 from support.backends.scripted import HELLO, says, scripted, stream_of
 from support.servers.appserver import HI, serving_models
+from unilect.api.parameters.prefixes import without_billing
 from unilect.config.server import Config, ModelConfig
 from unilect.models.registry import Registry
 from unilect.models.sources import model
-from unilect.scheduling.prefixes import without_billing
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1; cch={};"
 ONE, OTHER = HEADER.format("ab12c"), HEADER.format("0000f")

@@ -5,23 +5,19 @@ Claude Code's first system text is `x-anthropic-billing-header: cc_version=...; 
 own server only. Nothing else of a prompt is removed or moved: a date in a prompt reaches the model.
 """
 
-from typing import Any
-
 from msgspec.structs import replace
 
-from unilect.core.requests import ChatRequest, Message, TextPart
+from unilect.core.requests import SYSTEM_ROLES, ChatRequest, Message, TextPart
 
 _BILLING = "x-anthropic-billing-header:"
 _BETWEEN = "\n\n"  # what dialects put between system texts
 _MOST = 8  # in one text
 
 
-def without_billing(request: Any) -> Any:
+def without_billing(request: ChatRequest) -> ChatRequest:
     """A request whose system messages have no billing header; one that says nothing else is left out."""
-    if not isinstance(request, ChatRequest):
-        return request
     for message in request.messages:
-        if message.role not in ("system", "developer"):
+        if message.role not in SYSTEM_ROLES:
             break
         if type(message.content) is not str or _BILLING in message.content:
             return _with_changed(request)
@@ -32,7 +28,7 @@ def _with_changed(request: ChatRequest) -> ChatRequest:
     """A request whose system messages may have the header, without it."""
     messages: list[Message] = []
     for message in request.messages:
-        if message.role not in ("system", "developer"):
+        if message.role not in SYSTEM_ROLES:
             break
         messages.append(message)
     changed = [cut for message in messages if (cut := _without(message)) is not None]
