@@ -118,10 +118,11 @@ class RequestAccounting(Tally):
             series.running += 1
             series.time_to_first_token.observe(self.first_token_s)
         self.add(batch)
-        # many come in one batch: each step that is taken for every one of them is a tenth of all that a stream costs
-        if ReasoningDelta in map(type, batch):
+        last = type(batch[-1])
+        # many come in one batch: a few steps in Python for each are a tenth of all that a stream costs
+        if last is ReasoningDelta or (len(batch) > 1 and ReasoningDelta in map(type, batch)):
             self.thoughts += sum(event.tokens for event in batch if type(event) is ReasoningDelta)
-        if type(batch[-1]) in _LAST:
+        if last in _LAST:
             for event in reversed(batch):
                 if type(event) is Finish:
                     self.finish_reason = event.reason
