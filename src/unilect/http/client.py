@@ -318,25 +318,17 @@ class Response:
         """
         connection, until = self._connection, time.monotonic() + self.timeout_s
         connection.write(request)
-        data: bytes | bytearray = b""
-        sought = announced = 0
+        data, sought, announced = bytearray(), 0, 0
         while (end := data.find(b"\r\n\r\n", sought)) < 0 or data.startswith(_ANNOUNCEMENTS):
             if announced >= MAX_ANNOUNCEMENTS if end >= 0 else len(data) > MAX_HEAD_BYTES:
                 raise ProtocolError("the head is too long, or comes after too many announcements")
             if end >= 0:
-                data = data[end + 4 :]
+                del data[: end + 4]
                 sought, announced = 0, announced + 1
             else:
                 sought = max(0, len(data) - 3)
                 await connection.readable(until - time.monotonic())
-                piece = self._piece_of_head(bool(data or announced))
-                if (
-                    not data
-                ):  # all in one piece, as nearly always: the body that comes with it is not copied
-                    data = piece
-                else:
-                    data = bytearray(data) if isinstance(data, bytes) else data
-                    data += piece
+                data += self._piece_of_head(bool(data or announced))
         connection.put_back(bytes(data[end + 4 :]))
         self._read_head(bytes(data[:end]))
 
