@@ -35,6 +35,7 @@ from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.option import Table, tables_in
 from unilect.config.otel import OtelConfig
+from unilect.config.page import PageConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.config.values import in_words
@@ -64,6 +65,7 @@ SECTIONS: tuple[tuple[str, str, type[Table]], ...] = (
         LimitsConfig,
     ),
     ("The admin API", "The table `[admin]`; see [operation.md](operation.md).", AdminConfig),
+    ("The page", "The table `[page]`; see [page.md](page.md).", PageConfig),
     ("Traces", "The table `[otel]`; see [monitoring.md](monitoring.md#traces).", OtelConfig),
     ("Fleet", "The table `[fleet]`; see [fleet.md](fleet.md).", FleetConfig),
     (
@@ -80,7 +82,7 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "Made by `scripts/docs.py` from `server.py`, `store.py`, `limits.py`, `admin.py`, `otel.py` and `model.py` in `src/unilect/config`.",
+        "Made by `scripts/docs.py` from `server.py`, `store.py`, `limits.py`, `admin.py`, `page.py`, `otel.py` and `model.py` in `src/unilect/config`.",
         "",
         "An option is set in a TOML file (`--config FILE`, or `UNILECT_CONFIG`), in the environment, or by a flag.",
         "Flags override the environment, and the environment overrides the file.",
@@ -131,7 +133,7 @@ def options(table: type[Table]) -> Iterator[str]:
 def example() -> str:
     """unilect.example.toml."""
     lines = [
-        "# Every option of unilect, with its default or an example. Made by scripts/docs.py from server.py, store.py, limits.py, admin.py, otel.py, model.py and llamacpp.py in src/unilect/config.",
+        "# Every option of unilect, with its default or an example. Made by scripts/docs.py from server.py, store.py, limits.py, admin.py, page.py, otel.py, model.py and llamacpp.py in src/unilect/config.",
         "# Use it with `unilect serve --config FILE`; `unilect config check FILE` checks it.",
         "# Relative paths are relative to the folder of this file. The environment (UNILECT_PORT and so on) and flags override it.",
         "",
@@ -147,6 +149,8 @@ def example() -> str:
     ]
     lines += ["# The admin API, on an address of its own.", "[admin]", ""]
     lines += example_options(AdminConfig)
+    lines += ["# The page for browsers; `page = false` instead turns it off.", "[page]", ""]
+    lines += example_options(PageConfig)
     lines += ["# Traces for OpenTelemetry.", "[otel]", ""]
     lines += example_options(OtelConfig)
     lines += ["# The Ray cluster of models with `replicas`.", "[fleet]", ""]

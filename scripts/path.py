@@ -18,6 +18,7 @@ from typing import Any
 import unilect
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
+from unilect.config.page import PageConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.models import sources
@@ -30,6 +31,7 @@ BODY = json.dumps(
     {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello there"}]}
 ).encode()
 _ROOT = str(Path(unilect.__file__).parent)
+_NO_PAGE = PageConfig(on=False)  # what it samples it samples by the clock, for no request
 _BEFORE = 3  # requests that are answered first, so that nothing is looked up for the first time
 _TRACED = 3  # requests; what a server does beside, such as its look at the store once a second, falls into one of them at most
 
@@ -40,7 +42,7 @@ Calls = Counter[tuple[str, str]]
 def bare(folder: str) -> Config:
     """A server that only answers."""
     model = ModelConfig(source=f"echo:{TEXT}")
-    return Config(port=0, models={"m": model}, store=StoreConfig(url="sqlite://"))
+    return Config(port=0, models={"m": model}, store=StoreConfig(url="sqlite://"), page=_NO_PAGE)
 
 
 def whole(folder: str) -> Config:
@@ -51,6 +53,7 @@ def whole(folder: str) -> Config:
         api_keys=["k"],
         limits=LimitsConfig(requests_per_minute=1000, tokens_per_day=10**9),
         store=StoreConfig(url=f"sqlite:///{folder}/store.db"),
+        page=_NO_PAGE,
     )
 
 

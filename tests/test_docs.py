@@ -26,6 +26,7 @@ from unilect.config.fleet import FleetConfig
 from unilect.config.kinds import KIND_OF
 from unilect.config.limits import LimitsConfig
 from unilect.config.otel import OtelConfig
+from unilect.config.page import PageConfig
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
 from unilect.core import errors
@@ -47,6 +48,7 @@ OPTIONS = [
         LimitsConfig,
         AdminConfig,
         OtelConfig,
+        PageConfig,
         FleetConfig,
         ModelConfig,
     )
@@ -185,7 +187,7 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
 
     config_load.load(file, environment=KEYS)
 
-    tables = {"models", "store", "owners", "admin", "otel", "fleet"}
+    tables = {"models", "store", "owners", "admin", "page", "otel", "fleet"}
     assert sorted(set(names)) == sorted(set(OPTIONS) - tables)
 
 

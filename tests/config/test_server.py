@@ -11,6 +11,7 @@ from unilect.config.limits import LimitsConfig
 from unilect.config.load import load, read
 from unilect.config.option import Table
 from unilect.config.otel import OtelConfig
+from unilect.config.page import PageConfig
 from unilect.config.server import (
     Config,
     ListenerConfig,
@@ -264,7 +265,17 @@ def test_beyond_loopback(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [Config, StoreConfig, LimitsConfig, AdminConfig, OtelConfig, FleetConfig, ModelConfig]
+    "table",
+    [
+        Config,
+        StoreConfig,
+        LimitsConfig,
+        AdminConfig,
+        OtelConfig,
+        PageConfig,
+        FleetConfig,
+        ModelConfig,
+    ],
 )
 def test_options_are_described(table: type[Table]) -> None:
     """Every field is an option with a description that ends as a sentence."""

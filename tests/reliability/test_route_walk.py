@@ -23,12 +23,13 @@ from unilect.server.admin import create_admin
 from unilect.server.app import GUARD, Shared, all_routes
 from unilect.server.listener import Listener
 from unilect.server.reload import Reloader
+from unilect.server.steering import Steering
 from unilect.web.site import Site
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 #: The answer is for everybody.
 PUBLIC = {
-    "GET": "/healthz /readyz /health /v1/health",
+    "GET": "/ /page/settings /page/{file} /healthz /readyz /health /v1/health",
 }
 #: FastChat's protocol has no keys; tests/dialects/fastchat/test_admission.py shows who is let in. They are there where it is configured.
 FASTCHAT = {
@@ -39,7 +40,7 @@ FASTCHAT = {
 }
 #: The answer is for who has a client's key.
 KEY = {
-    "GET": "/ /v1/usage /openapi.json /docs /props /lora-adapters /slots /v1/models /models /v1/models/{model:.+} /models/{model:.+} "
+    "GET": "/v1/usage /openapi.json /docs /props /lora-adapters /slots /v1/models /models /v1/models/{model:.+} /models/{model:.+} "
     "/api /api/version /api/tags /api/ps /v1/responses/{response_id} /v1/responses/{response_id}/input_items "
     "/responses/{response_id} /responses/{response_id}/input_items /v1/conversations/{conversation_id} "
     "/v1/conversations/{conversation_id}/items /v1/conversations/{conversation_id}/items/{item_id}",
@@ -58,11 +59,16 @@ KEY = {
 OWN = {"GET": "/metrics"}
 #: The answer is for who has a key of the admin API, on its own listener.
 ADMIN = {
-    "GET": "/ /keys /usage /limits /models /models/{model:.+}/events /logs /requests /failures /failures/{request} /server /reload /debug/tasks /metrics /openapi.json /docs",
+    "GET": "/ /keys /usage /limits /models /models/{model:.+}/events /logs /requests /failures /failures/{request} /events /server /page /reload /debug/tasks /metrics /openapi.json /docs",
     "POST": "/keys /keys/{key}/rotate /keys/{key}/revoke /models/{model:.+}/load /models/{model:.+}/stop /models/{model:.+}/drain "
     "/requests/{request}/cancel /reload",
     "PATCH": "/keys/{key}",
     "DELETE": "/keys/{key}",
+}
+#: Those of them that only its listener has; all others are below `/admin` on the addresses of clients, too, for the page.
+APART = {
+    "GET": "/ /server /page /reload /debug/tasks /metrics /openapi.json /docs",
+    "POST": "/reload",
 }
 USER_KEY, ADMIN_KEY, METRICS_KEY = "sk-user-key", "sk-admin-key", "sk-metrics-key"
 KEYS = {"": None, "user": USER_KEY, "admin": ADMIN_KEY, "metrics": METRICS_KEY}
@@ -87,7 +93,8 @@ def admin_routes(config: Config, registry: Registry, reloader: Reloader) -> dict
     async def describe() -> dict[str, Any]:
         return {}
 
-    app = create_admin(config, Shared(registry, Metrics()), reloader, describe)
+    steering = Steering(config, Shared(registry, Metrics()))
+    app = create_admin(config, steering, reloader, describe)
     return {(route.method, route.path): route.access for route in app[GUARD]._routes.values()}
 
 
@@ -145,7 +152,8 @@ def test_every_route_has_a_class() -> None:
 async def test_the_walk() -> None:
     """Each route answers those of its class alone, on its own listener; whatever is no route answers nobody without that listener's key."""
     public, key, admin = routes(PUBLIC), routes(KEY), routes(ADMIN)
-    paths = {path for _, path in public | key | routes(OWN) | admin}
+    steer = {(method, f"/admin{path}") for method, path in admin - routes(APART)}
+    paths = {path for _, path in public | key | routes(OWN) | admin | steer}
     wrong = []
     async with both_listeners() as (data_url, admin_url, of_admin):
         walks = {
@@ -158,8 +166,10 @@ async def test_the_walk() -> None:
             route = ("GET" if method == "HEAD" else method, path)
             if listener == "data" and route in routes(OWN):
                 fine = status == OF_OWN[kind]
+            elif listener == "data" and route in steer:
+                fine = (status == 401) is (kind != "admin") and status not in (403, 405)
             elif route in open_routes:
-                fine = status == 200
+                fine = status == (404 if "{file}" in path else 200)
             elif kind != let_in:
                 fine = status == 401
             elif route in concrete:
@@ -220,7 +230,7 @@ async def test_nothing_is_behind_the_answer_to_head() -> None:
             async with client.get(f"/v1/conversations/{talk['id']}/items") as response:
                 (item,) = (await response.json())["data"]
         names = {"response_id": stored["id"], "conversation_id": talk["id"], "model": "m"}
-        names |= {"item_id": item["id"], "request": "req_0"}
+        names |= {"item_id": item["id"], "request": "req_0", "file": "view.js"}
         of_data = [*routes(PUBLIC), *routes(KEY), *routes(FASTCHAT)]
         for url, key, known in (
             (data_url, USER_KEY, of_data),

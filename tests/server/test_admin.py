@@ -305,7 +305,7 @@ async def test_metrics(tmp_path: Path) -> None:
 
         refused = await read("/metrics", made["key"])
         read_by = [await read("/metrics", key) for key in ("sk-m", None, "sk-x")]
-        elsewhere = [await read(path, "sk-m") for path in ("/v1/models", "/", "/docs")]
+        elsewhere = [await read(path, "sk-m") for path in ("/v1/models", "/openapi.json", "/docs")]
         async with server._admin.get("http://localhost/metrics") as answer:
             of_admin = await answer.text()
     assert 403 == refused[0]

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from unilect.api.backend import Backend, Capabilities
+from unilect.config.page import PageConfig
 from unilect.config.server import Config
 from unilect.models.model import Model
 from unilect.models.registry import Registry
@@ -56,7 +57,7 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 async def test_a_browser_gets_a_page() -> None:
     """A browser is shown the models, the address and a line for curl, with nothing from elsewhere and no script."""
-    async with served("one", EVIL) as (url, client):
+    async with served("one", EVIL, page=PageConfig(on=False)) as (url, client):
         async with client.get(f"{url}/", headers=BROWSER) as response:
             text, headers = await response.text(), response.headers
 
@@ -98,7 +99,8 @@ async def test_a_program_gets_json() -> None:
 async def test_a_browser_is_asked_for_the_key(path: str) -> None:
     """With keys a browser is asked for one, sees nothing before, and is let in with the key as password or as name."""
     keys = {"api_keys": ["sk-client"], "metrics_keys": [SECRET]}
-    config = keys if path == "/metrics" else {"api_keys": [SECRET]}
+    config: dict[str, Any] = keys if path == "/metrics" else {"api_keys": [SECRET]}
+    config["page"] = PageConfig(on=False)
     async with served("hidden", **config) as (url, client):
         for headers in ({}, basic("me", "wrong"), {"Authorization": "Basic !"}):
             async with client.get(url + path, headers=BROWSER | headers) as response:
@@ -147,7 +149,7 @@ async def test_the_docs_tell_of_keys_where_there_are_any() -> None:
     async with served() as (url, client):
         async with client.get(f"{url}/docs", headers=BROWSER) as response:
             assert "<th>Key" not in await response.text()
-    async with served(api_keys=[SECRET]) as (url, client):
+    async with served(api_keys=[SECRET], page=PageConfig(on=False)) as (url, client):
         headers = BROWSER | basic("me", SECRET)
         async with client.get(f"{url}/docs", headers=headers) as response:
             assert "<th>Key" in await response.text()

@@ -95,6 +95,23 @@ class Metrics:
         """Return how many tokens a model's answers had that have ended."""
         return sum(one.completion for key, one in self._series.items() if key[0] == model)
 
+    def totals(self) -> dict[str, float]:
+        """Add up what was counted of all models: requests, failed ones, tokens, first tokens and their seconds; and what runs and waits."""
+        all = self._series.values()
+        statuses = Counter[int]()
+        for one in all:
+            statuses.update(one.statuses)
+        return {
+            "requests": statuses.total(),
+            "failed": sum(n for status, n in statuses.items() if status >= 400 and status != 499),
+            "prompt_tokens": sum(one.prompt for one in all),
+            "completion_tokens": sum(one.completion for one in all),
+            "first_tokens": sum(sum(one.time_to_first_token.counts) for one in all),
+            "first_token_s": sum(one.time_to_first_token.sum for one in all),
+            "running": sum(one.running for one in all),
+            "waiting": sum(one.waiting for one in all),
+        }
+
     def forget(self, model: str) -> None:
         """Tell nothing of a model any more: names come and go, and nobody bounds how many."""
         self._series = {key: one for key, one in self._series.items() if key[0] != model}

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def load(config: Path | None, model: str, server: str | None) -> None:
 def drain(config: Path | None, model: str, server: str | None) -> None:
     """Have a running server send a model no more requests, and say what it does now."""
     _tell_model(_change(config, model, "drain", server))
+
+
+def page(config: Path | None, opens: bool, server: str | None) -> None:
+    """Print the address of a server's page with a key that steers it, and with `opens` open it in a browser."""
+    url = servers.only(config, server).ask("GET", "/page")["url"]
+    tell(url)
+    if opens and not webbrowser.open(url):
+        say("no browser can be opened here; open the address in one", "warning")
 
 
 def logs(

@@ -87,8 +87,8 @@ def start_screen(
         f"  curl {base}/v1/{call.path}{header} -d {shlex.quote(body)}",
         "",
         *_python(call, base, asks_for_keys),
-        f"in a browser: {base}/   endpoints: {base}/docs"
-        f"{f'   metrics: {base}/metrics' if has_metrics else ''}   stop: Ctrl-C",
+        f"in a browser: {base}/{'   to steer it there: unilect page' if config.page.on and config.page.steer else ''}",
+        f"endpoints: {base}/docs{f'   metrics: {base}/metrics' if has_metrics else ''}   stop: Ctrl-C",
     ]
     return "\n".join(lines)
 

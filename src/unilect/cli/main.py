@@ -227,6 +227,19 @@ def why() -> None:
     """
 
 
+@app.command(examples=("unilect page", "unilect page --open"))
+@click.option("--open", "opens", is_flag=True, help="Open it in this machine's browser, too.")
+@_servers_config
+@_server
+@runs("_admin", "page")
+def page() -> None:
+    """
+    Print the address of the page that steers a server.
+
+    It has a key, which the browser keeps in its tab until the server ends.
+    """
+
+
 @app.command(examples=("unilect top", "unilect top --server 8000"))
 @_servers_config
 @_server

@@ -108,6 +108,8 @@ def _of_tables(values: Mapping[str, Any], found: ErrorCollector) -> dict[str, An
     """Convert the options of the server and of its models, without what is wrong with them."""
     tables = values.get("models", {})
     server = {name: value for name, value in values.items() if name != "models"}
+    if isinstance(server.get("page"), bool):
+        server["page"] = {"on": server["page"]}
     good = convert_table(Config, server, (), unknown_option, found)
     if not isinstance(tables, dict):
         found.add(_no_tables(tables), ("models",))

@@ -23,6 +23,7 @@ from unilect.config.model import NAME, ModelConfig
 from unilect.config.names import check_names
 from unilect.config.option import Flag, Table, check_table, option
 from unilect.config.otel import OtelConfig
+from unilect.config.page import PageConfig
 from unilect.config.sizes import wrong_size
 from unilect.config.store import StoreConfig, may_have_keys
 from unilect.config.values import describe_value
@@ -281,6 +282,10 @@ class Config(Table, frozen=True, kw_only=True):
     )
     admin: AdminConfig = option(
         AdminConfig(), "The admin API, on its own address: the table `[admin]`, see below."
+    )
+    page: PageConfig = option(
+        PageConfig(),
+        "The page that a browser gets at `/`: the table `[page]`; `page = false` turns it off.",
     )
     otel: OtelConfig = option(
         OtelConfig(), "Traces for OpenTelemetry: the table `[otel]`, see below."

@@ -66,7 +66,7 @@ class EngineLogs:
 
         return [Route("GET", "/logs", read_logs, summary="The logs of engines")]
 
-    async def end(self, _: web.Application) -> None:
+    def end(self) -> None:
         """End what follows them: the server ends."""
         self._ended = True
         for event in self._waiting:

@@ -37,7 +37,7 @@ def routes(
         events: What has happened to the models' places.
     """
 
-    descriptions = _Descriptions(registry, metrics, requests)
+    descriptions = Descriptions(registry, metrics, requests)
 
     async def answer(model: Model) -> web.Response:
         (described,) = await descriptions.of([model])
@@ -96,7 +96,7 @@ async def _find_model(request: web.Request, registry: Registry) -> Model:
     return registry.get(request.match_info["model"]).base
 
 
-class _Descriptions:
+class Descriptions:
     """
     The descriptions of models.
 
@@ -141,7 +141,7 @@ class _Descriptions:
         }
 
 
-def _list_route(registry: Registry, descriptions: _Descriptions) -> Route:
+def _list_route(registry: Registry, descriptions: Descriptions) -> Route:
     """Return the route about all models."""
 
     async def list_models(request: web.Request) -> web.StreamResponse:

@@ -5,6 +5,7 @@ A route that is not declared public needs a key; there is no other way to add on
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial, wraps
 from importlib.metadata import version
 from typing import Any
@@ -31,6 +32,7 @@ from unilect.runtime import plugins
 from unilect.runtime.context import Requests
 from unilect.runtime.tasks import list_in_slices
 from unilect.server import _openapi as openapi
+from unilect.server import _page as page
 from unilect.server import _usage as usage
 from unilect.server._model_events import ModelEvents
 from unilect.store.store import Store
@@ -87,8 +89,13 @@ class Shared(Struct, frozen=True):
     events: ModelEvents = field(default_factory=ModelEvents)
 
 
-def create_app(config: Config, shared: Shared) -> web.Application:
-    """Make the application for the configuration of an address."""
+def create_app(config: Config, shared: Shared, steering: Sequence[Route] = ()) -> web.Application:
+    """
+    Make the application for the configuration of an address.
+
+    Args:
+        steering: The routes for operators there.
+    """
     registry, metrics, ledger = shared.registry, shared.metrics, shared.ledger
     kept = shared.store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
@@ -121,6 +128,7 @@ def create_app(config: Config, shared: Shared) -> web.Application:
     if site.inflight.window_s:  # else a request meets nothing of it
         every_route = list(map(Rejoining(site.inflight, ledger).joinable, every_route))
     add_routes(app, routes, every_route, admin=False)
+    add_routes(app, routes, list(steering), admin=True)
 
     async def clean_up(app: web.Application) -> None:
         if shared.inflight is None:
@@ -151,14 +159,14 @@ def add_routes(
     Put routes into an application, and into its guard's table.
 
     Args:
-        admin: The application is that of the admin API, which has routes of no other kind; nor has another one any of its.
+        admin: The routes are those of operators, or none is.
 
     Raises:
-        ValueError: A route belongs to the other kind of application.
+        ValueError: A route belongs to the other kind.
     """
     for route in _group(routes):
         if (route.access == "admin") is not admin:
-            raise ValueError(f"{route.method} {route.path} is not for this address")
+            raise ValueError(f"{route.method} {route.path} is of the other kind")
         for path in _spellings(route):
             for method in (route.method, "HEAD")[: 1 + (route.method == "GET")]:
                 table[app.router.add_route(method, path, route.handler)] = route
@@ -251,7 +259,7 @@ def _check_ready(site: Site) -> None:
 
 def own_routes(site: Site) -> list[Route]:
     """Return the routes that belong to no dialect."""
-    service, greeting = site.service, site.profile.home
+    service, greeting, has_page = site.service, site.profile.home, site.config.page.on
 
     async def home(request: web.Request) -> web.StreamResponse:
         """Say what this server is: a page for a browser, links for a program."""
@@ -259,6 +267,8 @@ def own_routes(site: Site) -> list[Route]:
             if greeting is not None:
                 return web.Response(text=greeting, headers=_VARY)
             return web.json_response(_LINKS | {"version": version("unilect")}, headers=_VARY)
+        if has_page:
+            return page.respond_file(request, "index.html")
         tables = site.config.models
         models = [(m.name, kind(m), traits(m, tables.get(m.name))) for m in service.models]
         needs_key, has_metrics = site.keys.required, site.metrics_keys.open
@@ -278,7 +288,10 @@ def own_routes(site: Site) -> list[Route]:
         return web.Response(text="ready\n")
 
     return [
-        Route("GET", "/", home, page=True, summary="What this server is, for people"),
+        Route(
+            "GET", "/", home, page=True, public=has_page, summary="What this server is, for people"
+        ),
+        *(page.routes(site) if has_page else ()),
         Route("GET", "/healthz", healthz, public=True, summary="Say that the process lives"),
         Route("GET", "/readyz", readyz, public=True, summary="Say that requests are taken"),
         structs.replace(metrics_route(service.accounts.metrics), keys=site.metrics_keys),

@@ -44,6 +44,7 @@ from unilect.server._state import metrics_of
 from unilect.server.admin import change_admin, create_admin
 from unilect.server.app import SITE, Shared, change, create_app
 from unilect.server.reload import Reloader
+from unilect.server.steering import Steering
 from unilect.server.tls import server_context
 from unilect.store.store import Store
 from unilect.web.bodies import Bodies
@@ -104,8 +105,9 @@ class Listener:
             *(self._limits, self._tracing, self._inflight),
             events=self._events,
         )
+        steering = self._steering = Steering(config, shared)
         self._doors = [
-            _Address(each, create_app(each, shared), self._connections)
+            _Address(each, create_app(each, shared, steering.page_routes()), self._connections)
             for each in each_listener(config)
         ]
         self._registry = registry
@@ -130,6 +132,7 @@ class Listener:
             await self._ledger.start()
         await self._limits.start()
         self._events.start()
+        self._steering.open()
         self.check(self._config)
         self._urls = [await door.open_site(tls) for door in self._doors]
         most = self._connections.limits.connections
@@ -160,7 +163,7 @@ class Listener:
         admin = self._config.admin
         if admin.is_off:
             return None
-        app = create_admin(self._config, self._shared, reloader, self.describe)
+        app = create_admin(self._config, self._steering, reloader, self.describe)
         place, at = admin.place, self._config
         if isinstance(place, tuple):
             at = structs.replace(at, host=place[0], port=place[1])
@@ -226,6 +229,7 @@ class Listener:
         )
         self._bodies.change(config.max_body_bytes, config.max_total_body_bytes)
         self._limits.configure(config)
+        self._steering.change(config)
         if self._ledger is not None:
             self._ledger.update()
         if self._known is not None:
@@ -284,6 +288,7 @@ class Listener:
         """
         for door in self._doors:
             door.shut()
+        await self._steering.shut()  # who looks on keeps no server
         self._inflight.shut()
         log.info("stopping%s", _what_runs(len(self._requests), self._config.shutdown_grace_s))
         of_doors = (door.end_background() for door in self._doors)
@@ -317,6 +322,7 @@ class Listener:
         )
         await close_each(
             self._inflight.end_background,
+            self._steering.shut,
             *(door.aclose for door in doors if door is not None),
             partial(self._connections.aclose, CUT_TIMEOUT_S),
             *(book.aclose for book in books if book is not None),

@@ -1,5 +1,6 @@
 """A browser for tests: Debian's Chromium, driven by Playwright, and a visitor who notes all that goes wrong."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -113,3 +114,15 @@ async def visiting(browser: "Browser", **options: Any) -> AsyncIterator[Visitor]
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+async def holds(page: "Page", expression: str, deadline_s: float = 30.0) -> None:
+    """
+    Wait until an expression is true in the page: Playwright's own waiting needs `eval`, which the page's policy forbids.
+
+    Raises:
+        TimeoutError: It is not in time.
+    """
+    async with asyncio.timeout(deadline_s):
+        while not await page.evaluate(f"Boolean({expression})"):
+            await page.evaluate("new Promise((done) => requestAnimationFrame(done))")

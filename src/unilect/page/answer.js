@@ -1,0 +1,125 @@
+/**
+ * An answer: a request to a model, and the message that its stream becomes.
+ *
+ * The message is changed while it comes; whoever shows it gets each piece (`onPiece(kind, text)`), so that nothing is drawn twice.
+ */
+
+import { Failure, send } from "./session.js";
+import { readEvents } from "./sse.js";
+
+/** Return the messages of a branch as the API takes them. */
+export function apiMessages(messages, system) {
+  const list = system ? [{ role: "system", content: system }] : [];
+  for (const one of messages) {
+    if (one.error && !one.content && !one.calls?.length) continue;
+    if (one.role === "tool") list.push({ role: "tool", tool_call_id: one.callId, content: one.content });
+    else if (one.role === "user" && one.images?.length) {
+      const images = one.images.map((url) => ({ type: "image_url", image_url: { url } }));
+      list.push({ role: "user", content: [{ type: "text", text: one.content }, ...images] });
+    } else if (one.calls?.length) list.push({ role: one.role, content: one.content || null, tool_calls: one.calls.map(apiCall) });
+    else list.push({ role: one.role, content: one.content });
+  }
+  return list;
+}
+
+const apiCall = (call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } });
+
+/**
+ * Return the body of a request.
+ *
+ * @param settings `{ system, parameters, tools, schema }`; the texts of `tools` and `schema` are JSON
+ * @throws SyntaxError one of them is not
+ */
+export function requestBody(model, messages, settings) {
+  const body = { model, messages: apiMessages(messages, settings.system), ...settings.parameters };
+  if (settings.tools?.trim()) body.tools = JSON.parse(settings.tools);
+  if (settings.schema?.trim()) {
+    body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: JSON.parse(settings.schema) } };
+  }
+  return body;
+}
+
+/** Begin the message of an answer. */
+export function newAnswer(model) {
+  return { role: "assistant", model, content: "", thoughts: "", calls: [], tokens: [], state: "waiting" };
+}
+
+/**
+ * Ask a model, and fill the message of its answer.
+ *
+ * @param body as of `requestBody`
+ * @param message as of `newAnswer`
+ * @param onPiece is told `content`, `thoughts`, `calls`, `stage` and `state`, with the text that came
+ * @param signal stops it; what has come stays
+ */
+export async function ask(body, message, onPiece, signal) {
+  const began = performance.now();
+  const wanted = { ...body, stream: true, stream_options: { include_usage: true } };
+  try {
+    const response = await send("v1/chat/completions", { method: "POST", body: wanted, signal });
+    for await (const { name, data } of readEvents(response, { comments: true })) {
+      if (name === ":") onPiece("stage", data);
+      else if (data === "[DONE]") break;
+      else take(JSON.parse(data), message, onPiece, began);
+    }
+    if (!message.finish) throw new Failure(0, "The answer broke off.");
+    message.state = "done";
+  } catch (error) {
+    if (error.name === "AbortError") message.state = "stopped";
+    else {
+      message.state = "failed";
+      message.error = { message: error.message, code: error.code ?? "", param: error.param ?? "" };
+    }
+  }
+  message.seconds = (performance.now() - began) / 1000;
+  onPiece("state", message.state);
+}
+
+/** Take a chunk of the stream. */
+function take(chunk, message, onPiece, began) {
+  if (chunk.error) throw new Failure(0, chunk.error.message, chunk.error);
+  if (chunk.usage) message.usage = chunk.usage;
+  const [choice] = chunk.choices ?? [];
+  if (!choice) return;
+  const { content, reasoning_content: thoughts, tool_calls: calls } = choice.delta ?? {};
+  if ((content || thoughts || calls) && message.firstToken === undefined) {
+    message.firstToken = (performance.now() - began) / 1000;
+    message.state = "answering";
+    onPiece("state", message.state);
+  }
+  if (thoughts) {
+    message.thoughts += thoughts;
+    onPiece("thoughts", thoughts);
+  }
+  if (content) {
+    message.content += content;
+    onPiece("content", content);
+  }
+  for (const call of calls ?? []) takeCall(call, message);
+  if (calls) onPiece("calls", "");
+  for (const token of choice.logprobs?.content ?? []) {
+    message.tokens.push([token.token, token.logprob, (token.top_logprobs ?? []).map((one) => [one.token, one.logprob])]);
+  }
+  if (choice.finish_reason) message.finish = choice.finish_reason;
+}
+
+function takeCall(piece, message) {
+  const call = (message.calls[piece.index ?? 0] ??= { id: "", name: "", arguments: "" });
+  call.id ||= piece.id ?? "";
+  call.name += piece.function?.name ?? "";
+  call.arguments += piece.function?.arguments ?? "";
+}
+
+/** Describe how fast an answer came: "12.3 tokens/s, first after 0.2 s, 85 of 2,048 tokens". */
+export function describeSpeed(message, context) {
+  const facts = [];
+  const made = message.usage?.completion_tokens;
+  const writing = message.seconds - message.firstToken;
+  // an answer that came in one piece says nothing of the time between its tokens
+  const speed = writing > 0.1 ? (made - 1) / writing : made / message.seconds;
+  if (made > 1) facts.push(`${speed.toFixed(1)} tokens/s`);
+  if (message.firstToken !== undefined) facts.push(`first after ${message.firstToken.toFixed(2)} s`);
+  if (message.usage) facts.push(`${message.usage.total_tokens.toLocaleString()}${context ? ` of ${context.toLocaleString()}` : ""} tokens`);
+  if (message.finish && !["stop", "tool_calls"].includes(message.finish)) facts.push(`ended by ${message.finish}`);
+  return facts.join(", ");
+}

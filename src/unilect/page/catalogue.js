@@ -1,0 +1,25 @@
+/** The models as clients see them: their list, and what each honours. */
+
+import { json } from "./session.js";
+import { signal } from "./view.js";
+
+/** The models of the server; null until they are known. */
+export const catalogue = signal(null);
+const details = new Map();
+
+/** Read the list. */
+export async function loadCatalogue() {
+  const { data } = await json("v1/models");
+  catalogue.value = data;
+  details.clear();
+}
+
+/** Return what a model is and honours (`unilect` in GET /v1/models/{model}); it is asked for once. */
+export function describeModel(name) {
+  if (!details.has(name)) {
+    const asked = json(`v1/models/${encodeURI(name)}`).then((found) => found.unilect ?? {});
+    asked.catch(() => details.delete(name));
+    details.set(name, asked);
+  }
+  return details.get(name);
+}

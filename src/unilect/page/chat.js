@@ -1,0 +1,204 @@
+/** The chat: conversations on the left, one or two threads beside each other, and the composer below them. */
+
+import { apiMessages, requestBody } from "./answer.js";
+import { catalogue, loadCatalogue } from "./catalogue.js";
+import { saveFile } from "./clipboard.js";
+import { codeView } from "./code.js";
+import { composerView } from "./composer.js";
+import { newConversation } from "./conversation.js";
+import { exportAll, forget, importText, listHeads, load } from "./history.js";
+import { messageView } from "./message.js";
+import { settingsView } from "./parameters.js";
+import { settings } from "./session.js";
+import { Thread } from "./thread.js";
+import { each, effect, h, onEnd, signal } from "./view.js";
+
+const heads = signal([]);
+const threads = signal([]); // one, or two that are asked the same
+const trouble = signal("");
+
+async function refresh() {
+  heads.value = await listHeads().catch(() => []);
+}
+
+/** Read the models, and begin with the one that the server names. */
+async function begin() {
+  trouble.value = "";
+  try {
+    await loadCatalogue();
+  } catch (error) {
+    trouble.value = error.message;
+    return;
+  }
+  const names = catalogue.peek().map((one) => one.id);
+  const wanted = settings.peek().model;
+  const first = names.includes(wanted) ? wanted : (names[0] ?? "");
+  if (!threads.peek().length) threads.value = [new Thread(first)];
+  for (const thread of threads.peek()) if (!thread.model.peek()) thread.model.value = first;
+}
+
+/** Show the chat; `rest` is the id of a conversation, or empty for a new one. */
+export function show(rest) {
+  refresh();
+  begin();
+  addEventListener("unilect:key", begin);
+  onEnd(() => removeEventListener("unilect:key", begin));
+  effect(() => {
+    if (threads.value.length) openConversation(rest.value);
+  });
+  const panel = signal("");
+  return h(
+    "div.chat",
+    {},
+    sidebar(rest),
+    h(
+      "section.threads",
+      { "aria-label": "Conversation" },
+      () => trouble.value && h("div.notice.bad", { role: "alert" }, trouble.value, " ", h("button.small", { onclick: begin }, "Try again")),
+      h("div.columns", {}, each(() => threads.value, (one) => one, (one) => threadView(one.peek(), panel))),
+      composerView(isRunning, say, () => threads.peek().forEach((one) => one.stop())),
+    ),
+    () => panel.value && panelView(panel),
+  );
+}
+
+const isRunning = () => threads.value.some((one) => one.running.value !== null);
+
+async function openConversation(id) {
+  const [thread] = threads.peek();
+  if (thread.conversation.peek().id === id) return;
+  if (!id) {
+    if (thread.conversation.peek().leaf) thread.open(newConversation());
+    return;
+  }
+  const found = await load(id).catch(() => undefined);
+  if (found) thread.open(found);
+  else location.replace("#chat");
+}
+
+async function say(text, images) {
+  const all = threads.peek();
+  const answers = all.map((one) => one.say(text, images));
+  history.replaceState(null, "", `#chat/${all[0].conversation.peek().id}`);
+  dispatchEvent(new Event("hashchange"));
+  await Promise.all(answers);
+  refresh();
+}
+
+function sidebar(rest) {
+  const query = signal("");
+  const shown = () => {
+    const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
+    return heads.value.filter((one) => words.every((word) => one.text.includes(word) || one.title.toLowerCase().includes(word)));
+  };
+  const picker = h("input", { type: "file", accept: ".json,application/json", hidden: true, "aria-label": "A file to import", onchange: () => bring(picker) });
+  return h(
+    "aside.history",
+    { "aria-label": "Conversations" },
+    h("a.button", { href: "#chat" }, "New conversation"),
+    h("input", { type: "search", placeholder: "Search", "aria-label": "Search in conversations", oninput: (event) => (query.value = event.target.value) }),
+    h("ul", {}, each(shown, (one) => one.id, (one) => headView(one, rest))),
+    h(
+      "div.row.small",
+      {},
+      h("button.quiet.small", { onclick: async () => saveFile("unilect-conversations.json", await exportAll()) }, "Export"),
+      h("button.quiet.small", { onclick: () => picker.click() }, "Import"),
+      picker,
+    ),
+  );
+}
+
+async function bring(picker) {
+  try {
+    for (const file of picker.files) await importText(await file.text());
+    trouble.value = "";
+  } catch (error) {
+    trouble.value = error.message;
+  }
+  picker.value = "";
+  refresh();
+}
+
+function headView(head, rest) {
+  const erase = async () => {
+    await forget(head.peek().id);
+    if (rest.peek() === head.peek().id) location.replace("#chat");
+    refresh();
+  };
+  return h(
+    "li",
+    {},
+    h("a", { href: () => `#chat/${head.value.id}`, "aria-current": () => (rest.value === head.value.id ? "page" : null) }, () => head.value.title),
+    h("button.quiet.small", { "aria-label": () => `Delete ${head.value.title}`, onclick: erase }, "×"),
+  );
+}
+
+function threadView(thread, panel) {
+  const list = h("div.messages", { role: "log", "aria-label": "Messages", tabindex: 0 });
+  let follows = true;
+  list.addEventListener("scroll", () => (follows = list.scrollTop + list.clientHeight > list.scrollHeight - 60));
+  const watcher = new ResizeObserver(() => follows && (list.scrollTop = list.scrollHeight));
+  const inner = h("div", {}, each(() => keyed(thread), (one) => one.key, (one) => messageView(one.peek().message, thread)), () => !thread.messages().length && emptyView());
+  watcher.observe(inner);
+  onEnd(() => watcher.disconnect());
+  list.append(inner);
+  const toggle = (name) => () => (panel.value = panel.peek()?.name === name && panel.peek().thread === thread ? "" : { name, thread });
+  return h(
+    "div.thread",
+    {},
+    h(
+      "div.row.bar",
+      {},
+      h(
+        "select.model",
+        { "aria-label": "Model", onchange: (event) => (thread.model.value = event.target.value) },
+        () => (catalogue.value ?? []).map((one) => h("option", { value: one.id, selected: one.id === thread.model.value }, one.id)),
+      ),
+      h("span.grow"),
+      h("button.quiet.small", { onclick: toggle("settings") }, "Settings"),
+      h("button.quiet.small", { onclick: toggle("code") }, "Code"),
+      () => (threads.value.length === 1 ? h("button.quiet.small", { onclick: () => compare(thread) }, "Compare") : h("button.quiet.small", { onclick: () => close(thread) }, "Close")),
+    ),
+    () => thread.trouble.value && h("p.notice.bad", { role: "alert" }, thread.trouble.value),
+    list,
+  );
+}
+
+/** The messages of a thread, each with a key that changes when it has to be shown anew. */
+function keyed(thread) {
+  const running = thread.running.value;
+  const leaf = thread.conversation.value.leaf;
+  return thread.messages().map((message) => ({ message, key: `${message.id} ${message === running} ${message.id === leaf && Boolean(message.calls?.length)}` }));
+}
+
+function compare(thread) {
+  const names = catalogue.peek().map((one) => one.id);
+  const other = new Thread(names.find((one) => one !== thread.model.peek()) ?? thread.model.peek());
+  threads.value = [...threads.peek(), other];
+}
+
+function close(thread) {
+  thread.stop();
+  threads.value = threads.peek().filter((one) => one !== thread);
+}
+
+function emptyView() {
+  return h("div.empty", {}, h("h1", {}, settings.value.title), h("p.muted", {}, "Conversations stay in this browser."));
+}
+
+function panelView(panel) {
+  const { name, thread } = panel.value;
+  const body = () => {
+    try {
+      return codeView(requestBody(thread.model.value, thread.messages(), thread.settings.value));
+    } catch {
+      return codeView({ model: thread.model.value, messages: apiMessages(thread.messages(), thread.settings.value.system) });
+    }
+  };
+  return h(
+    "aside.panel",
+    { "aria-label": name === "code" ? "This conversation as a request" : "Settings" },
+    h("div.row", {}, h("h2.grow", {}, name === "code" ? "As a request" : "Settings"), h("button.quiet", { "aria-label": "Close", onclick: () => (panel.value = "") }, "×")),
+    name === "code" ? body : settingsView(thread),
+  );
+}

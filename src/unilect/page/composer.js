@@ -1,0 +1,86 @@
+/** The composer: where a person writes to the models, attaches images, and stops them. */
+
+import { h, signal } from "./view.js";
+
+const MAX_IMAGE_BYTES = 12 * 1024 * 1024;
+
+/**
+ * Show the composer.
+ *
+ * @param isRunning says if an answer is on its way
+ * @param onSay is given the text and the images (data URLs)
+ * @param onStop stops the answers
+ */
+export function composerView(isRunning, onSay, onStop) {
+  const images = signal([]);
+  const trouble = signal("");
+  const field = h("textarea", {
+    id: "composer",
+    rows: 1,
+    placeholder: "Ask anything. Enter sends, Shift+Enter begins a line.",
+    "aria-label": "Your message",
+    oninput: () => fit(field),
+    onkeydown: (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) say(event);
+      if (event.key === "Escape" && isRunning()) onStop();
+    },
+    onpaste: (event) => attach(event.clipboardData?.files ?? []),
+  });
+  const picker = h("input", { type: "file", accept: "image/*", multiple: true, hidden: true, "aria-label": "Images", onchange: () => attach(picker.files) });
+
+  async function attach(files) {
+    for (const file of files) {
+      if (!file.type.startsWith("image/")) trouble.value = `${file.name} is no image.`;
+      else if (file.size > MAX_IMAGE_BYTES) trouble.value = `${file.name} has more than 12 MB.`;
+      else images.value = [...images.peek(), await readImage(file)];
+    }
+    picker.value = "";
+  }
+
+  function say(event) {
+    event.preventDefault();
+    const text = field.value.trim();
+    if (isRunning() || (!text && !images.peek().length)) return;
+    field.value = "";
+    fit(field);
+    const sent = images.peek();
+    images.value = [];
+    trouble.value = "";
+    onSay(text, sent);
+  }
+
+  queueMicrotask(() => matchMedia("(hover: hover)").matches && field.focus());
+  return h(
+    "form.composer",
+    { onsubmit: say, ondragover: (event) => event.preventDefault(), ondrop: (event) => (event.preventDefault(), attach(event.dataTransfer.files)) },
+    () => trouble.value && h("p.notice.bad", { role: "alert" }, trouble.value),
+    () => images.value.length > 0 && h("div.row", {}, images.value.map((url, at) => attachedView(url, () => (images.value = images.peek().toSpliced(at, 1))))),
+    h(
+      "div.row.bottom",
+      {},
+      picker,
+      h("button.quiet", { type: "button", title: "Attach images", "aria-label": "Attach images", onclick: () => picker.click() }, "+"),
+      field,
+      () => (isRunning() ? h("button.stop", { type: "button", onclick: onStop }, "Stop") : h("button.primary", { type: "submit" }, "Send")),
+    ),
+  );
+}
+
+function attachedView(url, onRemove) {
+  return h("span.attachment", {}, h("img.attached.small", { src: url, alt: "An image to send" }), h("button.quiet.small", { type: "button", "aria-label": "Remove the image", onclick: onRemove }, "×"));
+}
+
+/** Make the field as high as its text, up to a part of the window. */
+function fit(field) {
+  field.style.height = "auto";
+  field.style.height = `${Math.min(field.scrollHeight + 2, innerHeight * 0.4)}px`;
+}
+
+function readImage(file) {
+  return new Promise((done, fail) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    reader.onerror = () => fail(reader.error);
+    reader.readAsDataURL(file);
+  });
+}

@@ -1,0 +1,108 @@
+/**
+ * A conversation: a tree of messages, of which one branch is shown.
+ *
+ * `{ id, title, at, leaf, nodes, settings }`: `nodes` has messages by id, each with its `parent`; `leaf` is the last one shown.
+ * An edit, another answer and the answer of a second model are siblings, so that nothing is lost.
+ */
+
+/** Make an id; `crypto.randomUUID` is not there on a page that came by plain HTTP from another machine. */
+export function newId() {
+  return [...crypto.getRandomValues(new Uint8Array(12))].map((one) => one.toString(16).padStart(2, "0")).join("");
+}
+
+/** Begin a conversation. */
+export function newConversation(settings = {}) {
+  return { id: newId(), title: "", at: Date.now(), leaf: null, nodes: {}, settings };
+}
+
+/** Add a message behind a parent (null: the first) and show its branch; returns the message. */
+export function add(conversation, parent, message) {
+  const node = { ...message, id: newId(), parent, at: Date.now() };
+  conversation.nodes[node.id] = node;
+  conversation.leaf = node.id;
+  conversation.at = node.at;
+  return node;
+}
+
+/** List the messages of the branch that is shown, or of the one that ends with `leaf`. */
+export function branch(conversation, leaf = conversation.leaf) {
+  const shown = [];
+  for (let node = conversation.nodes[leaf]; node; node = conversation.nodes[node.parent]) shown.push(node);
+  return shown.reverse();
+}
+
+/** List the messages with the same parent, the oldest first, the message itself among them. */
+export function siblings(conversation, node) {
+  return Object.values(conversation.nodes)
+    .filter((one) => one.parent === node.parent)
+    .sort((one, other) => one.at - other.at);
+}
+
+/** Show the branch of a message, down to its latest leaf. */
+export function showBranch(conversation, node) {
+  const children = new Map();
+  for (const one of Object.values(conversation.nodes)) {
+    const last = children.get(one.parent);
+    if (!last || last.at <= one.at) children.set(one.parent, one);
+  }
+  let leaf = node;
+  while (children.has(leaf.id)) leaf = children.get(leaf.id);
+  conversation.leaf = leaf.id;
+}
+
+/** Remove a message and all behind it; what is shown ends before it where it was shown. */
+export function remove(conversation, node) {
+  const gone = new Set([node.id]);
+  for (let size = 0; size !== gone.size; ) {
+    size = gone.size;
+    for (const one of Object.values(conversation.nodes)) if (gone.has(one.parent)) gone.add(one.id);
+  }
+  const others = siblings(conversation, node).filter((one) => one !== node);
+  for (const id of gone) delete conversation.nodes[id];
+  if (!gone.has(conversation.leaf)) return;
+  if (others.length) showBranch(conversation, others.at(-1));
+  else conversation.leaf = node.parent;
+}
+
+/** Name a conversation after the first thing that was said in it. */
+export function titleOf(conversation) {
+  if (conversation.title) return conversation.title;
+  const first = branch(conversation).find((one) => one.role === "user");
+  const text = (first?.content ?? "").trim().split(/\s+/, 60).join(" ");
+  return text.length > 60 ? `${[...text].slice(0, 57).join("")}...` : text || "New conversation";
+}
+
+/** Return a conversation out of an export: this page's own, or one of llama-server's; null for anything else. */
+export function readExport(found) {
+  if (found?.nodes && typeof found.nodes === "object" && typeof found.id === "string") return ownExport(found);
+  if (found?.conv && Array.isArray(found.messages)) return llamaServerExport(found);
+  return null;
+}
+
+function ownExport(found) {
+  const nodes = {};
+  for (const [id, node] of Object.entries(found.nodes)) {
+    if (!/^[\w-]{1,64}$/.test(id) || typeof node?.role !== "string") continue;
+    nodes[id] = { ...node, id, parent: typeof node.parent === "string" ? node.parent : null, at: Number(node.at) || 0, content: String(node.content ?? "") };
+  }
+  const leaf = found.leaf in nodes ? found.leaf : (Object.keys(nodes).at(-1) ?? null);
+  return { id: found.id.slice(0, 64), title: String(found.title ?? ""), at: Number(found.at) || 0, leaf, nodes, settings: found.settings ?? {} };
+}
+
+/** Source: https://github.com/ggml-org/llama.cpp/tree/master/tools (the page's export: `{ conv, messages }`) */
+function llamaServerExport({ conv, messages }) {
+  const made = newConversation();
+  const ids = new Map(messages.map((one) => [one.id, newId()]));
+  for (const one of messages) {
+    if (!["user", "assistant", "system", "tool"].includes(one.role)) continue;
+    const id = ids.get(one.id);
+    const message = { id, role: one.role, content: String(one.content ?? ""), thoughts: String(one.thinking ?? ""), at: Number(one.timestamp) || 0 };
+    made.nodes[id] = { ...message, parent: ids.get(one.parent) ?? null };
+  }
+  for (const node of Object.values(made.nodes)) if (!(node.parent in made.nodes)) node.parent = null;
+  made.title = String(conv.name ?? "");
+  made.at = Number(conv.lastModified) || Date.now();
+  made.leaf = ids.get(conv.currNode) ?? null;
+  if (!(made.leaf in made.nodes)) made.leaf = Object.keys(made.nodes).at(-1) ?? null;
+  return made;
+}

@@ -1,0 +1,136 @@
+/** A thread: a conversation with one model, what is said in it, and the answer that is on its way. */
+
+import { ask, newAnswer, requestBody } from "./answer.js";
+import { add, branch, newConversation, remove, showBranch } from "./conversation.js";
+import { save } from "./history.js";
+import { settings as server } from "./session.js";
+import { signal } from "./view.js";
+
+export class Thread {
+  /** The conversation; touched when a message comes, goes or ends. */
+  conversation = signal(null);
+  /** The name of the model. */
+  model = signal("");
+  /** What is sent beside the messages: `{ system, parameters, tools, schema }`. */
+  settings = signal({});
+  /** The message that is on its way; null while none is. */
+  running = signal(null);
+  /** What the server says that it waits for, such as the load of a model. */
+  stage = signal("");
+  /** What is wrong with the settings; empty for nothing. */
+  trouble = signal("");
+  #abort = null;
+  #listeners = new Map();
+
+  constructor(model, conversation) {
+    this.model.value = model;
+    this.open(conversation ?? newConversation());
+  }
+
+  /** Show another conversation. */
+  open(conversation) {
+    this.stop();
+    this.conversation.value = conversation;
+    this.settings.value = { system: server.peek().system, parameters: {}, tools: "", schema: "", ...conversation.settings };
+    if (conversation.settings.model) this.model.value = conversation.settings.model;
+  }
+
+  /** List the messages that are shown. */
+  messages() {
+    return branch(this.conversation.value);
+  }
+
+  /** Change the settings, for this conversation. */
+  change(some) {
+    this.settings.value = { ...this.settings.peek(), ...some };
+  }
+
+  /** Say something behind a message (by default the last one), and have it answered. */
+  say(content, images = [], parent = this.conversation.peek().leaf) {
+    add(this.conversation.peek(), parent, { role: "user", content, images });
+    return this.answer();
+  }
+
+  /** Give the results of the calls of the last message, and have them answered. */
+  giveResults(calls, results) {
+    const conversation = this.conversation.peek();
+    for (const [at, call] of calls.entries()) {
+      add(conversation, conversation.leaf, { role: "tool", callId: call.id, name: call.name, content: results[at] });
+    }
+    return this.answer();
+  }
+
+  /** Have the message that is shown last answered. */
+  async answer(parent = this.conversation.peek().leaf) {
+    const conversation = this.conversation.peek();
+    const model = this.model.peek();
+    this.stop();
+    let body;
+    try {
+      body = requestBody(model, branch(conversation, parent), this.settings.peek());
+    } catch (error) {
+      this.trouble.value = `The tools or the schema are no JSON: ${error.message}`;
+      this.conversation.touch();
+      return;
+    }
+    this.trouble.value = "";
+    conversation.settings = { ...this.settings.peek(), model };
+    const message = add(conversation, parent, newAnswer(model));
+    const abort = (this.#abort = new AbortController());
+    this.running.value = message;
+    this.conversation.touch();
+    save(conversation);
+    await ask(body, message, (kind, text) => this.#tell(message, kind, text), abort.signal);
+    this.#listeners.delete(message.id);
+    if (this.running.peek() === message) {
+      this.running.value = null;
+      this.stage.value = "";
+    }
+    this.conversation.touch();
+    await save(conversation);
+  }
+
+  /** Answer the parent of a message once more. */
+  again(message) {
+    return this.answer(message.parent);
+  }
+
+  /** Say what a message of the user should have said, as another branch. */
+  edit(message, content) {
+    return this.say(content, message.images, message.parent);
+  }
+
+  /** Show the branch of a message. */
+  show(message) {
+    showBranch(this.conversation.peek(), message);
+    this.conversation.touch();
+    save(this.conversation.peek());
+  }
+
+  /** Remove a message and what follows it. */
+  remove(message) {
+    this.stop();
+    remove(this.conversation.peek(), message);
+    this.conversation.touch();
+    save(this.conversation.peek());
+  }
+
+  /** Stop the answer that is on its way; what has come stays. */
+  stop() {
+    this.#abort?.abort();
+    this.#abort = null;
+    this.running.value = null;
+    this.stage.value = "";
+  }
+
+  /** Have a function told the pieces of a message that is on its way. */
+  listen(message, onPiece) {
+    this.#listeners.set(message.id, onPiece);
+  }
+
+  #tell(message, kind, text) {
+    if (kind === "stage") this.stage.value = text.trim();
+    if (kind === "state" && text === "answering") this.stage.value = "";
+    this.#listeners.get(message.id)?.(kind, text);
+  }
+}

@@ -1,0 +1,115 @@
+"""
+The page: `index.html` for browsers at `/`, and the modules and styles below `/page/`, as they lie in `unilect/page`.
+
+They are public and have no data: what the page shows it asks for with the key that a person gives it. The policy of `HEADERS` lets it
+load what comes from here alone, and has a browser refuse each text that would be read as HTML or as a script.
+
+Source: https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/
+"""
+
+import gzip
+import hashlib
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+import unilect
+from unilect.core.errors import RouteNotFound
+from unilect.web.pages import HEADERS as PAGE_HEADERS
+from unilect.web.route import Route
+from unilect.web.site import Site
+
+FOLDER = Path(unilect.__file__).parent / "page"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    **{name: value for name, value in PAGE_HEADERS.items() if name != "Content-Type"},
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # a later version is another page
+    "Vary": "Accept, Accept-Encoding",
+}
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+class _File(Struct, frozen=True):
+    """A file as it is sent: its bytes, the same compressed, its type and its tag."""
+
+    body: bytes
+    packed: bytes
+    type: str
+    tag: str
+
+
+@cache
+def _files() -> dict[str, _File]:
+    """Read the files of the page, by their names."""
+    return {
+        file.name: _read(file.read_bytes(), _TYPES[file.suffix])
+        for file in FOLDER.iterdir()
+        if file.suffix in _TYPES
+    }
+
+
+def _read(body: bytes, kind: str) -> _File:
+    tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+    return _File(body, gzip.compress(body, mtime=0), kind, tag)
+
+
+def respond_file(request: web.Request, name: str) -> web.Response:
+    """
+    Answer with a file of the page, compressed where the browser takes that, or with 304 where it has it.
+
+    Raises:
+        RouteNotFound: There is no such file.
+    """
+    file = _files().get(name)
+    if file is None:
+        raise RouteNotFound(f"The page has no file `{name[:100]}`.")
+    headers = {**HEADERS, "Content-Type": file.type, "ETag": file.tag}
+    if file.tag in request.headers.get("If-None-Match", ""):
+        return web.Response(status=304, headers=headers)
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        return web.Response(body=file.packed, headers={**headers, "Content-Encoding": "gzip"})
+    return web.Response(body=file.body, headers=headers)
+
+
+def routes(site: Site) -> list[Route]:
+    """Return the routes below `/page/`."""
+
+    async def get_settings(request: web.Request) -> web.StreamResponse:
+        """Tell the page what this server is called, what a conversation begins with, and which keys it asks for."""
+        page = site.config.page
+        body = {
+            "title": page.title,
+            "model": page.model,
+            "system": page.system,
+            "needs_key": site.keys.required,
+            "steer": page.steer,
+            "version": version("unilect"),
+        }
+        return web.Response(
+            body=msgspec.json.encode(body),
+            headers={**HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"},
+        )
+
+    async def get_file(request: web.Request) -> web.StreamResponse:
+        """Give a module or a style of the page."""
+        return respond_file(request, request.match_info["file"])
+
+    return [
+        Route("GET", "/page/settings", get_settings, public=True, summary="Settings of the page"),
+        Route("GET", "/page/{file}", get_file, public=True, summary="A file of the page"),
+    ]

@@ -1,0 +1,232 @@
+"""The chat, in a real browser, against a real server."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest_asyncio
+
+from server.test_admin import Operated, operated
+from support.clients.browsers import Visitor, holds
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+_PAINTER = '''
+[models.painter]
+source = "echo:I do not know."
+[[models.painter.options.answers]]
+when = "paint it"
+text = """<think>Which colour?</think>I look first.
+<tool_call>{"name": "read", "arguments": {"path": "colour.txt"}}</tool_call>"""
+[[models.painter.options.answers]]
+when = "the colour is red"
+text = "It is **red** now."
+'''
+_MODELS = f"""
+[models.story]
+source = "echo:"
+options = {{ text = "Once upon a time. {"word " * 400}", tokens_per_s = 60.0 }}
+[models.copy]
+source = "echo:"
+{_PAINTER}
+"""
+_TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
+_ANSWER = ".message.assistant footer"
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def server(tmp_path_factory: Any) -> AsyncIterator[Operated]:
+    """A server with a slow model, one that repeats what it hears, and one that calls a tool."""
+    async with operated(tmp_path_factory.mktemp("chat"), _MODELS) as one:
+        yield one
+
+
+async def opened(visitor: Visitor, server: Operated, model: str = "copy") -> "Page":
+    """The page, with a model picked."""
+    page = await visitor.open(f"{server.url}/")
+    await holds(page, "document.querySelector('select.model option')")
+    await page.select_option("select.model", model)
+    return page
+
+
+async def say(page: "Page", text: str) -> None:
+    """Write, and press Enter."""
+    await page.fill("#composer", text)
+    await page.press("#composer", "Enter")
+
+
+async def test_three_actions(visitor: Visitor, server: Operated) -> None:
+    """Who opens the address, writes and presses Enter reads a streamed answer."""
+    page = await visitor.open(f"{server.url}/")
+    await page.wait_for_selector("#composer:focus")
+    await page.keyboard.type("Tell me a story")
+    await page.keyboard.press("Enter")
+
+    await holds(
+        page,
+        "document.querySelector('.message.assistant')?.textContent.includes('Once upon a time')",
+    )
+    assert await page.is_visible("text=Stop")
+
+
+async def test_stop(visitor: Visitor, server: Operated) -> None:
+    """Stop ends the answer, what has come stays, and the server generates no more."""
+    page = await opened(visitor, server, "story")
+    await say(page, "Go on")
+    await holds(page, "document.querySelector('.message.assistant')?.textContent.includes('Once')")
+    await page.click("button.stop")
+    await page.wait_for_selector(_ANSWER)
+    await server.until_idle()
+
+    text = await page.inner_text(".message.assistant")
+    assert "Once" in text
+    assert "Stopped." in text
+
+
+async def test_branches(visitor: Visitor, server: Operated) -> None:
+    """Another answer and an edit are branches beside the first, and the arrows lead back."""
+    page = await opened(visitor, server)
+    await say(page, "first *words*")
+    await page.wait_for_selector(_ANSWER)
+    assert "words" == await page.inner_text(".message.assistant em")
+    await page.click(".message.assistant >> text=Again")
+    await page.wait_for_selector("text=2 / 2")
+    await page.click(".message.user >> text=Edit")
+    await page.fill(".message.user textarea", "other words")
+    await page.click("text=Send as another branch")
+    await holds(
+        page,
+        "document.querySelector('.message.assistant footer') && document.querySelector('.message.assistant').textContent.includes('other words')",
+    )
+    await page.click(".message.user [aria-label='Earlier version']")
+    await page.wait_for_selector(".message.assistant em")
+
+    assert "2 / 2" in await page.inner_text(".message.assistant")
+
+
+async def test_a_call_is_answered_by_hand(visitor: Visitor, server: Operated) -> None:
+    """A model that calls a tool shows its call, and goes on with the result that is typed; its thoughts are folded."""
+    page = await opened(visitor, server, "painter")
+    await page.click("text=Settings")
+    await page.fill("label:has-text('list of functions') textarea", json.dumps(_TOOLS))
+    await page.click(".panel [aria-label=Close]")
+    await say(page, "paint it")
+    await page.fill("[aria-label='Result of read']", "the colour is red")
+    assert await page.evaluate("document.querySelector('details.thoughts').open") is False
+    assert "colour.txt" in await page.inner_text(".call")
+    await page.click("text=Give the result")
+    await page.wait_for_selector(".message.assistant strong >> text=red")
+
+    assert ["user", "assistant", "tool", "assistant"] == await page.evaluate(
+        "[...document.querySelectorAll('.message')].map((one) => one.classList[1])"
+    )
+
+
+async def test_what_is_sent(visitor: Visitor, server: Operated) -> None:
+    """The settings are sent: a system prompt, parameters, a schema; a parameter that the model refuses cannot be set."""
+    page = await opened(visitor, server)
+    await page.click("text=Settings")
+    await page.wait_for_selector("#parameter-enable_thinking:disabled")
+    await page.fill("label:has-text('System prompt') textarea", "Be brief.")
+    await page.fill("#parameter-max_tokens", "17")
+    await page.fill("label:has-text('JSON Schema') textarea", '{"type": "object"}')
+    await page.click("text=Code")
+    await page.wait_for_selector(".panel pre")
+    shown = await page.inner_text(".panel pre")
+    async with page.expect_request("**/v1/chat/completions") as asked:
+        await say(page, "Hello")
+    body = (await asked.value).post_data_json
+
+    assert "max_tokens" in shown
+    assert {"role": "system", "content": "Be brief."} == body["messages"][0]
+    assert 17 == body["max_tokens"]
+    assert {"type": "object"} == body["response_format"]["json_schema"]["schema"]
+
+
+async def test_two_models(visitor: Visitor, server: Operated) -> None:
+    """Two models beside each other are asked the same, each in a conversation of its own."""
+    page = await opened(visitor, server)
+    await page.click("text=Compare")
+    await page.locator("select.model").nth(1).select_option("painter")
+    await say(page, "Hello, both")
+    await holds(page, f"document.querySelectorAll('{_ANSWER}').length === 2")
+
+    texts = await page.locator(".message.assistant").all_inner_texts()
+    assert "Hello, both" in texts[0]
+    assert "I do not know." in texts[1]
+
+
+async def test_conversations_are_kept(visitor: Visitor, server: Operated, tmp_path: Path) -> None:
+    """A reload shows the conversation again, a search finds it, and an export brings it to another browser."""
+    page = await opened(visitor, server)
+    await say(page, "about penguins")
+    await page.wait_for_selector(_ANSWER)
+    await page.reload()
+    await page.wait_for_selector(_ANSWER)
+    await page.fill("[type=search]", "penguin")
+    assert ["about penguins"] == await page.locator(".history li a").all_inner_texts()
+    await page.fill("[type=search]", "nothing of it")
+    await holds(page, "!document.querySelector('.history li')")
+    await page.fill("[type=search]", "")
+    async with page.expect_download() as saving:
+        await page.click("text=Export")
+    await (await saving.value).save_as(tmp_path / "all.json")
+    await page.click("[aria-label='Delete about penguins']")
+    await holds(page, "!document.querySelector('.history li')")
+    await page.set_input_files("input[type=file][accept*=json]", tmp_path / "all.json")
+    await page.click("text=about penguins")
+
+    await page.wait_for_selector(_ANSWER)
+
+
+async def test_a_long_conversation(visitor: Visitor, server: Operated, tmp_path: Path) -> None:
+    """One of 200 turns that another page has exported is opened, and goes on."""
+    messages = [
+        {"id": n, "role": ("user", "assistant")[n % 2], "content": f"turn {n} " * 40, "parent": n - 1, "timestamp": n}
+        for n in range(400)
+    ]  # fmt: skip
+    conversation = {"id": "c", "name": "long one", "currNode": 399, "lastModified": 1}
+    (tmp_path / "long.json").write_text(json.dumps([{"conv": conversation, "messages": messages}]))
+    page = await opened(visitor, server)
+    await page.set_input_files("input[type=file][accept*=json]", tmp_path / "long.json")
+    await page.click("text=long one")
+    await holds(page, "document.querySelectorAll('.message').length === 400")
+    await say(page, "and on")
+
+    await holds(page, "document.querySelectorAll('.message.assistant footer').length === 201")
+
+
+async def test_the_key_is_asked_for(visitor: Visitor, tmp_path: Path) -> None:
+    """A server with keys has its page ask for one, which is kept over a reload, and shared with another tab."""
+    visitor.expected.append("401")
+    async with operated(tmp_path, _MODELS, "api_keys = ['sk-visitor']\n") as server:
+        page = await visitor.open(f"{server.url}/")
+        for key in ("wrong", "sk-visitor"):
+            await page.wait_for_selector("dialog[open]")
+            await page.fill("#key-input", key)
+            await page.click("text=Use it")
+            await holds(page, "!document.querySelector('#key-input')?.value")
+        await holds(page, "document.querySelectorAll('select.model option').length")
+        await page.reload()
+        await holds(page, "document.querySelectorAll('select.model option').length")
+        other = await visitor.open(f"{server.url}/")
+        await holds(other, "sessionStorage.getItem('unilect.key.client') === 'sk-visitor'")
+
+    assert "sk-visitor" not in page.url
+
+
+async def test_a_broken_answer(visitor: Visitor, tmp_path: Path) -> None:
+    """An answer that breaks off keeps what has come, and says why; the next one is whole."""
+    broken = '[models.b]\nsource = "echo:Hello there"\noptions = { failing_answers = 1, breaks_after = 5 }\n'
+    async with operated(tmp_path, broken) as server:
+        page = await opened(visitor, server, "b")
+        await say(page, "Hi")
+        await page.wait_for_selector(".message.assistant [role=alert]")
+        assert "Hello" in await page.inner_text(".message.assistant")
+        await page.click(".message.assistant >> text=Again")
+        await page.wait_for_selector("text=2 / 2")
+        await holds(
+            page, "document.querySelector('.message.assistant').textContent.includes('Hello there')"
+        )
