@@ -128,7 +128,7 @@ async def test_what_is_sent(visitor: Visitor, server: Operated) -> None:
     """The settings are sent: a system prompt, parameters, a schema; a parameter that the model refuses cannot be set."""
     page = await opened(visitor, server)
     await page.click("text=Settings")
-    await page.wait_for_selector("#parameter-enable_thinking:disabled")
+    await page.wait_for_selector("#parameter-logprobs:disabled")
     await page.fill("label:has-text('System prompt') textarea", "Be brief.")
     await page.fill("#parameter-max_tokens", "17")
     await page.fill("label:has-text('JSON Schema') textarea", '{"type": "object"}')

@@ -8,6 +8,15 @@ from typing import Any
 
 from server.test_admin import Operated, operated, running
 
+#: A model whose answer lasts until it is ended.
+SLOW = """
+[models.a]
+source = "echo:a"
+[models.slow]
+source = "echo:"
+options = { text = "word word word word word", tokens_per_s = 0.5 }
+"""
+
 
 async def key_of(server: Operated) -> str:
     """The key of the page."""
@@ -29,10 +38,10 @@ async def events(
 
 async def test_a_stream(tmp_path: Path) -> None:
     """A stream begins with all that runs, and each later event has what has changed."""
-    async with operated(tmp_path) as server, asyncio.timeout(30):
+    async with operated(tmp_path, SLOW) as server, asyncio.timeout(60):
         stream = events(server, await key_of(server))
         _, name, whole = await anext(stream)
-        chat = asyncio.create_task(server.chat("org/slow"))
+        chat = asyncio.create_task(server.chat("slow"))
         request = await running(server)
         seen = [data async for _, _, data in _until(stream, request["id"])]
         await server.ask("POST", f"/requests/{request['id']}/cancel")
@@ -41,7 +50,7 @@ async def test_a_stream(tmp_path: Path) -> None:
         await stream.aclose()
 
     assert "whole" == name
-    assert ["a", "org/slow"] == sorted(one["name"] for one in whole["models"])
+    assert ["a", "slow"] == sorted(one["name"] for one in whole["models"])
     assert request["id"] in [one["id"] for one in seen[-1]["requests"]]
     assert request["id"] in gone[-1]["gone_requests"]
 

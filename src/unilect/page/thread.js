@@ -30,6 +30,7 @@ export class Thread {
   /** Show another conversation. */
   open(conversation) {
     this.stop();
+    this.running.value = null;
     this.conversation.value = conversation;
     this.settings.value = { system: server.peek().system, parameters: {}, tools: "", schema: "", ...conversation.settings };
     if (conversation.settings.model) this.model.value = conversation.settings.model;
@@ -119,8 +120,6 @@ export class Thread {
   stop() {
     this.#abort?.abort();
     this.#abort = null;
-    this.running.value = null;
-    this.stage.value = "";
   }
 
   /** Have a function told the pieces of a message that is on its way. */

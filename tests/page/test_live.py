@@ -1,0 +1,216 @@
+"""The live view, the keys and the other views, in a real browser, against a real server."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from server.test_admin import Operated, operated
+from support.clients.browsers import Visitor, holds
+from unilect.demo import MODEL
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+_SLOW = (
+    '[models.slow]\nsource = "echo:"\noptions = { text = "word word word", tokens_per_s = 1.0 }\n'
+)
+_TWO = f'{_SLOW}[models.a]\nsource = "echo:a"\n'
+
+
+async def opened(visitor: Visitor, server: Operated, view: str = "live") -> "Page":
+    """A view, with the key that `unilect page` gives."""
+    _, told = await server.ask("GET", "/page")
+    place = told["url"].partition("#")[2]
+    page = await visitor.open(f"{server.url}/#{place}")
+    if view != "live":
+        await page.click(f"nav a[href='#{view}']")
+    return page
+
+
+async def test_requests_are_seen_and_ended(visitor: Visitor, tmp_path: Path) -> None:
+    """A request that runs is seen with its phase and its tokens, and Cancel ends it; the failure and its cause are listed."""
+    async with operated(tmp_path, _TWO) as server:
+        page = await opened(visitor, server)
+        chat = asyncio.create_task(server.chat("slow"))
+        await page.wait_for_selector("td:text('answering')")
+        assert "slow" in await page.inner_text("tr:has(td:text('answering'))")
+        await page.click("main button:text-is('Cancel')")
+        status, _ = await chat
+        await page.wait_for_selector("text=No request runs.")
+        await page.wait_for_selector(
+            "td:has-text('An operator of this server has ended the request.')"
+        )
+
+    assert 403 == status
+    assert "#key" not in page.url
+
+
+async def test_plots_move(visitor: Visitor, tmp_path: Path) -> None:
+    """What clients do shows in the numbers and the plots, with nothing asked for again."""
+    async with operated(tmp_path, _TWO) as server:
+        page = await opened(visitor, server)
+        await page.wait_for_selector(".tag.good:text('live')")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        before = await page.evaluate(
+            "[...document.querySelectorAll('.plot-line[d]')].map((one) => one.getAttribute('d')).join()"
+        )
+        for _ in range(5):
+            await server.chat("a")
+        await holds(
+            page,
+            "[...document.querySelectorAll('.tile strong')].slice(0, 2).every((one) => Number(one.textContent) > 0)",
+        )
+        after = await page.evaluate(
+            "[...document.querySelectorAll('.plot-line[d]')].map((one) => one.getAttribute('d')).join()"
+        )
+
+    assert before != after
+    assert [] == asked
+
+
+async def test_a_model_is_steered(visitor: Visitor, tmp_path: Path) -> None:
+    """A model is stopped and loaded from the page, and it says why it was."""
+    text = f'[models.small]\nsource = "{MODEL}"\ncontext = 256\n'
+    async with operated(tmp_path, text) as server:
+        page = await opened(visitor, server)
+        await page.wait_for_selector(".tag:text('ready')")
+        await page.click(".model-card button:text-is('Stop')")
+        await page.wait_for_selector(".tag:text('stopped')")
+        await page.click(".model-card button:text-is('Load')")
+        await page.wait_for_selector(".tag:text('ready')")
+        await page.click(".model-card button:text-is('Why')")
+        events = await page.inner_text(".events")
+
+    assert "loaded" in events
+    assert "stopped" in events
+
+
+async def test_an_engine_dies(visitor: Visitor, tmp_path: Path) -> None:
+    """An engine that is killed is seen to be gone and to come back, with another process."""
+    text = f'[models.small]\nsource = "{MODEL}"\ncontext = 256\n'
+    async with operated(tmp_path, text) as server:
+        page = await opened(visitor, server)
+        await page.wait_for_selector("text=/pid \\d+/")
+        _, told = await server.ask("GET", "/models")
+        (process,) = told["models"][0]["backends"][0]["processes"]
+        os.kill(process["pid"], signal.SIGKILL)
+        await holds(
+            page,
+            f"!document.querySelector('.backends').textContent.includes('pid {process['pid']}')",
+        )
+        await page.wait_for_selector("text=/pid \\d+, started 2 times/")
+
+
+async def test_one_stream_for_all_tabs(visitor: Visitor, tmp_path: Path) -> None:
+    """A second tab sees the same without a second stream; it goes on when the first one is closed."""
+    async with operated(tmp_path, _TWO) as server:
+        streams = server.listener._steering._live
+        first = await opened(visitor, server)
+        await first.wait_for_selector(".tag.good:text('live')")
+        second = await visitor.open(f"{server.url}/#live")
+        await second.wait_for_selector(".tag.good:text('live')")
+        assert 1 == streams._readers
+        await first.close()
+        await second.wait_for_selector(".tag.good:text('live')")
+        chat = asyncio.create_task(server.chat("slow"))
+        await second.wait_for_selector("td:text('answering')")
+        assert 1 == streams._readers
+        await second.click("main button:text-is('Cancel')")
+        await chat
+
+
+async def test_keys(visitor: Visitor, tmp_path: Path) -> None:
+    """A key is made, limited and revoked, and what it used is told by key and model."""
+    visitor.expected.append("501|429|401")
+    async with operated(tmp_path, _TWO + "[store]\nledger = 'best_effort'\n") as server:
+        page = await opened(visitor, server, "keys")
+        await page.click("text=Make a key")
+        await page.fill("[name=name]", "ann")
+        await page.fill("[name=requests_per_minute]", "2")
+        await page.click("button:text('Make the key')")
+        secret = await page.inner_text(".notice code")
+        headers = {"Authorization": f"Bearer {secret}"}
+        statuses = [(await server.chat("a", headers=headers))[0] for _ in range(3)]
+        await page.click("tbody >> text=Limits")
+        await page.fill("tbody [name=requests_per_minute]", "50")
+        await page.click("tbody >> text=Set")
+        await page.wait_for_selector("td:has-text('50 requests per minute')")
+        await page.click("tbody >> text=Revoke")
+        await page.wait_for_selector(".tag:text('revoked')")
+        await page.reload()
+        await page.wait_for_selector("section td:text('ann')")
+
+    assert [200, 200, 429] == statuses
+
+
+async def test_who_has_no_key_sees_nothing(visitor: Visitor, tmp_path: Path) -> None:
+    """Without the operator's key the views say how to get in; a wrong key is told."""
+    visitor.expected.append("401")
+    async with operated(tmp_path, _TWO) as server:
+        page = await visitor.open(f"{server.url}/#live")
+        await page.click("button:text-is('Enter a key')")
+        await page.fill("#key-input", "sk-wrong-key")
+        await page.click("text=Use it")
+        await page.wait_for_selector("dialog[open] [role=alert]")
+
+        assert "slow" not in await page.inner_text("main")
+
+
+@pytest.mark.parametrize("view", ["connect", "api"])
+async def test_the_other_views(visitor: Visitor, tmp_path: Path, view: str) -> None:
+    """Connect has the lines for this server and its model; the API lists the endpoints, OpenAI's first."""
+    async with operated(tmp_path, _TWO) as server:
+        page = await visitor.open(f"{server.url}/#{view}")
+        if view == "connect":
+            await page.wait_for_selector(f"text={server.url}/v1")
+            assert '"model": "slow"' in await page.inner_text("main")
+        else:
+            await page.wait_for_selector(".operation")
+            first = await page.locator(".operation code").first.inner_text()
+            assert "/v1/chat/completions" == first
+            await page.fill("[type=search]", "rerank")
+            await holds(page, "document.querySelectorAll('.operation').length < 8")
+
+
+async def test_below_a_path(visitor: Visitor, tmp_path: Path) -> None:
+    """Behind a proxy that serves it below a path, the page finds its files and its server."""
+    from aiohttp import ClientSession, web
+
+    async with operated(tmp_path, _TWO) as server, ClientSession(skip_auto_headers=['Accept-Encoding']) as client:
+
+        async def forward(request: web.Request) -> web.StreamResponse:
+            url = f"{server.url}/{request.match_info['rest']}"
+            headers: dict[str, Any] = {
+                name: value
+                for name, value in request.headers.items()
+                if name not in ("Host", "Origin", "Accept-Encoding")
+            }
+            async with client.request(
+                request.method, url, headers=headers, data=await request.read()
+            ) as answer:
+                kept = {
+                    name: answer.headers[name]
+                    for name in ("Content-Type", "Content-Security-Policy")
+                    if name in answer.headers
+                }
+                return web.Response(status=answer.status, body=await answer.read(), headers=kept)
+
+        proxy = web.Application()
+        proxy.router.add_route("*", "/models/{rest:.*}", forward)
+        runner = web.AppRunner(proxy)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            page = await visitor.open(f"http://127.0.0.1:{runner.addresses[0][1]}/models/")
+            await holds(page, "document.querySelectorAll('select.model option').length === 2")
+            await page.select_option("select.model", "a")
+            await page.fill("#composer", "Hello")
+            await page.press("#composer", "Enter")
+            await page.wait_for_selector(".message.assistant footer")
+        finally:
+            await runner.cleanup()
