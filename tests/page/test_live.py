@@ -132,6 +132,7 @@ async def test_keys(visitor: Visitor, tmp_path: Path) -> None:
         await page.click("text=Make a key")
         await page.fill("[name=name]", "ann")
         await page.fill("[name=requests_per_minute]", "2")
+        await page.check("[name=require]")
         await page.click("button:text('Make the key')")
         secret = await page.inner_text(".notice code")
         headers = {"Authorization": f"Bearer {secret}"}
@@ -181,7 +182,10 @@ async def test_below_a_path(visitor: Visitor, tmp_path: Path) -> None:
     """Behind a proxy that serves it below a path, the page finds its files and its server."""
     from aiohttp import ClientSession, web
 
-    async with operated(tmp_path, _TWO) as server, ClientSession(skip_auto_headers=['Accept-Encoding']) as client:
+    async with (
+        operated(tmp_path, _TWO) as server,
+        ClientSession(skip_auto_headers=["Accept-Encoding"]) as client,
+    ):
 
         async def forward(request: web.Request) -> web.StreamResponse:
             url = f"{server.url}/{request.match_info['rest']}"
