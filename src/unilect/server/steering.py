@@ -26,7 +26,7 @@ from unilect.web.route import Route
 
 class Steering:
     """
-    What operators see and steer of one server, at all its addresses.
+    The operators' side of one server, at all its addresses.
 
     Args:
         shared: The parts that they operate.
