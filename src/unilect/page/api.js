@@ -1,7 +1,7 @@
 /** The API: the endpoints out of openapi.json, with their parameters; OpenAI's first. */
 
 import { json } from "./session.js";
-import { h, signal } from "./view.js";
+import { h, signal, wide } from "./view.js";
 
 const FIRST = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/v1/responses", "/v1/messages"];
 
@@ -56,10 +56,9 @@ function operationView({ path, method, operation, schema }) {
     h("summary", {}, h("span.tag", {}, method), " ", h("code", {}, path), " ", h("span.muted", {}, operation.summary)),
     h("p", {}, operation.description),
     fields.length > 0 &&
-      h(
-        "div.wide",
-        {},
-        h("table", {}, h("thead", {}, h("tr", {}, ["Parameter", "Type", ""].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, fields.map(([name, field]) => h("tr", {}, h("td", {}, h("code", {}, name)), h("td", {}, kindOf(field)), h("td", {}, required.has(name) ? "required" : ""))))),
+      wide(
+        `Parameters of ${path}`,
+        h("table", {}, h("thead", {}, h("tr", {}, ["Parameter", "Type", "Needed"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, fields.map(([name, field]) => h("tr", {}, h("td", {}, h("code", {}, name)), h("td", {}, kindOf(field)), h("td", {}, required.has(name) ? "yes" : "no"))))),
       ),
   );
 }

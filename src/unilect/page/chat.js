@@ -54,6 +54,7 @@ export function show(rest) {
     h(
       "section.threads",
       { "aria-label": "Conversation" },
+      h("h1.offscreen", {}, () => `Chat with ${settings.value.title}`),
       () => trouble.value && h("div.notice.bad", { role: "alert" }, trouble.value, " ", h("button.small", { onclick: begin }, "Try again")),
       h("div.columns", {}, each(() => threads.value, (one) => one, (one) => threadView(one.peek(), panel))),
       composerView(isRunning, say, () => threads.peek().forEach((one) => one.stop())),
@@ -183,7 +184,7 @@ function close(thread) {
 }
 
 function emptyView() {
-  return h("div.empty", {}, h("h1", {}, settings.value.title), h("p.muted", {}, "Conversations stay in this browser."));
+  return h("div.empty", {}, h("strong.title", {}, settings.value.title), h("p.muted", {}, "Conversations stay in this browser."));
 }
 
 function panelView(panel) {

@@ -5,6 +5,8 @@
  * An edit, another answer and the answer of a second model are siblings, so that nothing is lost.
  */
 
+const IMAGE = /^data:image\/(png|jpeg|gif|webp|bmp|avif);base64,/; // nothing that is loaded from elsewhere
+
 /** Make an id; `crypto.randomUUID` is not there on a page that came by plain HTTP from another machine. */
 export function newId() {
   return [...crypto.getRandomValues(new Uint8Array(12))].map((one) => one.toString(16).padStart(2, "0")).join("");
@@ -83,7 +85,8 @@ function ownExport(found) {
   const nodes = {};
   for (const [id, node] of Object.entries(found.nodes)) {
     if (!/^[\w-]{1,64}$/.test(id) || typeof node?.role !== "string") continue;
-    nodes[id] = { ...node, id, parent: typeof node.parent === "string" ? node.parent : null, at: Number(node.at) || 0, content: String(node.content ?? "") };
+    const images = [node.images ?? []].flat().filter((one) => IMAGE.test(one));
+    nodes[id] = { ...node, id, images, parent: typeof node.parent === "string" ? node.parent : null, at: Number(node.at) || 0, content: String(node.content ?? "") };
   }
   const leaf = found.leaf in nodes ? found.leaf : (Object.keys(nodes).at(-1) ?? null);
   return { id: found.id.slice(0, 64), title: String(found.title ?? ""), at: Number(found.at) || 0, leaf, nodes, settings: found.settings ?? {} };

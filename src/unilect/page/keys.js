@@ -4,7 +4,7 @@ import { copyText } from "./clipboard.js";
 import { keyView } from "./live.js";
 import { json, keys as own, settings } from "./session.js";
 import { usageView } from "./usage.js";
-import { each, effect, h, signal } from "./view.js";
+import { each, effect, h, signal, wide } from "./view.js";
 
 /** The limits of a key. */
 const LIMITS = ["requests_per_minute", "tokens_per_minute", "tokens_per_day", "tokens_per_month", "parallel", "money_per_day", "money_per_month"];
@@ -37,9 +37,8 @@ function keysView() {
     () => trouble.value && h("p.notice.bad", { role: "alert" }, trouble.value),
     () => secret.value && secretView(secret),
     newKeyView(run),
-    h(
-      "div.wide",
-      {},
+    wide(
+      "Keys",
       () =>
         list.value.length
           ? h(

@@ -6,7 +6,7 @@ import { modelsView } from "./models.js";
 import { plotsView } from "./plots.js";
 import { json, keys, settings, wanted } from "./session.js";
 import { clock, duration, short, size } from "./units.js";
-import { computed, each, effect, h, onEnd, signal } from "./view.js";
+import { computed, each, effect, h, onEnd, signal, wide } from "./view.js";
 
 const STATES = { off: "paused", connecting: "connecting", live: "live", lost: "the server does not answer; trying again", refused: "the key was refused" };
 
@@ -34,6 +34,7 @@ function liveView() {
     h("div.row", {}, h("h1.grow", {}, "Live"), h("span", { role: "status", class: () => `tag ${status.value === "live" ? "good" : "warn"}` }, () => STATES[status.value])),
     () => trouble.value && h("p.notice.bad", { role: "alert" }, trouble.value),
     tiles(),
+    h("h2.offscreen", {}, "Over time"),
     plotsView(seconds, tens),
     h("h2", {}, "Models"),
     modelsView(trouble),
@@ -102,9 +103,8 @@ function requestsView(trouble) {
       h("td.number", {}, () => (one.value, short(speeds.get(one.value.id)?.rate))),
       h("td", {}, h("button.small.danger", { onclick: () => cancel(one.peek().id) }, "Cancel")),
     );
-  return h(
-    "div.wide",
-    {},
+  return wide(
+    "Requests",
     h(
       "table",
       {},
@@ -145,9 +145,8 @@ function failuresView() {
       h("td", {}, one.peek().caller || one.peek().address),
       h("td.mono.small", {}, one.peek().request_id),
     );
-  return h(
-    "div.wide",
-    {},
+  return wide(
+    "Failures",
     () =>
       failures.value.size
         ? h("table", {}, h("thead", {}, h("tr", {}, ["When", "Status", "Model", "Why", "Who", "Request"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, each(list, (one) => one.request_id, row)))

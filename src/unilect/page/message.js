@@ -5,6 +5,7 @@ import { describeModel } from "./catalogue.js";
 import { siblings } from "./conversation.js";
 import { copyText } from "./clipboard.js";
 import { Markdown, render } from "./markdown.js";
+import { checkAnswer } from "./schema.js";
 import { h, signal } from "./view.js";
 
 const ROLES = { user: "You", tool: "Result", system: "System" };
@@ -38,6 +39,7 @@ function answerView(message, thread, isRunning, raw) {
       message.thoughts && thoughtsView(message.thoughts, false),
       () => (raw.value ? rawView(message) : textView(message, false)),
       message.calls?.length ? callsView(message, thread) : null,
+      message.schema && message.state === "done" && !message.calls?.length && schemaView(message),
       message.error && h("p.notice.bad", { role: "alert" }, message.error.message),
       message.state === "stopped" && h("p.muted.small", {}, "Stopped."),
     ];
@@ -63,6 +65,13 @@ function answerView(message, thread, isRunning, raw) {
     }
   }
   return parts;
+}
+
+/** Say if an answer follows the schema that it was asked for. */
+function schemaView(message) {
+  const { ok, reason, unknown } = checkAnswer(message.content, JSON.parse(message.schema));
+  const rest = unknown.length ? ` Not looked at: ${unknown.join(", ")}.` : "";
+  return h("p.small", {}, h("span", { class: `tag ${ok ? "good" : "bad"}` }, ok ? "follows the schema" : "does not follow the schema"), ` ${reason}${rest}`);
 }
 
 function thoughtsView(text, isOpen) {

@@ -103,7 +103,7 @@ function backendView(backend) {
     {},
     h("code", {}, () => backend.value.source),
     " ",
-    () => backend.value.out && h("span.tag.bad", {}, "left out"),
+    () => backend.value.out && [h("span.tag.bad", {}, "left out"), " "],
     h("span.muted.small", {}, () => `${backend.value.requests} running, ${backend.value.served.toLocaleString("en")} served`),
     () => backend.value.processes.map((one) => h("span.muted.small", {}, ` · pid ${one.pid}${one.starts > 1 ? `, started ${one.starts} times` : ""}`)),
     () => backend.value.reason && h("div.small", {}, backend.value.reason, backend.value.next_look_in_s !== null && ` Looked at again in ${duration(backend.value.next_look_in_s)}.`),

@@ -76,7 +76,8 @@ export class Thread {
     }
     this.trouble.value = "";
     conversation.settings = { ...this.settings.peek(), model };
-    const message = add(conversation, parent, newAnswer(model));
+    const schema = this.settings.peek().schema?.trim() ?? "";
+    const message = add(conversation, parent, { ...newAnswer(model), schema });
     const abort = (this.#abort = new AbortController());
     this.running.value = message;
     this.conversation.touch();

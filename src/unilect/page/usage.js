@@ -3,7 +3,7 @@
 import { saveFile } from "./clipboard.js";
 import { json } from "./session.js";
 import { short } from "./units.js";
-import { computed, effect, h, signal } from "./view.js";
+import { computed, effect, h, signal, wide } from "./view.js";
 
 const SINCE = { "7d": "7 days", "30d": "30 days", "90d": "90 days" };
 const BY = { key: "Key", model: "Model", day: "Day" };
@@ -44,9 +44,8 @@ export function usageView() {
     () => days.value.length > 0 && barsView(days.value),
     () =>
       rows.value.length > 0 &&
-      h(
-        "div.wide",
-        {},
+      wide(
+        "Usage",
         h(
           "table",
           {},

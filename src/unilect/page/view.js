@@ -150,6 +150,11 @@ function setHref(element, value) {
   else element.removeAttribute("href");
 }
 
+/** Make a place for a table that may be wider than the screen: it is scrolled by itself, by the keyboard, too. */
+export function wide(label, ...children) {
+  return h("div.wide", { role: "group", tabindex: 0, "aria-label": label }, children);
+}
+
 /** Append children, as `h` takes them. */
 export function append(element, children) {
   for (const child of [children].flat(Infinity)) {

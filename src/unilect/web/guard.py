@@ -199,13 +199,13 @@ class Guard:
             context.task = None  # the task holds the context: without this, each request would be left to the garbage collector
         if self._tracing is not None and context.trace is not None:
             self._tracing.end(context, request.method, request.path, status, **_of_http(request))
+        if route.admin and route.method == "GET" and (status < 400 or status == 499):
+            return  # who looks on changes nothing, may do so every second, and leaves at any time
         failure = None
         if status >= 400 or context.failure is not None:
             failure = describe_failure(context, request, status)
             if self._failures is not None:
                 self._failures.add(failure)
-        elif route.admin and route.method == "GET":
-            return  # who looks on changes nothing, and may do so every second
         if self.log.on:
             admin, path = self._admin, request.path
             self.log.add(RequestLine.of(context, request.method, path, status, admin, failure))
