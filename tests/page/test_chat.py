@@ -213,6 +213,7 @@ async def test_the_key_is_asked_for(visitor: Visitor, tmp_path: Path) -> None:
         await holds(page, "document.querySelectorAll('select.model option').length")
         other = await visitor.open(f"{server.url}/")
         await holds(other, "sessionStorage.getItem('unilect.key.client') === 'sk-visitor'")
+        await holds(other, "document.querySelectorAll('select.model option').length")
 
     assert "sk-visitor" not in page.url
 

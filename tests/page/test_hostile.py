@@ -76,11 +76,11 @@ TEXTS = [
     f"<a href='javascript:{_RUN}' style='position:fixed;inset:0'>x</a>",
     f"<xss id=x tabindex=1 onfocus={_RUN} autofocus></xss>",
 ]
+#: Words, as names of keys have to be.
 _NAMES = [
-    "<img src=x onerror=window.ran=1>",
+    "<img/src=x/onerror=window.ran=1>",
     "javascript:window.ran=1",
-    "\u202egnp.exe",
-    "'\"><svg onload=window.ran=1>",
+    "'\"><svg/onload=window.ran=1>",
 ]
 
 
@@ -171,9 +171,10 @@ async def test_names(visitor: Visitor, tmp_path: Path) -> None:
     ) as server:
         for name in _NAMES:
             status, _ = await server.ask("POST", "/keys", {"name": name, "owner": name})
-            assert status in (201, 400)
+            assert 201 == status
         await server.client.post(
-            f"{server.url}/v1/chat/completions", json={"model": _NAMES[0], "messages": []}
+            f"{server.url}/v1/chat/completions",
+            json={"model": _NAMES[0], "messages": [{"role": "user", "content": "x"}]},
         )
         page = await _operators(visitor, server)
         await page.wait_for_selector("td:has-text('404')")

@@ -106,7 +106,7 @@ async def visiting(browser: "Browser", **options: Any) -> AsyncIterator[Visitor]
         visitor = Visitor(context)
         await visitor.watch()
         yield visitor
-        assert [] == visitor.faults
+        assert [] == visitor.faults, visitor.faults
     finally:
         await context.close()
 
