@@ -26,13 +26,13 @@ class CommandOptions(LlamaCppOptions, frozen=True, kw_only=True):
     )
     tool_parser: str | None = option(
         None,
-        "vLLM's or SGLang's parser of tool calls. An empty text is none. Default: the one of the model's family, as its chat template shows it.",
+        "The parser of tool calls, of vLLM or SGLang. An empty text is none. Default: the one of the model's family, as its chat template shows it.",
         kinds=("program",),
         example="hermes",
     )
     reasoning_parser: str | None = option(
         None,
-        "vLLM's or SGLang's parser of thoughts. An empty text is none. Default: the one of the model's family, where its chat template shows that it thinks.",
+        "The parser of thoughts, of vLLM or SGLang. An empty text is none. Default: the one of the model's family, where its chat template shows that it thinks.",
         kinds=("program",),
         example="qwen3",
     )
