@@ -23,6 +23,8 @@ SOURCE = ROOT / "src" / "unilect"
 MODULES = {str(file.relative_to(SOURCE)): file.read_text() for file in SOURCE.rglob("*.py")}
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+#: Lines of a module of the page.
+MAX_PAGE_LINES = 300
 #: Packages and modules in `src/unilect`.
 MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
@@ -468,3 +470,14 @@ def test_no_leftovers() -> None:
     left = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
     assert [] == [name for name, text in MODULES.items() if left.search(text)]
+
+
+def test_the_page() -> None:
+    """A file of the page is small, says what it is, imports what lies beside it, and makes neither code nor HTML of a text."""
+    for file in (SOURCE / "page").glob("*.js"):
+        text = file.read_text()
+        imported = re.findall(r'(?:from|import\()\s*"([^"]+)"', text)
+        assert len(text.splitlines()) <= MAX_PAGE_LINES, file.name
+        assert text.startswith("/**"), file.name
+        assert [] == [one for one in imported if not (one.startswith("./") and (file.parent / one).is_file())]  # fmt: skip
+        assert [] == re.findall(r"\b(?:inner|outer)HTML\b|insertAdjacentHTML|\.write\(|\beval\(|Function\(|srcdoc|setTimeout\(\"", text)  # fmt: skip
