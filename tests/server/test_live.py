@@ -110,3 +110,5 @@ async def test_clients_see_nothing(tmp_path: Path) -> None:
         async with server.client.get(f"{server.url}/admin/events") as response:
             assert 404 == response.status
         assert 404 == (await server.ask("GET", "/page"))[0]
+        async with server._admin.get("http://localhost/events") as response, asyncio.timeout(30):
+            assert b"whole" in await response.content.readuntil(b"\n\n")

@@ -84,8 +84,8 @@ class Live:
         self._is_closed = False
 
     def open(self) -> None:
-        """Begin to sample. Idempotent."""
-        if not self._tens:
+        """Begin to sample, unless that has begun or is over."""
+        if not self._tens and not self._is_closed:
             self._sample()
             self._tasks.start("the samples of the page", self._run())
 
@@ -118,6 +118,7 @@ class Live:
 
     async def _send(self, response: web.StreamResponse, last_id: str) -> None:
         """Send events until the reader leaves or the server ends."""
+        self.open()  # the admin API has this route where the page is off, too
         self._readers += 1
         self._came.set()
         try:
@@ -172,7 +173,8 @@ class Live:
 
     async def _describe(self) -> dict[str, dict[str, Any]]:
         """Describe all that is shown, by its kind and its name."""
-        models = await self._models.of((*self._registry.bases, *self._registry.leaving))
+        # a model that a reload has replaced has the name of its successor, which is the one that is shown
+        models = await self._models.of((*self._registry.leaving, *self._registry.bases))
         failures = self._failures.latest(_FAILURES)
         return {
             "models": {one["name"]: one for one in models},
