@@ -16,7 +16,7 @@ from unilect.core.errors import (
     StoreUnavailable,
 )
 from unilect.store import ledger as _writer
-from unilect.store.journal import LOST, Journal
+from unilect.store.journal import BACKEND, LOST, Journal, encode_backend
 from unilect.store.records import CORRECTED, LedgerRow
 
 #: A request of a dead server, but for its id.
@@ -308,7 +308,7 @@ async def test_dead_servers(tmp_path: Path, url: str) -> None:
     for name in ("one", "two"):  # the same request in both, as where the first recovery was cut off
         journal = Journal(tmp_path / "unilect.db", name)
         slot = journal.take(lost, price)
-        slot.set_backend("http://host")
+        slot.write(BACKEND, encode_backend("http://host"))
         slot.set_counts(10, 0, 5, 1.0, 2.0)
         journal.close()
     Journal(tmp_path / "unilect.db", "empty").close()

@@ -128,7 +128,6 @@ def told(*models: str, **engine: object) -> str:
         ("ollama:x", "ollama:x: ", "no such model in the store of Ollama", 'model = "x"'),
         ("lmstudio:a/b/c.gguf", "lmstudio:a/b/c.gguf: ", "no such model in the store of LM Studio", "It is empty, or not"),
         ("https://huggingface.co/datasets/a/b", "https://huggingface.co/datasets/a/b: ", "names no model", "Write hf:org/name"),
-        ("https://huggingface.co/a/b/resolve/v2/x.gguf", "x.gguf: ", "the revision v2", "Download the file"),
         ("localhost:8000", "localhost:8000: ", "needs its scheme", "write http://localhost:8000"),
         ("gpu:8000", "gpu:8000: ", "needs its scheme", "write http://gpu:8000"),
         ("s3://b/x.gguf", "s3://b/x.gguf: ", "`s3:` is no scheme of a source", "download it first"),

@@ -235,7 +235,7 @@ async def test_the_greeting() -> None:
         version = await got(app, "/api/version")
 
     assert (200, b"Ollama is running") == program
-    assert "<h1>unilect</h1>" in page
+    assert "<title>unilect</title>" in page
     assert "/v1/models" == json.loads(elsewhere[1])["models"]
     assert (0, 6, 4) <= tuple(map(int, version["version"].split(".")))
 
