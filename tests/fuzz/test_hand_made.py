@@ -348,7 +348,7 @@ def test_raw_http(server: Server, data: str | bytes, allowed: set[int]) -> None:
 
 PATHS = [
     "/v1/models", "/v1/models/demo", "/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings",
-    "/metrics", "/openapi.json", "/docs", "/", "/v1", "/nothing", "/healthz/x", "/healthz/../metrics",
+    "/metrics", "/openapi.json", "/docs", "/admin/keys", "/admin/models", "/page/../metrics", "/v1", "/nothing", "/healthz/x", "/healthz/../metrics",
     "/healthz/%2e%2e/metrics", "/%68ealthz/..%2fmetrics", "//healthz", "/healthz;/metrics", "/metrics?/healthz",
     "/metrics#/healthz", "/HEALTHZ", "/v1/models/%2e%2e/%2e%2e/healthz", "http://127.0.0.1/metrics",
     "http://127.0.0.1/healthz/../metrics", "http://evil.example/metrics", "*", "/metrics\\..\\healthz",

@@ -21,12 +21,20 @@ BODILESS = [
     "healthz",
     "readyz",
     "metrics",
+    "get_page_settings",
+    "get_page_file",
     "get_usage",
     "list_models",
     "native_props",
     "native_health",
 ]
-OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
+OPERATIONS = [
+    "retrieve_model",
+    "get_page_file",
+    "create_chat_completion",
+    "create_completion",
+    "create_embedding",
+]
 OPERATIONS += ["create_raw_chat_completion", "check_tokens", "create_engine_embedding"]
 OPERATIONS += ["create_langchain_answer", "create_message", "count_message_tokens"]
 #: The bundled model ranks nothing: what is sound is 501. `test_rerank_bodies.py` attacks a reranker.

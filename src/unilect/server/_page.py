@@ -89,7 +89,7 @@ def respond_file(request: web.Request, name: str) -> web.Response:
 def routes(site: Site) -> list[Route]:
     """Return the routes below `/page/`."""
 
-    async def get_settings(request: web.Request) -> web.StreamResponse:
+    async def get_page_settings(request: web.Request) -> web.StreamResponse:
         """Tell the page what this server is called, what a conversation begins with, and which keys it asks for."""
         page = site.config.page
         body = {
@@ -105,11 +105,11 @@ def routes(site: Site) -> list[Route]:
             headers={**HEADERS, "Content-Type": "application/json", "Cache-Control": "no-store"},
         )
 
-    async def get_file(request: web.Request) -> web.StreamResponse:
+    async def get_page_file(request: web.Request) -> web.StreamResponse:
         """Give a module or a style of the page."""
         return respond_file(request, request.match_info["file"])
 
     return [
-        Route("GET", "/page/settings", get_settings, public=True, summary="Settings of the page"),
-        Route("GET", "/page/{file}", get_file, public=True, summary="A file of the page"),
+        Route("GET", "/page/settings", get_page_settings, public=True, summary="Settings of the page"),
+        Route("GET", "/page/{file}", get_page_file, public=True, summary="A file of the page"),
     ]
