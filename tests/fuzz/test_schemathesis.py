@@ -30,7 +30,6 @@ BODILESS = [
 ]
 OPERATIONS = [
     "retrieve_model",
-    "get_page_file",
     "create_chat_completion",
     "create_completion",
     "create_embedding",
