@@ -2,6 +2,7 @@
 
 import pytest
 
+from unilect.api.parameters.rules import Settings
 from unilect.config.server import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.core.requests import ChatRequest, CompletionRequest, Message
@@ -65,7 +66,8 @@ def test_a_system_message_stands_where_a_chat_has_none() -> None:
     billed = [Message("system", "x-anthropic-billing-header: cc_version=1;"), *HI]
 
     assert [Message("system", "Be brief."), *HI] == prepare(ChatRequest(messages=HI)).messages
-    assert [Message("system", "Be brief."), *HI] == prepare(ChatRequest(messages=billed)).messages
+    dropped = Settings(True, prepare, {}, "refuse").apply(ChatRequest(messages=billed))
+    assert [Message("system", "Be brief."), *HI] == dropped.messages
     assert own == prepare(own)
     assert b"Be brief." in bytes(written.raw_fields["messages"])
     assert "x" == prepare(CompletionRequest(prompt="x")).prompt

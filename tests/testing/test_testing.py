@@ -282,7 +282,7 @@ async def test_what_an_echo_cannot_do() -> None:
         ({"options": {"answers": [{"when": "a"}]}}, "models.m.options.answers[1].text: is missing; expected text."),
         ({"options": {"answers": [{"text": "a", "after": "b"}]}}, "models.m.options.answers[1].after: unknown option; known: text, when."),
         ({"options": {"answers": "a"}}, 'models.m.options.answers[1]: expected a table, found "a".'),
-        ({"context": 512}, "models.m: context: applies to GGUF models, transformers models, chatglm.cpp models and servers by `command`; it has no effect on echo:; leave it out."),
+        ({"context": 512}, "models.m: context: applies to GGUF models, transformers models, chatglm.cpp models, servers by `command` and programs such as vLLM; it has no effect on echo:; leave it out."),
         ({"source": "demo:", "options": {"a": 1}}, "models.m: options: applies to `echo:` and backends of plugins; it has no effect on demo:; leave it out."),
     ],
 )  # fmt: skip

@@ -110,6 +110,8 @@ def routes(site: Site) -> list[Route]:
         return respond_file(request, request.match_info["file"])
 
     return [
-        Route("GET", "/page/settings", get_page_settings, public=True, summary="Settings of the page"),
+        Route(
+            "GET", "/page/settings", get_page_settings, public=True, summary="Settings of the page"
+        ),
         Route("GET", "/page/{file}", get_page_file, public=True, summary="A file of the page"),
     ]
