@@ -71,7 +71,7 @@ BUDGETS = {
     "residency": 827,
     "runtime": 857,
     "scheduling": 1_005,
-    "server": 3_054,
+    "server": 3_056,
     "store": 1_578,
     "store/sql": 880,
     "templates": 955,
