@@ -76,11 +76,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """No test finds what the user's own servers have stored, or leaves something there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
-        yield
+        folder = tmp_path_factory.mktemp("data")
+        patch.setenv("XDG_DATA_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def no_keys(data_folder: Path) -> Iterator[None]:
+    """No test leaves a store where the servers of later ones would find its keys, and ask for them."""
+    yield
+    if left := list((data_folder / "unilect").glob("unilect.db*")):
+        for file in left:
+            file.unlink()
+        pytest.fail("the test made a store in the folder that all tests share")
 
 
 @pytest.fixture(autouse=True)

@@ -127,7 +127,8 @@ async def test_one_stream_for_all_tabs(visitor: Visitor, tmp_path: Path) -> None
 async def test_keys(visitor: Visitor, tmp_path: Path) -> None:
     """A key is made, limited and revoked, and what it used is told by key and model."""
     visitor.expected.append("501|429|401")
-    async with operated(tmp_path, _TWO + "[store]\nledger = 'best_effort'\n") as server:
+    text = f"{_TWO}[store]\nurl = 'sqlite:///keys.db'\nledger = 'best_effort'\n"
+    async with operated(tmp_path, text) as server:
         page = await opened(visitor, server, "keys")
         await page.click("text=Make a key")
         await page.fill("[name=name]", "ann")
