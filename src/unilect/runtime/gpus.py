@@ -5,6 +5,7 @@ Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 """
 
 import ctypes
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,17 +36,23 @@ def gpu_memory(library: str = _LIBRARY) -> list[GpuMemory] | None:
 def _read(library: str) -> list[GpuMemory]:
     """Ask NVIDIA's library; none where it is not there, or fails."""
     try:
-        nvml = ctypes.CDLL(library)
-        if nvml.nvmlInit_v2() != 0:
-            return []
-    except (OSError, AttributeError):
+        return _ask(_open(library))
+    except (OSError, AttributeError):  # no library, or an older one
         return []
-    try:
-        return _ask(nvml)
-    except AttributeError:  # an older library
-        return []
-    finally:
-        nvml.nvmlShutdown()
+
+
+@cache  # to open it takes a driver that sleeps up to a second, and a server's start asks once for each model
+def _open(library: str) -> ctypes.CDLL:
+    """
+    Open NVIDIA's library, for as long as this process runs.
+
+    Raises:
+        OSError, AttributeError: It is not there, or fails. The next call tries again: the driver may be loaded by then.
+    """
+    nvml = ctypes.CDLL(library)
+    if nvml.nvmlInit_v2() != 0:
+        raise OSError("the driver is not there")
+    return nvml
 
 
 def _ask(nvml: ctypes.CDLL) -> list[GpuMemory]:

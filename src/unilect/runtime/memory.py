@@ -129,16 +129,21 @@ def _groups(root: Path) -> Iterator[Group]:
 
 def _chain(top: Path, path: str, files: tuple[str, str, str]) -> Iterator[Group]:
     """Yield a group and those above it that have a limit."""
-    limit_name, used_name, dropped_name = files
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    for count in range(len(parts), -1, -1):
-        folder = top.joinpath(*parts[:count])
-        limit = _number(folder / limit_name)
+    for limits, uses, tells in _files_of(top, path, files):
+        limit = _number(limits)
         if limit is None or limit >= _NO_LIMIT:
             continue
-        used = _number(folder / used_name)
-        dropped = field_of(folder / "memory.stat", dropped_name) or 0
+        used = _number(uses)
+        dropped = field_of(tells, files[2]) or 0
         yield Group(limit, None if used is None else max(0, limit - used + dropped))
+
+
+@cache  # a server with a hundred models looks some hundred times at its start, and most of a look would be paths
+def _files_of(top: Path, path: str, files: tuple[str, str, str]) -> list[tuple[Path, Path, Path]]:
+    """Return the files of a group and of those above it, each with its limit, its use, and what can be dropped."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    folders = (top.joinpath(*parts[:count]) for count in range(len(parts), -1, -1))
+    return [(one / files[0], one / files[1], one / "memory.stat") for one in folders]
 
 
 def _number(file: Path) -> int | None:

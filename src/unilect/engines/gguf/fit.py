@@ -187,9 +187,11 @@ def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> i
         need = need_of(context)
         return not (size_error("", need, room.total) or memory_error("", need, room.free))
 
+    if room.free is None or is_loaded_whole(most):
+        return most
     least = min(most, _LEAST_CONTEXT)
     fits = is_loaded_whole if is_loaded_whole(least) else can_be_loaded
-    if room.free is None or fits(most):
+    if fits(most):
         return most
     if not fits(least):
         return 0
