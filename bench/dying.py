@@ -41,7 +41,7 @@ async def die(server: Site, streams: int) -> tuple[list[float], float]:
     Returns:
         Milliseconds from the kill to the end of each stream, and to the answer of the next request.
     """
-    server.child._deaths.clear()  # else it is given up after the fifth
+    server.child.restarts.deaths.clear()  # else it is given up after the fifth
     suspects = server.suspects
     suspects._deaths, suspects._lingering = [], []
     responses = [await server.post(**LONG, seed=number).__aenter__() for number in range(streams)]

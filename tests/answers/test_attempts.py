@@ -7,7 +7,7 @@ import pytest
 
 from support.backends.engine import chat
 from unilect.answers.attempts import Attempts, any_backend
-from unilect.api.backend import Backend, Capabilities
+from unilect.api.backend import Backend, Capabilities, Witness
 from unilect.core.errors import (
     BackendUnavailable,
     BackendUnreachable,
@@ -52,7 +52,7 @@ class Engine(Scripted):
     def __init__(self) -> None:
         super().__init__(died(from_outside=True))
         self.comes_back, self.processes = True, 1
-        self.children = (self,)
+        self.children, self.witnesses = (self,), set[Witness]()
 
     async def start(self) -> None:
         """Be back."""

@@ -16,7 +16,7 @@ from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
 from unilect.answers.resume import DeliveredOutput, ReplayFilter
 from unilect.answers.service import Service
-from unilect.api.backend import Backend, Batches, Capabilities
+from unilect.api.backend import Backend, Batches, Capabilities, Witness
 from unilect.core.errors import BackendError, EngineDied, InvalidRequest, RateLimited, UnilectError
 from unilect.core.events import (
     Answer,
@@ -321,7 +321,7 @@ class Ended(Mortal):
         error.from_outside = True
         super().__init__(life, error=error)
         self.comes_back, self.processes = True, 1
-        self.children = (self,)
+        self.children, self.witnesses = (self,), set[Witness]()
 
     async def start(self) -> None:
         """Be back."""

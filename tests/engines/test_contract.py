@@ -40,7 +40,7 @@ from unilect.core.events import Finish, Opaque, Progress, TextDelta, Usage
 from unilect.core.requests import EmbeddingRequest
 from unilect.demo import FOLDER
 from unilect.dialects.openai import completions
-from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
+from unilect.engines.process._restarts import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.engines.transformers.engine import HfEngine
 from unilect.models.model import Model
 from unilect.models.registry import Registry
@@ -570,7 +570,7 @@ async def test_a_stopped_engine(models: dict[str, Any]) -> None:
 async def test_an_engine_that_is_given_up(engine: str) -> None:
     """A child that died too often is not started for a request, which is told so, and when to come again."""
     model = made(engine)
-    process(model)._deaths.extend([time.monotonic()] * MAX_DEATHS)
+    process(model).restarts.deaths.extend([time.monotonic()] * MAX_DEATHS)
     with pytest.raises(BackendUnavailable, match="not restarted") as caught:
         await answer(model.generate(chat("Hello!")))
 

@@ -35,7 +35,7 @@ async def both(both_site: Site) -> Site:
     for member in members(both_site):
         child = child_of(member)
         await child.start()
-        child._deaths.clear()
+        child.restarts.deaths.clear()
         suspects = member.backend._generator.supervisor.blame  # type: ignore[attr-defined]
         suspects._deaths, suspects._lingering = [], []
     return both_site

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from support.backends.engine import ENGINES_IN_CI, SOURCES
 from support.backends.tiny_child import halted
 from unilect.config.server import Config, ModelConfig
-from unilect.engines.process.child_process import MAX_DEATHS
+from unilect.engines.process._restarts import MAX_DEATHS
 
 STREAMS = 8
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -40,7 +40,7 @@ async def mortal(mortal_site: Site) -> Site:
     """The server when its child is up and idle, and nothing is known of earlier deaths."""
     assert (200, None) == await status_of(mortal_site, max_tokens=1)
     await mortal_site.until_busy(0)
-    mortal_site.child._deaths.clear()
+    mortal_site.child.restarts.deaths.clear()
     suspects = mortal_site.suspects
     suspects._deaths, suspects._lingering = [], []
     return mortal_site

@@ -9,7 +9,7 @@ from inprocess import until
 
 from support.servers.appserver import App, serving
 from unilect.core.errors import BackendUnavailable
-from unilect.engines.process import child_process as _process
+from unilect.engines.process import _restarts
 from unilect.engines.process.child_process import ChildProcess
 from unilect.testing.echo import Echo, Options
 
@@ -127,8 +127,8 @@ class Engine(Echo):
 async def test_loads_that_fail_are_backed_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of five loads that fail doubles the pause before the next; meanwhile requests are told at once why, and when to come."""
     clock = SimpleNamespace(now=1000.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(_process, "time", clock)
-    monkeypatch.setattr(_process, "_LONGEST_WAIT_S", 0.0)  # nobody waits for the end of a pause
+    monkeypatch.setattr(_restarts, "time", clock)
+    monkeypatch.setattr(_restarts, "_LONGEST_WAIT_S", 0.0)  # nobody waits for the end of a pause
     engine = Engine(Failing("m", ["none"], lambda path: {}, start_timeout_s=60))
     launches, pauses = [], []
     async with serving(engine) as app:
@@ -144,4 +144,4 @@ async def test_loads_that_fail_are_backed_off(monkeypatch: pytest.MonkeyPatch) -
     await engine.child.aclose()
 
     assert [1, 2, 3, 4, 5] == launches
-    assert [_process.FIRST_PAUSE_S * 2**load for load in range(5)] == pauses
+    assert [_restarts.FIRST_PAUSE_S * 2**load for load in range(5)] == pauses

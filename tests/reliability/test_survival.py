@@ -133,7 +133,7 @@ async def streamed(running: Site, after: int | None, path: str, **body: Any) -> 
 def kill(running: Site) -> None:
     """Kill the engine, which may have died before as often as it likes."""
     assert running.child.pid is not None
-    running.child._deaths.clear()
+    running.child.restarts.deaths.clear()
     os.kill(running.child.pid, signal.SIGKILL)
 
 

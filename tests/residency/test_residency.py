@@ -114,7 +114,7 @@ async def test_a_key_that_asks_for_many_models(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.create_task(ask("y", z, 4))
         for task in asking:
             task.cancel()
-        reasons = [one.reason for a in many for one in a.place.events.last]  # type: ignore[union-attr]
+        reasons = [one.reason for a in many for one in a.events.last]
 
     rest = "".join(order[order.index("z") :])
     assert all(len(part) <= 1 for part in rest.split("z")[:-1])

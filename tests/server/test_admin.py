@@ -25,7 +25,8 @@ from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.core.errors import ConfigError, InvalidRequest
 from unilect.demo import MODEL
-from unilect.engines.process.child_process import MAX_DEATHS, ChildProcess
+from unilect.engines.process._restarts import MAX_DEATHS
+from unilect.engines.process.child_process import ChildProcess
 from unilect.models import sources
 from unilect.models.discovery import Discovery
 from unilect.models.registry import Registry
@@ -465,7 +466,7 @@ async def test_an_engine_that_was_given_up(tmp_path: Path) -> None:
         model = server.registry.get("gguf")
         (child, _) = model.pool.members[0].backend.children
         assert isinstance(child, ChildProcess)
-        child._deaths.extend([time.monotonic()] * (MAX_DEATHS - 1))
+        child.restarts.deaths.extend([time.monotonic()] * (MAX_DEATHS - 1))
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         async with asyncio.timeout(60):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.backends.rooms import model, room, use
+from support.backends.rooms import kinds, model, room, use
+from support.backends.tiny_child import Tiny
 from support.common.commands import Commands
 from support.common.waiting import until
 from support.servers.serving import serve
@@ -19,9 +20,13 @@ from unilect.cli import _admin
 from unilect.config.store import StoreConfig
 from unilect.demo import MODEL
 from unilect.models.model import Model
+from unilect.models.registry import Registry
+from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.server import _model_events
 from unilect.server._model_events import ModelEvents
+from unilect.server._state import metrics_of
 from unilect.store.store import Store
+from unilect.testing.echo import Echo
 
 
 @asynccontextmanager
@@ -32,8 +37,7 @@ async def server(
     a = model("a")
     store = Store(StoreConfig(url=url), {"HOME": home})
     async with room(a) as registry:
-        assert registry.residency is not None
-        events = ModelEvents(registry.residency.feed, store.events)
+        events = ModelEvents(registry.feed, store.events)
         events.server = name
         events.start()
         try:
@@ -105,6 +109,42 @@ async def test_a_store_of_nobody(tmp_path: Path) -> None:
     async with server(None, name="one/2", home=str(tmp_path)) as (events, a, store):
         before = [("one/1", "loaded"), ("one/1", "stopped")]
         assert [*before, ("one/2", "loaded")] == await told(events, a)
+
+
+class Sharing(Echo):
+    """A backend that asks the child of a tiny one, as others do."""
+
+    def __init__(self, tiny: Tiny) -> None:
+        super().__init__()
+        self.children = (tiny.process,)
+
+
+async def test_a_process_that_is_killed() -> None:
+    """A death, the restart and one that fails are events of each model that asks the process, until that is stopped."""
+    tiny = Tiny()
+    await tiny.process.start()
+    a, b = models = [Model(name, [PooledBackend(Sharing(tiny))]) for name in "ab"]
+    registry = Registry(models)
+    events = ModelEvents(registry.feed)
+    for one in models:
+        await use(one)
+    tiny.kill()
+    await until(lambda: kinds(b) == ["died", "restarted"])
+    await a.pool.aclose()
+    tiny.settings["load"] = "fail"
+    tiny.kill()
+    await until(lambda: kinds(b)[2:] == ["died", "failed"])
+    told, _ = await events.read(b)
+    exposed = "".join(metrics_of(registry).exposition())
+    await registry.aclose()
+    await tiny.aclose()
+
+    assert ["died", "restarted"] == kinds(a)
+    assert [True, False] == [one.reason.endswith("it is started again at once") for one in told if one.kind == "died"]  # fmt: skip
+    assert told[0].reason.startswith("b: died after 0 s: killed (SIGKILL)")
+    assert (-9, 0.0) == (told[0].numbers["status"], told[0].numbers["restart_s"])
+    assert "b: not restarted: the file is broken" == told[-1].reason
+    assert 'unilect_model_events_total{event="died",model="b"} 2' in exposed
 
 
 def count_rows(file: Path) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from support.backends.loopback import free_port
 from support.backends.scripted import HELLO, answer, says, scripted, stream_of
 from support.servers.appserver import serving
 from support.servers.deployed import checked
+from unilect.api.backend import Witness
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
 from unilect.core.errors import StoreUnavailable
@@ -176,6 +177,7 @@ class Life:
     processes: int
     resident_memory_bytes: int
     proportional_memory_bytes: int
+    witnesses: set[Witness] = field(default_factory=set)
 
 
 class Engine(Echo):

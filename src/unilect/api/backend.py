@@ -169,8 +169,26 @@ class Generates(Protocol):
         """
 
 
+#: died: it ended unasked, by its own fault or somebody's. hung: it was killed, since it answered nobody. restarted: it serves again. failed: it does not.
+Happening: TypeAlias = Literal["died", "hung", "restarted", "failed"]
+
+
+class Witness(Protocol):
+    """Somebody who is told what happens to the process of an engine, beside what was asked of it."""
+
+    def __call__(self, kind: Happening, reason: str, /, **numbers: float) -> None:
+        """Take note; the reason is a sentence without a subject and an end, for the operator, and the numbers are its own, seconds by names in `_s`."""
+
+
 class Life(Protocol):
-    """The process of an engine, and those that it had before."""
+    """
+    The process of an engine, and those that it had before.
+
+    Attributes:
+        witnesses: Who is told when it dies, is started again, or is not.
+    """
+
+    witnesses: set[Witness]
 
     @property
     def starts(self) -> int:

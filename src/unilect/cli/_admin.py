@@ -151,7 +151,7 @@ def _print_events(told: dict[str, Any]) -> None:
         where = "" if one["server"] == told["server"] else f"  ({one['server']})"
         tell(f"  {clock(one['time'])}  {reason}{where}")
     if not told["events"]:
-        tell("  Nothing has happened to its place in memory since the server started.")
+        tell("  Nothing has happened to it since the server started.")
     if told["missing"]:
         say(told["missing"], "warning")
 

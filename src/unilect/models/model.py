@@ -19,6 +19,7 @@ from unilect.config.limits import Limits
 from unilect.config.model import Price
 from unilect.core.errors import BackendUnavailable, UnilectError
 from unilect.models.stays import Stays, name_idle
+from unilect.residency.events import Events
 from unilect.residency.seat import Seat
 from unilect.runtime.context import CURRENT_REQUEST, Context, current_request
 from unilect.runtime.tasks import spawn_detached
@@ -61,6 +62,7 @@ class Model:
         settings: What is done to its requests; one that has begun keeps them, whatever changes meanwhile.
         open: Requests go to its backends at once; else they wait for what stops, or for its place in memory (`wait_until_open`).
         place: Its place in memory; None where it takes none that others want.
+        events: What has happened to its place and its processes.
         used_at: When its last request ended, by `time.monotonic`.
         on_idle: Called when its last running request has ended; None for nobody.
         pool: Its backends.
@@ -101,7 +103,8 @@ class Model:
     ) -> None:
         self.name = name
         pool = members if isinstance(members, Iterable) else [PooledBackend(members)]
-        self.pool = Pool(name, pool, has_fallback=fallback is not None)
+        self.events = Events(name)
+        self.pool = Pool(name, pool, fallback is not None, self.events.witness)
         self.aliases = tuple(aliases)
         self.settings = Settings(drops_billing, prepare, dict(defaults or {}), unsupported)
         self.fallback = fallback

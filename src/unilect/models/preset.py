@@ -42,6 +42,7 @@ class Preset(Model):
     def bind(self, base: Model) -> None:
         """Have the backends of a model answer; only before the preset is served."""
         self._base, self.pool, self.runs_locally = base, base.pool, base.runs_locally
+        self.events = base.events
 
     @property
     def base(self) -> Model:

@@ -11,6 +11,7 @@ from unilect.config.model import Price
 from unilect.constraints.checker import Checker
 from unilect.core.errors import BackendUnavailable, ModelNotFound, UnilectError
 from unilect.models.model import Model
+from unilect.residency.events import Feed
 from unilect.residency.residency import Residency
 from unilect.runtime.context import current_request
 from unilect.scheduling.fair_queue import Queue
@@ -31,6 +32,7 @@ class Registry:
 
     Attributes:
         room: The room for parts of requests.
+        feed: Gets the models' events.
         seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
         forgotten: Is told the name of a model that was taken out.
     """
@@ -42,6 +44,7 @@ class Registry:
         residency: Residency | None = None,
     ) -> None:
         self.checker, self.room, self.residency = checker or Checker(), Room(), residency
+        self.feed = Feed()
         self.seek: Callable[[], Awaitable[None]] | None = None
         self.forgotten: Callable[[str], None] = lambda name: None
         self.models: dict[str, Model] = {}
@@ -72,6 +75,7 @@ class Registry:
         if (before := self.models.get(model.name)) is not None and before is not model:
             self._leave(before, model)
         self.models[model.name] = self._by_name[model.name] = model
+        model.base.events.feed = self.feed
         if self.residency is not None:
             self.residency.take(model.base)
         model.idle_others = lambda: [

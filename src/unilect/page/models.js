@@ -111,6 +111,6 @@ function backendView(backend) {
 }
 
 function eventsView(events) {
-  if (!events.length) return h("p.muted", {}, "Nothing has happened to its place in memory since the server started.");
+  if (!events.length) return h("p.muted", {}, "Nothing has happened to it since the server started.");
   return h("ol.events", { reversed: true }, events.toReversed().map((one) => h("li", {}, h("span.muted.small", {}, `${clock(one.time)} `), one.reason)));
 }

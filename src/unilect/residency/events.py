@@ -1,4 +1,4 @@
-"""The events of a model's place in memory, with reasons: most are a line of the log, the last ones are kept, and all are fed to a store."""
+"""The events of a model, of its place in memory and of its processes, with reasons: most are a line of the log, the last ones are kept, and all are fed to a store."""
 
 import logging
 import time
@@ -8,12 +8,15 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from unilect.api.backend import Happening
+
 log = logging.getLogger("unilect")
 KEPT = 100  # of each model
 _MOST_UNSAVED = 1000
 
-#: loaded, evicted (for another model, or since memory is short) or stopped; waits: for the memory of others; refused: it can never fit; failed: its load; skipped: at the server's start.
-Kind: TypeAlias = Literal["loaded", "evicted", "stopped", "waits", "refused", "failed", "skipped"]
+#: Of its place: loaded, evicted (for another model, or since memory is short) or stopped; waits: for the memory of others; refused: it can never fit; failed: its load; skipped: at the
+#: server's start. Of its processes: as `Happening`.
+Kind: TypeAlias = Literal["loaded", "evicted", "stopped", "waits", "refused", "skipped"] | Happening
 
 
 class Event(Struct, frozen=True):
@@ -58,15 +61,16 @@ class Events:
 
     Args:
         model: Its name.
-        feed: Gets each.
 
     Attributes:
+        feed: Gets each; None for nobody.
         last: The events, the oldest first.
         counts: How many of each kind there were.
     """
 
-    def __init__(self, model: str, feed: Feed) -> None:
-        self._model, self._feed = model, feed
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.feed: Feed | None = None
         self.last: deque[Event] = deque(maxlen=KEPT)
         self.counts: Counter[Kind] = Counter()
 
@@ -74,10 +78,18 @@ class Events:
         """Keep an event, and log it unless it ends a request or a start, whose own error is logged."""
         if kind not in ("refused", "failed"):
             log.info("%s", reason)
+        self._keep(kind, reason, numbers)
+
+    def witness(self, kind: Happening, reason: str, /, **numbers: float) -> None:
+        """Keep an event of a process of the model, which has logged it; see `Witness`."""
+        self._keep(kind, f"{self._model}: {reason}", numbers)
+
+    def _keep(self, kind: Kind, reason: str, numbers: Mapping[str, float]) -> None:
         event = Event(time.time(), kind, reason, numbers)
         self.last.append(event)
         self.counts[kind] += 1
-        self._feed.add(self._model, event)
+        if self.feed is not None:
+            self.feed.add(self._model, event)
 
 
 def describe_size(size: float) -> str:

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from unilect.core.errors import ModelTooLarge, QueueFull, QueueTimeout, UnilectError
 from unilect.residency.budget import find_budget
-from unilect.residency.events import Feed, describe_size
+from unilect.residency.events import describe_size
 from unilect.residency.ledger import LEDGER, Ledger
 from unilect.residency.policy import Loaded, choose_victims, turn_s
 from unilect.residency.pressure import Pressure, Shortage
@@ -53,7 +53,6 @@ class Residency:
         is_hard: The operator has said so: what cannot fit is refused.
         swap_wait_s: As given.
         seats: The models that take part.
-        feed: Gets what happens to them.
         pressure: Tells of a lack of memory, while it is open.
     """
 
@@ -65,7 +64,6 @@ class Residency:
         if memory_bytes is None:
             self.budget = find_budget()
         self.seats: dict[Resident, Seat] = {}
-        self.feed = Feed()
         self._claims = ledger.claims
         self._queue: dict[Seat, float] = {}  # since when they wait, the first first
         self._turns = Turns()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from unilect.core.errors import UnilectError
-from unilect.residency.events import Events, Feed
+from unilect.residency.events import Events
 from unilect.residency.load_times import Lie, LoadTimes
 from unilect.residency.page_cache import measure_share
 from unilect.residency.turns import Ticket
@@ -50,6 +50,7 @@ class Resident(Protocol):
 
     Attributes:
         name: Its name.
+        events: What has happened to it.
         open: Requests go to it at once.
         closed: It is stopped for good, or being so.
         stopping: Stops it.
@@ -59,6 +60,7 @@ class Resident(Protocol):
     """
 
     name: str
+    events: Events
     open: bool
     closed: bool
     stopping: asyncio.Task[None] | None
@@ -108,14 +110,7 @@ class Resident(Protocol):
 
 
 class Owner(Protocol):
-    """
-    The one that gives places and takes them back.
-
-    Attributes:
-        feed: Gets the events.
-    """
-
-    feed: Feed
+    """The one that gives places and takes them back."""
 
     async def wait(self, seat: "Seat", until: float | None, timeout_s: float) -> None:
         """Wait until a model has its place, until a time of the event loop, and no longer than so many seconds."""
@@ -142,7 +137,7 @@ class Seat:
 
     Attributes:
         model: The model.
-        events: What has happened.
+        events: What has happened to the model.
         state: Whether it has one; set by `enter`.
         leaves_for: The model for which it is `LEAVING`; None where memory is short, and in any other state.
         given_at: When it was given, by `time.monotonic`.
@@ -155,7 +150,7 @@ class Seat:
     """
 
     def __init__(self, owner: Owner, model: Resident) -> None:
-        self.model, self.events = model, Events(model.name, owner.feed)
+        self.model, self.events = model, model.events
         self.state = State.GONE
         self.leaves_for: Seat | None = None
         self.load_s: float | None = None

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from unilect.api.backend import Capabilities
+from unilect.api.backend import Capabilities, Witness
 from unilect.core.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.core.requests import Request
 from unilect.runtime.context import current_request
@@ -93,6 +93,7 @@ class Pool:
         name: The model's name, for logs and errors.
         members: Its backends, not yet started.
         has_fallback: Another model answers when none of them can.
+        witness: Told what happens to their processes.
 
     Attributes:
         members: Those that are in it now.
@@ -102,9 +103,16 @@ class Pool:
     """
 
     def __init__(
-        self, name: str, members: Iterable[PooledBackend], has_fallback: bool = False
+        self,
+        name: str,
+        members: Iterable[PooledBackend],
+        has_fallback: bool = False,
+        witness: Witness | None = None,
     ) -> None:
         self.members = tuple(members)
+        self._witness = witness
+        for member in self.members:
+            member.witness = witness
         self._name = name
         self.has_fallback = has_fallback
         self._suspects: OrderedDict[bytes, dict[PooledBackend, UnilectError]] = OrderedDict()
@@ -144,6 +152,7 @@ class Pool:
         """Take a backend in; the first request that it gets starts it, where nothing has."""
         # it shall have its share from now on, and not all until it has caught up
         member.served = min((one.served for one in self.members), default=0)
+        member.witness = self._witness
         self.members += (member,)
         self._look_after_all()
 

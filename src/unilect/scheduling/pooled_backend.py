@@ -5,7 +5,7 @@ import math
 import time
 from typing import NamedTuple
 
-from unilect.api.backend import Backend, Capabilities
+from unilect.api.backend import Backend, Capabilities, Witness
 from unilect.runtime.redact import Secrets, redact
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.scheduling.breaker import Breaker
@@ -40,6 +40,7 @@ class PooledBackend:
     Attributes:
         backend, secrets, queue_settings, scheme: As given.
         source: Where it comes from, without credentials.
+        witness: Told what happens to its processes; None for nobody.
         told_at_s: When it was told last that it fails.
         outstanding: Requests that are in it now.
         served: Requests that it has been given.
@@ -68,6 +69,7 @@ class PooledBackend:
         self.scheme = scheme
         self.source = redact(source)
         self.secrets = secrets or Secrets()
+        self.witness: Witness | None = None
         self.told_at_s = -math.inf
         self.outstanding = 0
         self.served = 0
@@ -150,6 +152,9 @@ class PooledBackend:
             await join_shared(self._fetching)
         finally:
             self._fetching = None
+        if self.witness is not None:
+            for life in self.backend.children:
+                life.witnesses.add(self.witness)
         began = time.monotonic()
         await self.backend.start()
         self.loaded_at = time.monotonic()
@@ -165,6 +170,9 @@ class PooledBackend:
         if begun:
             await asyncio.wait(begun)
         await self.backend.aclose()
+        if self.witness is not None:
+            for life in self.backend.children:  # which may go on for others
+                life.witnesses.discard(self.witness)
 
     def enter(self) -> Backend | QueuedBackend:
         """Take in a request until its `release`; returns the started backend, behind its queues, if it has places."""

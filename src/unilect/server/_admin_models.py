@@ -34,7 +34,7 @@ def routes(
 
     Args:
         requests: Those that are being answered.
-        events: What has happened to the models' places.
+        events: What has happened to the models.
     """
 
     descriptions = Descriptions(registry, metrics, requests)
@@ -194,7 +194,7 @@ def _events_route(registry: Registry, events: ModelEvents) -> Route:
     """Return the route about what has happened to a model."""
 
     async def list_events(request: web.Request) -> web.StreamResponse:
-        """List what has happened to a model's place in memory, and why, the oldest first; also in earlier and other processes of the store."""
+        """List what has happened to a model's place in memory and to its processes, and why, the oldest first; also in earlier and other processes of the store."""
         model = await _find_model(request, registry)
         found, missing = await events.read(model)
         told = [
@@ -207,16 +207,16 @@ def _events_route(registry: Registry, events: ModelEvents) -> Route:
             | {"missing": missing, "events": told}
         )
 
-    told = "List the loads and evictions of a model, with reasons"
+    told = "List the loads, evictions and deaths of a model, with reasons"
     return Route("GET", "/models/{model:.+}/events", list_events, summary=told)
 
 
 def _waits_for(model: Model) -> str | None:
     """Say why a model that is asked for is not loaded; None where it is, or nobody asks."""
     place = model.place
-    if place is None or not place.waiting or not place.events.last:
+    if place is None or not place.waiting or not model.events.last:
         return None
-    last = place.events.last[-1]
+    last = model.events.last[-1]
     return last.reason if last.kind == "waits" else None
 
 

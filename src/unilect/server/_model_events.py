@@ -1,7 +1,7 @@
 """
-The events of models' places in memory, on their way to the store and back: the events of this process, and of those before it and beside it.
+The events of models, on their way to the store and back: the events of this process, and of those before it and beside it.
 
-1. No load and no request waits for the store: events gather in the residency, and are written together, soon after the first.
+1. No load and no request waits for the store: events gather in their feed, and are written together, soon after the first.
 2. Where the store is away, they stay (the last ones), and are written once it is back; what is told meanwhile is of this process.
 """
 
@@ -28,7 +28,7 @@ class ModelEvents:
     The events of a server's models.
 
     Args:
-        feed: Has those of this process; None where models have no places.
+        feed: Has those of this process; None for a server of which none are kept.
         stored: Keeps them; None where nothing does.
 
     Attributes:
@@ -55,8 +55,7 @@ class ModelEvents:
         Returns:
             The events, and why those of other processes are missing, if they are.
         """
-        own = [] if model.place is None else model.place.events.last
-        events = {(one.at, one.kind): one for one in self._make(model.name, own)}
+        events = {(one.at, one.kind): one for one in self._make(model.name, model.events.last)}
         found, missing = list[ModelEvent](), None
         if self._stored is not None and self._stored.is_kept:
             try:

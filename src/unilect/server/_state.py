@@ -32,7 +32,7 @@ _MODEL, _BACKEND, _STATE = ("model",), ("model", "backend"), ("state",)
 #: The families, by name: their type, their help and their labels.
 _FAMILIES: dict[str, tuple[Literal["counter", "gauge"], str, tuple[str, ...]]] = {
     "model_loaded": ("gauge", "1 if the model's engine is loaded.", _MODEL),
-    "model_events": ("counter", "Events of a model's place in memory: loaded, evicted (for another model, or since memory is short), stopped, waits (for memory of others), refused, failed, skipped (at start).", (*_MODEL, "event")),
+    "model_events": ("counter", "Events of a model's place in memory: loaded, evicted (for another model, or since memory is short), stopped, waits (for memory of others), refused, failed, skipped (at start); and of its processes: died, hung (and killed), restarted, failed (to be).", (*_MODEL, "event")),
     "model_predicted_memory_bytes": ("gauge", "Memory that the model is reckoned to take at most.", _MODEL),
     "model_measured_memory_bytes": ("gauge", "Memory that the model took when it was last loaded, with its part of what is shared; 0 before the first load.", _MODEL),
     "model_load_seconds": ("gauge", "Seconds that the last load of the model took.", _MODEL),
@@ -165,9 +165,9 @@ class State:
 
 
 def _of_places(models: list[Model]) -> Iterator[Family]:
-    """Yield the metrics of the models' places in memory."""
+    """Yield the metrics of the models' events, and of their places in memory."""
     places = [(one.name, one.place) for one in models if one.place is not None]
-    kinds = [((name, kind), n) for name, one in places for kind, n in one.events.counts.items()]
+    kinds = [((one.name, kind), n) for one in models for kind, n in one.events.counts.items()]
     yield _family("model_events", kinds)
     yield _by("model_predicted_memory_bytes", {name: one.need for name, one in places})
     yield _by("model_measured_memory_bytes", {name: one.measured_bytes for name, one in places})

@@ -96,8 +96,7 @@ class Listener:
             per_key=config.metrics_per_key,
             rejoin=self._inflight if config.rejoin_s else None,
         )
-        residency = registry.residency
-        self._events = ModelEvents(residency.feed if residency else None, self._store.events)
+        self._events = ModelEvents(registry.feed, self._store.events)
         self._bodies = Bodies(config.max_body_bytes, config.max_total_body_bytes)
         self._tracing = tracing_of(config.otel, process_environment())
         shared = self._shared = Shared(

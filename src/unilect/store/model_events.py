@@ -1,4 +1,4 @@
-"""The events of models' places in memory, as far as a store keeps them: the last ones of each model, of all its servers."""
+"""The events of models, as far as a store keeps them: the last ones of each model, of all its servers."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence

@@ -163,7 +163,7 @@ class LedgerRow(Struct, frozen=True, kw_only=True):
 
 class ModelEvent(Struct, frozen=True):
     """
-    Event of a model's place in memory.
+    Event of a model: of its place in memory, or of a process of its.
 
     Attributes:
         model: The model's name.

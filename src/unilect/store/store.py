@@ -42,7 +42,7 @@ class Store:
         answers: Stored responses and conversations; None where none are to be stored.
         keys: The API keys; None where those of the store let nobody in.
         ledger: What was used.
-        events: What has happened to models' places in memory.
+        events: What has happened to models.
 
     Raises:
         ConfigError: The URL is not that of a database that can be used, or there is no such folder, or it is in memory and has to last.

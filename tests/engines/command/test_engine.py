@@ -26,6 +26,7 @@ from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied, Uni
 from unilect.demo import MODEL
 from unilect.engines.process.tree import descendants
 from unilect.models import sources
+from unilect.residency.events import Events
 
 LLAMA_SERVER = Path(__file__).parents[3] / "bench" / "llama_server.py"
 #: llama.cpp's server; its arguments are file, port, requests at a time, context, threads.
@@ -67,6 +68,8 @@ async def test_lives(caplog: pytest.LogCaptureFixture) -> None:
         text = first.choices[0].text
         assert backend.capabilities.context == 512
         assert any("a server of kind llama-server" in line for line in caplog.messages)
+        events = Events("m")
+        backend.children[0].witnesses.add(events.witness)
         (pid,) = servers_of(backend, "llama_server")
         os.kill(pid, signal.SIGKILL)
         await until(lambda: backend.children[0].deaths)
@@ -75,6 +78,12 @@ async def test_lives(caplog: pytest.LogCaptureFixture) -> None:
         assert (2, 1) == (backend.children[0].starts, backend.children[0].processes)
         assert backend.children[0].resident_memory_bytes > 2**20
         await backend.check()
+        await until(lambda: len(events.last) == 2)
+    died, back = events.last
+    killed = r"m: died after \d+ s: killed \(SIGKILL\): by hand, or by the system for want of memory; it is started again at once; its log ends: \S.*"
+    assert re.fullmatch(killed, died.reason)
+    assert ("died", -signal.SIGKILL) == (died.kind, died.numbers["status"])
+    assert "restarted" == back.kind
     assert any("the engine died: killed (SIGKILL)" in line for line in caplog.messages)
 
 
@@ -82,7 +91,9 @@ async def test_lives(caplog: pytest.LogCaptureFixture) -> None:
 async def test_hangs(caplog: pytest.LogCaptureFixture) -> None:
     """A server that answers nothing any more while it has a request is killed, which is told, and comes back."""
     served = {"command": SERVED, "source": str(MODEL), "parallel": 1, "context": 512}
+    events = Events("m")
     async with engine(**served, timeout_s=5) as backend:
+        backend.children[0].witnesses.add(events.witness)
         batches = backend.generate(completion(stream=True, max_tokens=400, ignore_eos=True))
         await anext(batches)
         os.kill(servers_of(backend, "llama_server")[0], signal.SIGSTOP)
@@ -93,6 +104,10 @@ async def test_hangs(caplog: pytest.LogCaptureFixture) -> None:
         assert 1 == backend.children[0].hangs
         again = await answer(backend.generate(chat(temperature=0.0, max_tokens=4)))
         assert again.choices[0].text
+        await until(lambda: len(events.last) == 2)
+    hung = r"m: hung after \d+ s: it answered nothing for \d+ s, and was killed; it is started again at once.*"
+    assert re.fullmatch(hung, events.last[0].reason)
+    assert ["hung", "restarted"] == [one.kind for one in events.last]
 
 
 async def test_dies_in_an_answer() -> None:

@@ -201,7 +201,7 @@ async def test_a_model_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(BackendUnavailable, match="cannot be started"):
             await asked_only(engine, "bob")
         monkeypatch.setattr(engine._generator.process, "_spawn", command)
-        engine._generator.process._ended_at = 0.0  # without the pause after a failed start
+        engine._generator.process.restarts.ended_at = 0.0  # without the pause after a failed start
         found = await asked_only(engine, "bob")
 
     assert 0 == found.usage.cached_tokens

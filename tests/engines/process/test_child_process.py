@@ -15,6 +15,7 @@ import uvloop
 from support.backends.tiny_child import Tiny
 from support.common.waiting import until
 from unilect.core.errors import BackendUnavailable
+from unilect.engines.process import _restarts
 from unilect.engines.process import child_process as _process
 from unilect.engines.process.child_process import ChildProcess
 
@@ -67,7 +68,7 @@ async def test_a_child_that_dies_as_it_is_ready(
     for _ in range(2):
         with pytest.raises(BackendUnavailable, match="ended while it loaded"):
             await child.start()
-    assert (0, 2) == (child.starts, child._failures)
+    assert (0, 2) == (child.starts, child.restarts.failures)
     assert [] == list(tmp_path.iterdir())
     await child.aclose()
 
@@ -136,7 +137,7 @@ async def test_starts_that_fail_are_not_repeated_for_each_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where starts have failed for a while, requests are told the reason and when to come again, and start nothing."""
-    monkeypatch.setattr(_process, "_LONGEST_WAIT_S", 0.4)
+    monkeypatch.setattr(_restarts, "_LONGEST_WAIT_S", 0.4)
     log = tmp_path / "log"
     child = Tiny(load="fail", log=str(log))
     told = []
@@ -145,7 +146,7 @@ async def test_starts_that_fail_are_not_repeated_for_each_request(
             await child.ask("say hello")
         told.append(caught.value.retry_after_s)
     child.settings.clear()
-    child.process._ended_at -= 60  # the pause is over
+    child.process.restarts.ended_at -= 60  # the pause is over
     answer = await child.ask("say hello")
     await child.aclose()
 
@@ -169,7 +170,7 @@ async def test_stopping_in_each_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """A child can be stopped whatever it is doing; nothing is left of it, and it can be started again."""
-    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(_restarts, "FIRST_PAUSE_S", 0.01)
     gate = tmp_path / "gate"
     settings: dict[str, Any] = {"gate": str(gate)} if state == "loading" else {}
     child = Tiny(load="fail" if state == "failed" else None, **settings)
@@ -286,7 +287,7 @@ async def test_the_first_death_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -
 
     first, second = pauses
     assert 0.0 == first
-    assert 0.0 < second <= _process.FIRST_PAUSE_S
+    assert 0.0 < second <= _restarts.FIRST_PAUSE_S
 
 
 async def test_a_death_that_a_request_sees_first(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ async def test_a_death_that_a_request_sees_first(tmp_path: Path) -> None:
     answer = await asked
     assert 1 == child.process.processes
     assert 1_000_000 < child.process.resident_memory_bytes
-    deaths = len(child.process._deaths)
+    deaths = len(child.process.restarts.deaths)
     await child.aclose()
 
     assert ["hello"] == answer

@@ -17,8 +17,7 @@ from unilect.core.errors import (
     RequestKilledEngine,
 )
 from unilect.core.requests import ChatRequest, Message
-from unilect.engines.process import _crash_blame, _watchdog
-from unilect.engines.process import child_process as _process
+from unilect.engines.process import _crash_blame, _restarts, _watchdog
 from unilect.engines.process._crash_blame import (
     KEPT_WHOLE,
     REMEMBERED_S,
@@ -26,13 +25,13 @@ from unilect.engines.process._crash_blame import (
     Ticket,
     digest,
 )
-from unilect.engines.process.child_process import MAX_DEATHS
+from unilect.engines.process._restarts import MAX_DEATHS
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are short."""
-    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(_restarts, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(_watchdog, "PAUSE_S", 0.05)
 
 
@@ -63,7 +62,7 @@ async def test_a_death_while_idle() -> None:
         child.kill()
         await died(child)
         assert 2 == child.process.starts
-        assert 1 == len(child.process._deaths)
+        assert 1 == len(child.process.restarts.deaths)
         assert ["hello"] == await child.ask("say hello")
 
 
@@ -77,7 +76,7 @@ async def test_a_request_that_was_alone() -> None:
         await until(lambda: child.process.starts == 3)
 
         assert (400, "request_killed_engine") == (refused.value.status, refused.value.code)
-        assert not child.process._deaths
+        assert not child.process.restarts.deaths
         assert ["hello"] == await child.ask("say hello")
 
 
@@ -90,7 +89,7 @@ async def test_a_child_that_somebody_else_killed() -> None:
         await died(child)
         await until(lambda: 1 == len(child.supervisor.blame._running))
         assert not waiting.done()
-        assert 1 == len(child.process._deaths)
+        assert 1 == len(child.process.restarts.deaths)
         child.kill()
         with pytest.raises(EngineDied, match="worked on this request"):
             await waiting
@@ -109,7 +108,7 @@ async def test_a_child_without_memory() -> None:
             assert (503, "memory_exhausted") == (told.value.status, told.value.code)
             assert told.value.retry_after_s
         child.supervisor.check("starve")
-        assert 4 == len(child.process._deaths)
+        assert 4 == len(child.process.restarts.deaths)
         assert ["hello"] == await child.ask("say hello")
 
 
@@ -141,7 +140,7 @@ async def test_several_that_ran() -> None:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert len(child.process._deaths) < 3
+        assert len(child.process.restarts.deaths) < 3
 
 
 async def test_who_is_answered_is_cleared() -> None:
@@ -212,7 +211,7 @@ async def test_a_hang() -> None:
         with pytest.raises(RequestKilledEngine):
             await child.ask("stop")
         assert 1 == child.process.hangs
-        assert not child.process._deaths
+        assert not child.process.restarts.deaths
 
 
 async def test_a_client_that_left_before_the_end() -> None:
@@ -240,7 +239,7 @@ async def test_a_lost_socket() -> None:
         with pytest.raises(EngineDied):
             await anext(begun)
         assert 2 == child.process.starts
-        assert not child.process._deaths
+        assert not child.process.restarts.deaths
         assert ["hello"] == await child.ask("say hello")
         assert 0 == child.supervisor.blame.count_deaths(Ticket("begin"))
         again = await child.begin()

@@ -41,14 +41,12 @@ async def use(model: Model) -> None:
 
 def kinds(model: Model) -> list[str]:
     """What has happened to a model."""
-    assert model.place is not None
-    return [one.kind for one in model.place.events.last]
+    return [one.kind for one in model.events.last]
 
 
 def reason(model: Model) -> str:
     """Why the last thing has happened to it."""
-    assert model.place is not None
-    return model.place.events.last[-1].reason
+    return model.events.last[-1].reason
 
 
 def waiting(model: Model) -> Callable[[], bool]:

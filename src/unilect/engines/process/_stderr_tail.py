@@ -92,8 +92,15 @@ class StderrTail:
         if self._tells_all and self._lines:
             last = (line[:_MOST_CHARACTERS] for line in [*self._lines][-_TOLD_LINES:])
             return f"{describe_exit(status)}. Its log ends: {' | '.join(last)}"
-        told = next(iter(self._select_harmless()), "")
+        told = self.last_word
         return f"{told} ({describe_exit(status)})" if told else describe_exit(status)
+
+    @property
+    def last_word(self) -> str:
+        """The line that is told of a child that served: the last one of another's server, else the first whose form may be told; empty for none."""
+        if self._tells_all:
+            return self._lines[-1][:_MOST_CHARACTERS] if self._lines else ""
+        return next(iter(self._select_harmless()), "")
 
     def of_memory(self) -> bool:
         """Return True if its last lines say that it had no memory left."""

@@ -8,9 +8,7 @@ are the reason when it dies without a word.
 1. Children die with us: the child asks the kernel for SIGTERM at its parent's death, and its socket's folder is ours.
 2. A start belongs to the engine and not to the request that caused it: it is one task, whose result all who wait share, also
    its failure. Only `aclose` cancels it.
-3. A child that dies is started again at once, and from the second death in `FORGIVEN_AFTER_S` on after a pause that doubles with every
-   one; after `MAX_DEATHS` of them it is given up until that time has passed, or until it is forgiven. Deaths for which one request is
-   known to be to blame do not count (`engines/process/_crash_blame.py`). A start that fails is repeated after a pause that doubles, too.
+3. A child that dies is started again, when `_restarts.py` says; who wants to know is told (`witnesses`).
 4. A child whose socket somebody has removed cannot be reached any more, and is started again.
 """
 
@@ -23,7 +21,6 @@ import shutil
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,8 +28,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from unilect.api.backend import Happening, Witness
 from unilect.core.errors import BackendUnavailable, ModelTooLarge
 from unilect.engines.process._processes import is_ending, kill_group, read_lines
+from unilect.engines.process._restarts import Restarts
 from unilect.engines.process._stderr_tail import StderrTail, describe_exit
 from unilect.engines.process.loads import LoadRecorder
 from unilect.engines.process.tree import descendants
@@ -45,12 +44,6 @@ from unilect.runtime.tasks import join_shared, spawn_detached
 
 log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0
-FORGIVEN_AFTER_S = 600.0
-MAX_DEATHS = 5
-# of the second death, and of the first start that fails: a single death is usually an accident, and clients wait for the new child
-FIRST_PAUSE_S = 0.25
-MAX_PAUSE_S = 30.0
-_LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
 _DYING_S = 0.2  # from a broken connection to the first sign that the process ends
 _REAPED_S = 30.0  # from that sign to its end: a large process is taken apart first
 _SOCKET = "engine.sock"
@@ -85,6 +78,8 @@ class ChildProcess:
         starts: How often it has become ready; tells one life from the next.
         deaths: How often it ended unasked after it had been ready.
         hangs: How often it was killed because it hung.
+        restarts: When it may be started again.
+        witnesses: Told when it dies, is started again, or is not.
         replaced: The last life that we ended ourselves: it was stopped, or could not be reached any more.
         socket_path: The path of its socket, which changes at every start; empty where there is none.
         log: What it wrote to stderr, in this life and in those before.
@@ -122,10 +117,10 @@ class ChildProcess:
         self._folder_lock: int | None = None
         self._stop_timeout_s, self._is_keeper = stop_timeout_s, is_keeper
         self._stderr_tail = StderrTail(is_keeper)
-        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        self._failures = 0  # of the starts since it was last ready
-        self._failure = BackendUnavailable("")  # the last one
-        self._ended_at = 0.0
+        self.restarts = Restarts()
+        self.witnesses = set[Witness]()
+        self._ready_at = 0.0
+        self._hung = ""  # how it did, of one that was killed for that
         self._ready: dict[str, Any] = {}
         self.state: State = "stopped"
         self.starts = 0
@@ -218,8 +213,7 @@ class ChildProcess:
 
     def forgive(self) -> None:
         """Forget its deaths and the starts that failed: somebody who has looked into them wants it to be tried at once."""
-        self._deaths.clear()
-        self._failures, self._ended_at = 0, 0.0
+        self.restarts.forgive()
 
     async def has_ended(self, life: int) -> bool:
         """Return True if this life of the child is over, or ends just now (its broken connections are seen first)."""
@@ -239,9 +233,10 @@ class ChildProcess:
                     await asyncio.shield(self._watcher)
         return process.returncode is not None
 
-    def kill_hung(self) -> None:
-        """Kill a child that answers nobody, or the server that it keeps; it is started again like any that died."""
+    def kill_hung(self, how: str) -> None:
+        """Kill a child that hangs, or the server that it keeps; it is started again like any that died. `how` is a sentence's end, for the operator."""
         self.hangs += 1
+        self._hung = how
         if self._process is not None and self._process.returncode is None:
             log.error("%s: the engine is unresponsive; killing it", self.name)
             own = self._process.pid
@@ -286,13 +281,11 @@ class ChildProcess:
                     await asyncio.to_thread(self._loads.note_ready, self._process.pid, *took)
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried
-                self._failures += 1
-                self._failure = error.alone()
-                self._ended_at = time.monotonic()
+                self.restarts.note_failure(error)
             self.state = "failed"
             raise
-        self._failures = 0
-        self.state = "ready"
+        self.restarts.failures = 0
+        self.state, self._ready_at, self._hung = "ready", time.monotonic(), ""
         self.starts += 1
         return self._ready
 
@@ -303,27 +296,12 @@ class ChildProcess:
         Raises:
             BackendUnavailable: That is too long.
         """
-        now = time.monotonic()
-        while self._deaths and now - self._deaths[0] > FORGIVEN_AFTER_S:
-            self._deaths.popleft()
-        if len(self._deaths) == MAX_DEATHS:
+        try:
+            self.restarts.check()
+        except BackendUnavailable:
             self.state = "failed"
-            raise BackendUnavailable(
-                f"The engine of this model died {MAX_DEATHS} times within {FORGIVEN_AFTER_S:.0f} s and "
-                "is not restarted for now. The server's log has the reason.",
-                retry_after_s=FORGIVEN_AFTER_S - (now - self._deaths[0]),
-            )
-        times = max(len(self._deaths) - 1, self._failures)
-        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(10, times - 1)) if times > 0 else 0.0
-        rest_s = self._ended_at + pause_s - now if self._ended_at else 0.0
-        if self._failures and rest_s > _LONGEST_WAIT_S:
-            self.state = "failed"
-            if isinstance(self._failure, ModelTooLarge):
-                raise self._failure.alone()
-            raise BackendUnavailable(
-                self._failure.message, retry_after_s=rest_s, reason=self._failure.reason
-            )
-        await asyncio.sleep(max(0.0, rest_s))
+            raise
+        await asyncio.sleep(self.restarts.rest_s)
 
     async def _launch(self) -> dict[str, Any]:
         self._stderr_tail = StderrTail(self._is_keeper)
@@ -427,13 +405,11 @@ class ChildProcess:
         if self._process is not process or self.state != "ready":
             return
         self.deaths += 1
-        self._ended_at = time.monotonic()
-        self._deaths.append(self._ended_at)
         if self._is_keeper:
             kill_group(process)
-        for _ in range(min(self.on_death(self.starts), len(self._deaths))):
-            self._deaths.pop()
+        self.restarts.note_death(self.on_death(self.starts))
         log.error("%s: the engine died: %s", self.name, words.of_death(process.returncode))
+        self._tell_death(process.returncode)
         self._forget()
         self.state = "died"
         self._reviving = spawn_detached(self._restart())
@@ -441,15 +417,33 @@ class ChildProcess:
     def _keep(self, process: asyncio.subprocess.Process, text: str) -> None:
         self.log.append(Line(time.time(), process.pid, text))
 
+    def _tell_death(self, status: int | None) -> None:
+        ran_s, line = time.monotonic() - self._ready_at, self._stderr_tail.last_word
+        how = f"{self._hung}, and was killed" if self._hung else describe_exit(status)
+        told = f"{'hung' if self._hung else 'died'} after {ran_s:.0f} s: {how}; {self.restarts.describe()}"
+        told += f"; its log ends: {line}" if line else ""
+        numbers = {"ran_s": ran_s, "restart_s": self.restarts.rest_s}
+        if status is not None:
+            numbers["status"] = status
+        self._tell("hung" if self._hung else "died", told, **numbers)
+
+    def _tell(self, kind: Happening, reason: str, **numbers: float) -> None:
+        for witness in self.witnesses:
+            witness(kind, reason, **numbers)
+
     async def _restart(self) -> None:
         if self.closed:  # stopped between the death and now: nobody wants it back
             return
+        began = time.monotonic()
         try:
             await self.start()
+            down_s = time.monotonic() - began
             log.info("%s: the engine is back", self.name)
+            self._tell("restarted", f"restarted, in {down_s:.1f} s", down_s=down_s)
         except BackendUnavailable as error:
             if not self.closed:
                 log.error("%s: %s", self.name, error.for_operator)
+                self._tell("failed", f"not restarted: {error.for_operator}")
 
     async def _shut_down(self, serves: bool) -> None:
         if self._starting is not None:

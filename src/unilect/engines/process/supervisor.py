@@ -5,6 +5,7 @@ All requests to a child go through `watch` or `call`.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
@@ -57,7 +58,7 @@ class Supervisor:
         self._ask = ask
         probe = self._probe if ask is not None else None
         self._ack_timeout_s = hang_timeout_s if acks_requests else float("inf")
-        self._watchdog = Watchdog(probe, self._kill, self._note_answer, hang_timeout_s)
+        self._watchdog = Watchdog(probe, self._kill_silent, self._note_answer, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         # the last that died, what `_note_death` said of it, and whether somebody else ended it, or it had no memory left
         self._ended_life = self._solved = 0
@@ -189,9 +190,12 @@ class Supervisor:
         self.blame.note_answer(asked_at)
         if (stuck := self.blame.find_stuck(self._ack_timeout_s)) is not None:
             self.blame.block(stuck)
-            self._kill(asked_at)
+            self._kill(asked_at, f"it did not begin a request for {self._ack_timeout_s:.0f} s")
 
-    def _kill(self, asked_at: float) -> None:
+    def _kill_silent(self, asked_at: float) -> None:
+        self._kill(asked_at, f"it answered nothing for {time.monotonic() - asked_at:.0f} s")
+
+    def _kill(self, asked_at: float, how: str) -> None:
         if self.process.pid is not None:
             self._hung_life, self._hung_at = self.process.starts, asked_at
-            self.process.kill_hung()
+            self.process.kill_hung(how)

@@ -1,4 +1,4 @@
-"""Statements about what has happened to models' places in memory."""
+"""Statements about what has happened to models."""
 
 from collections.abc import Sequence
 

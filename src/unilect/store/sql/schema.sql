@@ -133,7 +133,7 @@ CREATE TABLE ledger_totals (
 
 CREATE INDEX ledger_totals_by_key ON ledger_totals (key, day)
 
--- What has happened to models' places in memory.
+-- What has happened to models: to their places in memory, and to their processes.
 CREATE TABLE model_events (
   model TEXT NOT NULL,
   at DOUBLE PRECISION NOT NULL,
