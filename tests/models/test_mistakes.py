@@ -68,6 +68,7 @@ SETTINGS = {
     "gpu_layers = -5": ("models.m.gpu_layers", "found -5", "from -1 to"),
     "main_gpu = -1": ("models.m.main_gpu", "found -1", "from 0 to 15"),
     "tensor_split = [-1]": ("models.m.tensor_split", "found -1", "from 0 to"),
+    "tensor_split = [0, 0]": ("models.m.tensor_split", "no GPU a part", "such as [3, 1]"),
     'cache_type_k = "q3"': ("models.m.cache_type_k", 'found "q3"', "expected one of `bf16`"),
     'quantize = "int3"': ("models.m.quantize", 'found "int3"', "expected one of `4bit`"),
     'load = "never"': ("models.m.load", 'found "never"', "expected one of `demand`, `start`"),

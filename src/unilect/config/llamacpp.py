@@ -9,6 +9,12 @@ from unilect.config.option import Flag, Table, option
 from unilect.config.sizes import wrong_size
 
 
+def _check_parts(parts: list[float]) -> str:
+    if any(parts):
+        return ""
+    return "gives no GPU a part of the model. Give a number above 0 for each that is to have one, such as [3, 1], or leave it out."
+
+
 class LlamaCppOptions(Table, frozen=True, kw_only=True):
     """The options of a GGUF model, beside those that other engines have, too."""
 
@@ -31,6 +37,7 @@ class LlamaCppOptions(Table, frozen=True, kw_only=True):
         [],
         "How much of the model each GPU gets, in any unit: `[3, 1]` is three quarters and one. Default: by their free memory. Refused without a GPU.",
         kinds=("gguf",),
+        check=_check_parts,
         example=[3.0, 1.0],
     )
     main_gpu: Annotated[int, Meta(ge=0, le=15)] = option(

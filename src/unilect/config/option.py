@@ -43,7 +43,7 @@ class Option(Struct, frozen=True, kw_only=True):
         live: A reload changes it in a running server, or for a running model; what is not live needs a restart of these.
         needs: The option of the same table without which it has no effect.
         path: Replaces the path in its text, or in each of its texts, if there is one.
-        check: Returns what is wrong with its text, or with each of its texts; empty for nothing.
+        check: Returns what is wrong with its text, with each of its texts, or with the list of its numbers; empty for nothing.
         secret: `key` if it holds keys, of which a file may hold `$NAME` instead; `url` if it is a URL that may hold a password.
         flag: Its flag on the command line.
         example: A value for unilect.example.toml; None for the default.
@@ -57,7 +57,7 @@ class Option(Struct, frozen=True, kw_only=True):
     live: bool = False
     needs: str = ""
     path: Callable[[str, Move], str] | None = None
-    check: Callable[[str], str] | None = None
+    check: Callable[[Any], str] | None = None
     secret: Literal["", "key", "url"] = ""
     flag: Flag | None = None
     example: Any = None
@@ -111,7 +111,7 @@ def check_table(
     table: Table, path: OptionPath, found: ErrorCollector, broken: Container[object] = ()
 ) -> None:
     """
-    Note what is wrong with the texts of a table and of those in it, and the options that have no effect without another one.
+    Note what is wrong with the values of a table and of those in it, and the options that have no effect without another one.
 
     Args:
         path: The table's.
@@ -124,8 +124,9 @@ def check_table(
             check_table(value, where, found)
         if one.secret == "key" and isinstance(value, list):
             check_secrets(value, where, found)
-        for text in value if isinstance(value, list) else [value]:
-            if one.check and isinstance(text, str) and (why := one.check(text)):
+        texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        for item in value if texts else [value]:
+            if one.check and isinstance(item, str | list) and (why := one.check(item)):
                 found.at(where, why)
         if one.needs and table.is_set(name) and one.needs not in broken and not table.is_set(one.needs):  # fmt: skip
             found.at(

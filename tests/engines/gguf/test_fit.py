@@ -33,8 +33,9 @@ def needs_of(weights: int, repacked: int = 0) -> Any:
         (10**6, 10**12, 10**12, 8192, 8192),
         (10**6, 10**12, 10**12, 999, 999),
         (10**6, 100 * MIB, 10**12, 8192, 4864),
-        (10**9, 100 * MIB, 10**12, 8192, 8192),
-        (10**9, 50 * MIB, 10**12, 8192, 5120),
+        (10**9, 100 * MIB, 10**12, 8192, 2048),
+        (10**9, 100 * MIB, 10**12, 999, 999),
+        (10**9, 10**9, 10**12, 8192, 2048),
         (10**9, 10 * MIB, 10**12, 8192, 0),
         (10**9, 10**12, 10**9, 8192, 0),
         (10**9, None, None, 8192, 8192),
@@ -43,7 +44,7 @@ def needs_of(weights: int, repacked: int = 0) -> Any:
 def test_the_longest_context(
     weights: int, free: int | None, total: int | None, most: int, expected: int
 ) -> None:
-    """The longest context leaves an eighth of the memory; where not even the weights have room, it is what can be allocated; else none."""
+    """The longest context leaves an eighth of the memory; where the weights have no room beside it, it is the shortest of use, if that can be allocated; else none."""
     assert expected == longest_context(needs_of(weights), most, Room(free, total))
 
 

@@ -171,10 +171,11 @@ def choose_context(
 
 def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> int:
     """
-    Return the longest context, up to `most`, for which a model fits into the memory, with its weights if they fit at all.
+    Return the longest context, up to `most`, for which a model fits into the memory with its weights.
 
     Returns:
-        0 where no context of use fits; `most` where nobody knows the memory.
+        The shortest one of use where the weights have no room beside it, or little, but it can be loaded: they are read from the disk again
+        and again, and each token more would leave them less. 0 where not even that can be; `most` where nobody knows the memory.
     """
 
     def is_loaded_whole(context: int) -> bool:
@@ -183,22 +184,16 @@ def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> i
             "", need, room.total
         )
 
-    def can_be_loaded(context: int) -> bool:
-        need = need_of(context)
-        return not (size_error("", need, room.total) or memory_error("", need, room.free))
-
     if room.free is None or is_loaded_whole(most):
         return most
     least = min(most, _LEAST_CONTEXT)
-    fits = is_loaded_whole if is_loaded_whole(least) else can_be_loaded
-    if fits(most):
-        return most
-    if not fits(least):
-        return 0
+    if not is_loaded_whole(least):
+        need = need_of(least)
+        return 0 if size_error("", need, room.total) or memory_error("", need, room.free) else least
     low, high = least // _STEP, -(-most // _STEP)  # the one fits, the other does not
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle * _STEP) else (low, middle)
+        low, high = (middle, high) if is_loaded_whole(middle * _STEP) else (low, middle)
     return max(least, low * _STEP)
 
 
@@ -273,7 +268,8 @@ def may_fit(config: ModelConfig, files: Sequence[RemoteFile], memory: int | None
     try:
         with tempfile.TemporaryDirectory(prefix="unilect-", ignore_cleanup_errors=True) as folder:
             path = fetch_heads(files, Path(folder), is_head)
-            return asyncio.run(estimate(path, config, Room(total, total))).need.ready <= total
+            need = asyncio.run(estimate(path, config, Room(total, total))).need.ready
+            return need <= total * (_FOR_LOADED if config.context is None else 1)
     except ConfigError as error:
         log.info("%s Its size alone says if it fits.", error)
         return size + size // 8 + _LEAST_BESIDE <= total
