@@ -23,9 +23,6 @@ from unilect.api.parameters import constraints as foreign_constraints
 from unilect.api.parameters import foreign
 from unilect.api.parameters import rules as parameters
 from unilect.cli import _remedies as remedies
-from unilect.cli.connect.clients import CLIENTS
-from unilect.cli.connect.command import blocks_of
-from unilect.cli.connect.server import Model, Server
 from unilect.config.admin import AdminConfig
 from unilect.config.document import write_value
 from unilect.config.fleet import FleetConfig
@@ -49,6 +46,8 @@ from unilect.server._state import metrics_of
 from unilect.store.database import Database
 from unilect.templates import chat as templates
 from unilect.templates.takes import Takes
+from unilect.web.connect.clients import CLIENTS
+from unilect.web.connect.lines import Model, Server
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPTS = ("prompt", "input")
@@ -423,7 +422,7 @@ def sentence_start(text: str) -> str:
 def client_lines(name: str) -> str:
     """What `unilect connect` prints for a client, as Markdown."""
     parts = [f"`unilect connect {name}` prints these lines for a running server:"]
-    for block in blocks_of(CLIENTS[name].lines(EXAMPLE_SERVER, {})):
+    for block in CLIENTS[name].lines(EXAMPLE_SERVER, {}).blocks:
         parts.append(f"{block.heading}:\n\n```{block.language}\n{block.text}```")
     return "\n".join(("", "\n\n".join(parts), ""))
 

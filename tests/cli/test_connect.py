@@ -19,9 +19,9 @@ from support.backends.loopback import served
 from support.servers.serving import Server, serve
 from unilect.cli import main as cli
 from unilect.cli.connect import files as files_of_clients
-from unilect.cli.connect.clients import CLIENTS
-from unilect.cli.connect.server import Model
-from unilect.cli.connect.server import Server as Described
+from unilect.web.connect.clients import CLIENTS
+from unilect.web.connect.lines import Model
+from unilect.web.connect.lines import Server as Described
 
 KEY = "sk-of-this-server"
 CONFIG = f"""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.common.properties import given
 from unilect.cli.connect import _json
-from unilect.cli.connect._settings import Named, Setting, merge
+from unilect.web.connect.settings import Named, Setting, merge
 
 NAMES = st.text(max_size=4)
 VALUES = st.recursive(

@@ -97,7 +97,7 @@ def models(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _
 
 def clients(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> _Items:
     """Offer the clients of `unilect connect`."""
-    from unilect.cli.connect.clients import CLIENTS
+    from unilect.web.connect.clients import CLIENTS
 
     return _beginning(CLIENTS, incomplete)
 

@@ -1,12 +1,11 @@
 """Files of environment variables, `NAME=value` in each line."""
 
-import json
 import re
 
-from unilect.cli.connect._settings import Setting
+from unilect.web.connect.formats import dump_dotenv
+from unilect.web.connect.settings import Setting
 
 _LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=([^\n]*)$", re.M)
-_PLAIN = re.compile(r"[\w.+/=:-]+")
 
 
 def parse(text: str) -> dict[str, str]:
@@ -14,23 +13,14 @@ def parse(text: str) -> dict[str, str]:
     return {name: _unquote(value.strip(" \t")) for name, value in _LINE.findall(text)}
 
 
-def dump(data: dict[str, str]) -> str:
-    """Write variables as a file."""
-    return "".join(f"{name}={_quote(value)}\n" for name, value in data.items())
-
-
 def edit(text: str, setting: Setting) -> str:
     """Change or add one variable of a file."""
     name = str(setting.path[0])
-    line = dump({name: setting.value})
+    line = dump_dotenv({name: setting.value})
     for old in _LINE.finditer(text):
         if old.group(1) == name:
             return text[: old.start()] + line.rstrip("\n") + text[old.end() :]
     return text + ("" if not text or text.endswith("\n") else "\n") + line
-
-
-def _quote(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) else json.dumps(value)
 
 
 def _unquote(value: str) -> str:

@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from unilect.cli.connect._settings import Setting, Step, key_of, nest
+from unilect.web.connect.formats import dump_json
+from unilect.web.connect.settings import Setting, Step, key_of, nest
 
 _BLANK = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*+", re.DOTALL)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -40,15 +41,10 @@ def parse(text: str) -> Any:
     return None if _BLANK.fullmatch(text) else _root(text).value
 
 
-def dump(data: Any) -> str:
-    """Write data as a file."""
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
 def edit(text: str, setting: Setting) -> str:
     """Change or add one value of a file."""
     if _BLANK.fullmatch(text):  # nothing but comments
-        return text.rstrip() + "\n" + dump(nest(setting.path, setting.value))
+        return text.rstrip() + "\n" + dump_json(nest(setting.path, setting.value))
     node = _root(text)
     unit = _unit(text, node)
     for depth, step in enumerate(setting.path):

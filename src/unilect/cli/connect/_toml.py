@@ -1,11 +1,11 @@
 """TOML files of clients: keys at the top and tables, in a text of which the rest stays as it is."""
 
-import json
 import re
 import tomllib
 from typing import Any
 
-from unilect.cli.connect._settings import Setting
+from unilect.web.connect.formats import toml_table, toml_value
+from unilect.web.connect.settings import Setting
 
 _MOST_DOTS = 1000  # `tomllib` takes their square for those of a key
 _HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
@@ -23,22 +23,12 @@ def parse(text: str) -> Any:
     return tomllib.loads(text)
 
 
-def dump(data: dict[str, Any]) -> str:
-    """Write data as a file: values, and tables in them up to two levels deep."""
-    lines = [f"{key} = {_value(value)}" for key, value in data.items() if not _is_table(value)]
-    for name, tables in data.items():
-        if _is_table(tables):
-            for key, table in tables.items():
-                lines += ["", _table((name, key), table)]
-    return "\n".join(lines).strip("\n") + "\n"
-
-
 def edit(text: str, setting: Setting) -> str:
     """Change or add one value of a file; one of an unusual form may come out wrong, which `parse` shows."""
     names = [str(step) for step in setting.path]
     if isinstance(setting.value, dict):
         return _with_table(text, tuple(names), setting.value)
-    line = f"{names[-1]} = {_value(setting.value)}"
+    line = f"{names[-1]} = {toml_value(setting.value)}"
     first = _next_table(text, 0)
     head, tail = text[:first], text[first:]
     old = re.compile(rf'^{re.escape(names[-1])}[ \t]*=[ \t]*("[^"\n]*"|[\w.+-]+)', re.MULTILINE)
@@ -50,7 +40,7 @@ def edit(text: str, setting: Setting) -> str:
 
 
 def _with_table(text: str, names: tuple[str, ...], value: dict[str, Any]) -> str:
-    new = _table(names, value)
+    new = toml_table(names, value)
     header = re.compile(rf"^[ \t]*\[{re.escape('.'.join(names))}\][^\n]*\n?", re.MULTILINE)
     old = header.search(text)
     if old is None:
@@ -58,7 +48,7 @@ def _with_table(text: str, names: tuple[str, ...], value: dict[str, Any]) -> str
     rest = text[_next_table(text, old.end()) :]
     within = re.compile(rf"^[ \t]*\[{re.escape('.'.join(names))}\.([\w-]+)[.\]]", re.MULTILINE)
     apart = set(within.findall(text))
-    new = _table(names, {key: one for key, one in value.items() if key not in apart})
+    new = toml_table(names, {key: one for key, one in value.items() if key not in apart})
     return text[: old.start()] + new + "\n" + (f"\n{rest}" if rest else "")
 
 
@@ -74,19 +64,3 @@ def _next_table(text: str, at: int) -> int:
             break
         start = line
     return start
-
-
-def _table(names: tuple[str, ...], value: dict[str, Any]) -> str:
-    lines = [f"{key} = {_value(one)}" for key, one in value.items()]
-    return "\n".join([f"[{'.'.join(names)}]", *lines])
-
-
-def _value(value: Any) -> str:
-    """Write a text or a number, whose TOML is JSON's but for U+007F; or a table of such."""
-    if _is_table(value):
-        return f"{{ {', '.join(f'{_value(key)} = {_value(one)}' for key, one in value.items())} }}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)

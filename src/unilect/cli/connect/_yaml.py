@@ -2,19 +2,14 @@
 
 from typing import Any
 
-import msgspec
 import yaml
 
 from unilect.cli._yaml import parse
-from unilect.cli.connect._settings import Setting, key_of
+from unilect.web.connect.formats import dump_yaml
+from unilect.web.connect.settings import Setting, key_of
 
 _BOM = "\ufeff"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def dump(data: Any) -> str:
-    """Write data as a file."""
-    return msgspec.yaml.encode(data).decode()
 
 
 def edit(text: str, setting: Setting) -> str:
@@ -31,7 +26,7 @@ def edit(text: str, setting: Setting) -> str:
         ((name.start_mark.index, value) for name, value in pairs if name.value == key), (0, None)
     )
     if not rest:
-        line = dump({key: setting.value})
+        line = dump_yaml({key: setting.value})
         if old is None:
             return _end_line(text) + line
         return text[:start] + line.rstrip("\n") + text[old.end_mark.index :]
@@ -67,7 +62,7 @@ def _without_comments(text: str, stop: int) -> int:
 
 
 def _entry(value: Any, indent: str) -> str:
-    lines = dump([value]).splitlines()
+    lines = dump_yaml([value]).splitlines()
     return "".join(f"{indent}{line}\n" for line in lines)
 
 

@@ -1,11 +1,12 @@
 """The output of `unilect connect`, and the files that it writes."""
 
 from unilect.cli._screen import tell
-from unilect.cli.connect.clients import CLIENTS, Lines, Text, find_client
 from unilect.cli.connect.files import Change, plan, write_file
-from unilect.cli.connect.server import DEFAULT_URL, VARIABLE, ask
+from unilect.cli.connect.server import DEFAULT_URL, ask
 from unilect.config.server import process_environment
 from unilect.core.errors import ConfigError, join_names
+from unilect.web.connect.clients import CLIENTS, find_client
+from unilect.web.connect.lines import VARIABLE, Lines
 
 
 def overview() -> str:
@@ -62,15 +63,8 @@ def connect(
 
 def render_lines(lines: Lines) -> str:
     """Return all lines, each block under where it goes."""
-    blocks = [f"{one.heading}:\n\n{one.text}" for one in blocks_of(lines)]
+    blocks = [f"{one.heading}:\n\n{one.text}" for one in lines.blocks]
     return "\n".join([*blocks, *(f"{note}\n" for note in lines.notes)])
-
-
-def blocks_of(lines: Lines) -> list[Text]:
-    """Return the files and the other texts, alike."""
-    languages = {"dotenv": "sh"}
-    files = [Text(one.path, languages.get(one.form, one.form), one.text) for one in lines.files]
-    return [*files, *lines.texts]
 
 
 def _apply(change: Change) -> str:

@@ -6,49 +6,28 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from unilect.cli.connect import _dotenv, _json, _toml, _yaml
-from unilect.cli.connect._settings import OtherShape, Setting, merge
 from unilect.config.plain_file import read_plain
 from unilect.core.errors import ConfigError, join_names
 from unilect.core.file_errors import unreadable
+from unilect.web.connect.formats import DUMPS, Form
+from unilect.web.connect.lines import File
+from unilect.web.connect.settings import OtherShape, merge
 
-Form: TypeAlias = Literal["json", "toml", "yaml", "dotenv"]
 SECRET_MODE = 0o600
 #: Before a file is changed it must be of a sensible size.
 MAX_BYTES = 1024 * 1024
 
 
-#: By format, what parses its texts (ValueError), dumps data as a text, and edits a text for one setting.
+#: By format, what parses its texts (ValueError), and edits a text for one setting.
 _FORMATS: Mapping[Form, ModuleType] = {
     "json": _json,
     "toml": _toml,
     "yaml": _yaml,
     "dotenv": _dotenv,
 }
-
-
-class File(NamedTuple):
-    """
-    A client's file, and what it must hold.
-
-    Attributes:
-        path: The file; `~` is the home directory.
-        form: Its format.
-        settings: Its settings.
-        secret: A key is among them, so that nobody else may read the file.
-    """
-
-    path: str
-    form: Form
-    settings: Sequence[Setting]
-    secret: bool = False
-
-    @property
-    def text(self) -> str:
-        """The settings alone, as a file."""
-        return str(_FORMATS[self.form].dump(merge(None, self.settings).data))
 
 
 class Change(NamedTuple):
@@ -98,7 +77,7 @@ def plan(file: File, replace: bool = False) -> Change:
             raise ConfigError(
                 f"{shown}: already has other values for {others}. Add --replace to replace them, or add the lines above by hand."
             )
-        new = text if text.strip() else form.dump(merged.data)
+        new = text if text.strip() else DUMPS[file.form](merged.data)
         for setting in merged.changes if text.strip() else ():
             new = form.edit(new, setting)
         if merged.changes and not _holds(form, new, merged.data):

@@ -1,76 +1,13 @@
 """The questions to a running server before its lines are written: its models and their contexts."""
 
-from typing import NamedTuple
-from urllib.parse import urlsplit
-
 from unilect.cli import _running_server as running
 from unilect.config.values import nearest
 from unilect.core.errors import ConfigError, join_names
-from unilect.http.base_url import root_of
 from unilect.http.client import HttpServer
 from unilect.runtime.redact import redact
+from unilect.web.connect.lines import GONE, MAX_MODELS, Model, Server
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
-VARIABLE = "UNILECT_API_KEY"
-#: What stands for the key where one is shown.
-PLACEHOLDER = "YOUR_KEY"
-MAX_MODELS = 20  # more fill no list that a person chooses from
-
-
-class Model(NamedTuple):
-    """
-    A model, as clients need to know it.
-
-    Attributes:
-        name: Its name.
-        context: Its context in tokens, if the server tells it.
-        vision: It takes images.
-    """
-
-    name: str
-    context: int | None = None
-    vision: bool = False
-
-    @property
-    def output(self) -> int | None:
-        """The part of the context that an answer may take; the rest is for the conversation."""
-        return None if self.context is None else self.context // 4
-
-
-class Server(NamedTuple):
-    """
-    A running server.
-
-    Attributes:
-        url: Its base URL for clients of OpenAI's API, with `/v1`.
-        models: Its chat models; the chosen one is the first.
-        needs_key: A key was given for it.
-        key: What is put where only the key itself can be put; a placeholder where that is shown.
-        exported: The environment has the key already.
-        further: How many models it has that were not asked for.
-    """
-
-    url: str
-    models: tuple[Model, ...]
-    needs_key: bool
-    key: str = PLACEHOLDER
-    exported: bool = False
-    further: int = 0
-
-    @property
-    def root(self) -> str:
-        """Its URL without `/v1`, for clients of other APIs."""
-        return root_of(self.url)
-
-    @property
-    def model(self) -> Model:
-        """The chosen model."""
-        return self.models[0]
-
-    @property
-    def is_near(self) -> bool:
-        """Return True if its address works on this machine only."""
-        return urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def ask(url: str, key: str | None, chosen: str | None) -> Server:
@@ -106,7 +43,7 @@ async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, 
         )
     order = list(dict.fromkeys([*([chosen] if chosen else []), *names]))
     cards = [(name, await running.describe_model(server, name)) for name in order[:MAX_MODELS]]
-    found = [(name, card) for name, card in cards if card.unilect.state not in ("out", "failed")]
+    found = [(name, card) for name, card in cards if card.unilect.state not in GONE]
     if (cards and not found) or (chosen is not None and found[0][0] != chosen):
         which = (
             f"--model {chosen}: this model" if chosen is not None else "None of the server's models"

@@ -13,12 +13,11 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from unilect.cli.connect import libraries
-from unilect.cli.connect._settings import Named, Setting
-from unilect.cli.connect.files import File
-from unilect.cli.connect.server import PLACEHOLDER, VARIABLE, Model, Server
 from unilect.config.values import nearest
 from unilect.core.errors import ConfigError
+from unilect.web.connect import libraries
+from unilect.web.connect.lines import PLACEHOLDER, VARIABLE, File, Lines, Model, Server, Text
+from unilect.web.connect.settings import Named, Setting
 
 NAME = "unilect"  # what a provider, a table or an entry is called in a client's file
 MOST_OF_HOME_ASSISTANT = 131_072  # tokens; its form takes no more
@@ -32,36 +31,6 @@ features.apps = false
 """
 _OPENCODE_QUIET = "export OPENCODE_DISABLE_MODELS_FETCH=1\nexport npm_config_offline=true\n"
 ASSUMED_CONTEXT = 8192  # where the client demands a number and the server tells none
-
-
-class Text(NamedTuple):
-    """
-    Lines that are no configuration file.
-
-    Attributes:
-        heading: Where they go.
-        language: The language of the lines, as Markdown names it.
-        text: The lines.
-    """
-
-    heading: str
-    language: str
-    text: str
-
-
-class Lines(NamedTuple):
-    """
-    The lines that a client needs.
-
-    Attributes:
-        files: Its configuration files.
-        texts: What is typed elsewhere.
-        notes: What to know beside them, one sentence each.
-    """
-
-    files: tuple[File, ...] = ()
-    texts: tuple[Text, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class Client(NamedTuple):

@@ -2,7 +2,7 @@
 
 import json
 
-from unilect.cli.connect.server import VARIABLE, Server
+from unilect.web.connect.lines import VARIABLE, Server
 
 #: LangChain's chat model for OpenAI, of the package langchain-openai.
 LANGCHAIN = """\
