@@ -17,6 +17,7 @@ from unilect.api.parameters.rules import (
     collect_fields,
     format_ignored,
     is_neutral,
+    list_unhonoured,
     parameters_of,
     resolve_parameters,
     token_biases,
@@ -160,6 +161,27 @@ def test_passed(name: str, value: Any) -> None:
     request = chat(**{name: value})
 
     assert (request, ()) == resolve_parameters(request, PASSES)
+
+
+@pytest.mark.parametrize("unsupported", ["refuse", "report"])
+@pytest.mark.parametrize("can", [NOTHING, REFUSES, PASSES])
+def test_the_list_of_what_is_not_honoured(can: Capabilities, unsupported: Any) -> None:
+    """What is told of a parameter before a request is what becomes of it in one."""
+    bodies = {ChatRequest: {"messages": [{"role": "user", "content": "x"}]}, CompletionRequest: {"prompt": "a"}}  # fmt: skip
+    for kind, body in bodies.items():
+        told = list_unhonoured(kind, can, unsupported)
+        for name, value in MATTER:
+            if name not in parameters_of(kind) or (
+                isinstance(value, bool) and kind is CompletionRequest
+            ):
+                continue
+            try:
+                _, ignored = resolve_parameters(request_of(kind, {**body, name: value}), can, unsupported)  # fmt: skip
+                outcome = "ignored" if name in ignored else ""
+            except UnsupportedParameter as error:
+                outcome = "refused"
+                assert told[name].partition(": ")[2] in error.message
+            assert outcome == told.get(name, "").partition(":")[0].partition(",")[0], name
 
 
 @pytest.mark.parametrize("name", sorted(ACCEPTED - {"store"}))

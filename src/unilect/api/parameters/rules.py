@@ -134,13 +134,37 @@ def resolve_parameters(
             support = _support(request, name, can, unlisted)
         if support in _HONOURED or name in emulated or is_neutral(request, name):
             continue
-        strict = unsupported == "refuse" and not (name in _WITHOUT_EFFECT or name in optional)
-        if (support == "refused" and strict) or name in CONSTRAINTS:
+        if _is_refused(name, support, unsupported, optional):
             raise _refusal_of(name, fields)
         ignored.append(name)
     if not ignored and getattr(request, "chat_template_kwargs", None) is None:
         return request, ()
     return _left(request, ignored, can)
+
+
+def _is_refused(
+    name: str, support: Support | None, unsupported: Unsupported, optional: _Names = ()
+) -> bool:
+    """Return True if a parameter that is not honoured makes a request invalid, and is not ignored."""
+    strict = unsupported == "refuse" and not (name in _WITHOUT_EFFECT or name in optional)
+    return (support == "refused" and strict) or name in CONSTRAINTS
+
+
+def list_unhonoured(
+    kind: type[Request], can: Capabilities, unsupported: Unsupported
+) -> dict[str, str]:
+    """Return the parameters of an endpoint that a backend does not honour, by name, each with what becomes of it and why."""
+    found = dict[str, str]()
+    unlisted: Support | None = "native" if can.passes_unknown else None
+    emulated = EMULATED if kind is ChatRequest else ()
+    for name in sorted(parameters_of(kind) - _ignorable_fields(kind)):
+        support = None if name == _NOT_KEPT else can.parameters.get(name, unlisted)
+        if support in _HONOURED or name in emulated:
+            continue
+        why = foreign.INSTEAD.get(name, _NOT_HONOURED)
+        refused = _is_refused(name, support, unsupported)
+        found[name] = f"refused: {why}" if refused else "ignored, and named in X-Unilect-Ignored"
+    return found
 
 
 def _left(

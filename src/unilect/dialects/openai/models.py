@@ -13,7 +13,14 @@ from typing import Any
 from aiohttp import web
 
 from unilect.api.parameters import constraints as foreign_constraints
-from unilect.api.parameters.rules import ACCEPTED, EMULATED, ENDPOINTS, honours, parameters_of
+from unilect.api.parameters.rules import (
+    ACCEPTED,
+    EMULATED,
+    ENDPOINTS,
+    honours,
+    list_unhonoured,
+    parameters_of,
+)
 from unilect.models.model import Model
 from unilect.runtime.tasks import list_in_slices
 from unilect.web.route import Route, both, json_answer
@@ -141,4 +148,8 @@ def abilities(model: Model) -> dict[str, Any]:
         "queue": model.queue._asdict(),
         "parameters": dict(sorted(known.items())),
         "endpoints": {path: sorted(parameters_of(kind)) for path, kind in ENDPOINTS.items()},
+        "not_honoured": {
+            path: list_unhonoured(kind, can, model.settings.unsupported)
+            for path, kind in ENDPOINTS.items()
+        },
     }
