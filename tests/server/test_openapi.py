@@ -62,6 +62,17 @@ def test_operation_ids(path: str, operation_id: str) -> None:
     assert [operation_id] == ids
 
 
+def test_tags() -> None:
+    """Operations are grouped by API, those that most clients speak first, and each belongs to one group."""
+    names = [one["name"] for one in DOCUMENT["tags"]]
+    operations = [item for path in DOCUMENT["paths"].values() for item in path.values()]
+
+    assert "OpenAI's API" == names[0]
+    assert all([name] == sorted({name} & set(names)) for one in operations for name in one["tags"])
+    assert all(1 == len(one["tags"]) for one in operations)
+    assert ["OpenAI's API"] == DOCUMENT["paths"]["/v1/models"]["get"]["tags"]
+
+
 def test_security() -> None:
     """Every operation but the public ones needs the key."""
     public = {

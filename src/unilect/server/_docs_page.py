@@ -9,7 +9,7 @@ from typing import Any
 from unilect.web.pages import page, table
 from unilect.web.route import Route
 
-#: The APIs in the order of the page, by the name of their dialect: those of other packages come before the older servers'.
+#: The APIs in their order, by the name of their dialect: those of other packages come before the older servers'.
 _APIS = {
     "openai": "OpenAI's API",
     "responses": "OpenAI's Responses and conversations",
@@ -40,14 +40,24 @@ def docs_page(
     head = ("Method", "Path", "What it does", *(["Key"] if has_keys else []))
     beside = {(one.method, one.path): one for one in documented if one.needs_header}
     shown = [route for route in documented if not route.needs_header]
-    names = sorted({route.dialect for route in shown}, key=_place)
+    names = list_dialects(shown)
     parts = []
     for name in names:
-        title = f"<h2>{escape(_APIS.get(name, name))}</h2>" if len(names) > 1 else ""
+        title = f"<h2>{escape(title_of(name))}</h2>" if len(names) > 1 else ""
         of_name = [route for route in shown if route.dialect == name]
         rows = _rows(of_name, beside, document["components"]["schemas"], has_keys)
         parts.append(title + table(head, rows))
     return page(about + "".join(parts))
+
+
+def title_of(dialect: str) -> str:
+    """Return what the API of a dialect is called."""
+    return _APIS.get(dialect, dialect)
+
+
+def list_dialects(routes: Iterable[Route]) -> list[str]:
+    """Return the dialects of routes, those that most clients speak first."""
+    return sorted({route.dialect for route in routes}, key=_place)
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -16,7 +16,8 @@ from aiohttp import web
 from unilect.auth.keys import Keys
 from unilect.core.errors import UnilectError
 from unilect.core.requests import RAW_FIELDS
-from unilect.server._docs_page import docs_page
+from unilect.server._docs_page import docs_page, list_dialects, title_of
+from unilect.server._examples import example_of
 from unilect.web.pages import HEADERS
 from unilect.web.route import Route, openai_error
 
@@ -24,22 +25,31 @@ _INTERNAL = (RAW_FIELDS,)  # fields of the Structs that no client sends
 _NAME = re.compile(r"\{(\w+)\}")
 
 _DESCRIPTION = "Any local language model behind OpenAI's API."
-_ABOUT = (
-    "<p>This server answers the OpenAI API. The machine-readable description of every endpoint and parameter is "
-    "<a href=openapi.json>openapi.json</a>; what each model honours is in <code>GET /v1/models/{model}</code>. "
-    "<a href=.>The models and how to ask them</a>.</p>"
-)
+
+
+def about_api(has_page: bool) -> str:
+    """Return the beginning of the page of endpoints, as HTML; where there is a page for all, its view of them is linked."""
+    place, words = (
+        ("'.#api'", "The same, to be tried")
+        if has_page
+        else (".", "The models and how to ask them")
+    )
+    return (
+        "<p>This server answers the OpenAI API. The machine-readable description of every endpoint and parameter is "
+        "<a href=openapi.json>openapi.json</a>; what each model honours is in <code>GET /v1/models/{model}</code>. "
+        f"<a href={place}>{words}</a>.</p>"
+    )
 
 
 def routes(
-    documented: Sequence[Route], keys: Keys, description: str = _DESCRIPTION, about: str = _ABOUT
+    documented: Sequence[Route], keys: Keys, about: str, description: str = _DESCRIPTION
 ) -> list[Route]:
     """
     Return the routes that document the others.
 
     Args:
-        description: What the API is, for the document.
-        about: The same for the page: HTML.
+        about: What the API is, for the page of endpoints: HTML.
+        description: The same for the document.
     """
     documented = tuple(documented)  # callers add to theirs
 
@@ -83,7 +93,11 @@ def openapi(documented: Sequence[Route], description: str = _DESCRIPTION) -> dic
     for route in documented:
         if route.needs_header:
             continue  # a path has one operation for a method
-        paths.setdefault(route.template, {})[route.method.lower()] = _operation(route)
+        operation = _operation(route)
+        if route.request is not None:
+            media = operation["requestBody"]["content"]["application/json"]
+            media["example"] = example_of(components[route.request.__name__])
+        paths.setdefault(route.template, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -91,6 +105,7 @@ def openapi(documented: Sequence[Route], description: str = _DESCRIPTION) -> dic
             "version": version("unilect"),
             "description": description,
         },
+        "tags": [{"name": title_of(one)} for one in list_dialects(documented)],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -110,6 +125,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": name,
         "summary": route.summary,
+        "tags": [title_of(route.dialect)],
         "responses": {"200": {"description": "The answer."}, "4XX": error, "5XX": error},
     }
     if names := _NAME.findall(route.template):

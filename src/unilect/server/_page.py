@@ -19,6 +19,7 @@ from msgspec import Struct
 
 import unilect
 from unilect.core.errors import RouteNotFound
+from unilect.server._connect import clients_route
 from unilect.web.pages import HEADERS as PAGE_HEADERS
 from unilect.web.route import Route
 from unilect.web.site import Site
@@ -87,7 +88,7 @@ def respond_file(request: web.Request, name: str) -> web.Response:
 
 
 def routes(site: Site) -> list[Route]:
-    """Return the routes below `/page/`."""
+    """Return the routes below `/page/`; all but the one of clients' lines are public."""
 
     async def get_page_settings(request: web.Request) -> web.StreamResponse:
         """Tell the page what this server is called, what a conversation begins with, and which keys it asks for."""
@@ -113,5 +114,6 @@ def routes(site: Site) -> list[Route]:
         Route(
             "GET", "/page/settings", get_page_settings, public=True, summary="Settings of the page"
         ),
+        clients_route(site),
         Route("GET", "/page/{file}", get_page_file, public=True, summary="A file of the page"),
     ]

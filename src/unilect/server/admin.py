@@ -61,7 +61,7 @@ def create_admin(
 
     app.on_shutdown.append(end_logs)
     routes = steering.routes(logs) + [structs.replace(route, admin=True) for route in own]
-    pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
+    pages = openapi.routes(routes, accepted, _ABOUT, "unilect's admin API")
     # who types the address into a browser gets the page, too
     pages += [structs.replace(route, path="/") for route in pages if route.path == "/docs"]
     routes += [structs.replace(route, admin=True) for route in pages]

@@ -210,7 +210,8 @@ def all_routes(site: Site) -> list[Route]:
     _, left_out = plugins.use_all(plugins.DIALECTS, partial(_add, routes, site))
     for why in left_out:
         plugins.warn(why)
-    return routes + openapi.routes(routes, site.keys)
+    about = openapi.about_api(site.config.page.on)
+    return routes + openapi.routes(routes, site.keys, about)
 
 
 def _add(routes: list[Route], site: Site, module: Any) -> None:
