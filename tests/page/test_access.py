@@ -47,8 +47,14 @@ async def _opened(visitor: Visitor, server: Operated, view: str) -> "Page":
     if view == "keys":
         await page.click("text=Make a key")
         await page.wait_for_selector("td:has-text('ann')")
+    if view == "connect":
+        await page.click("text=Codex")
+        await page.wait_for_selector("h2:text-is('Codex')")
     if view == "api":
         await page.click(".operation summary >> nth=0")
+        await page.wait_for_selector(".operation .tag.bad")
+        await page.click("button:text-is('Send')")
+        await page.wait_for_selector(".answer dl")
     await page.wait_for_selector("main:not([aria-busy]) h1, .panel h2")
     return page
 

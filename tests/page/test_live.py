@@ -1,15 +1,14 @@
-"""The live view, the keys and the other views, in a real browser, against a real server."""
+"""The live view and the keys, in a real browser, against a real server."""
 
 import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import TYPE_CHECKING
 
 from server.test_admin import Operated, operated
 from support.clients.browsers import Visitor, holds
+from support.servers.prefixed import prefixed
 from unilect.demo import MODEL
 
 if TYPE_CHECKING:
@@ -163,59 +162,12 @@ async def test_who_has_no_key_sees_nothing(visitor: Visitor, tmp_path: Path) -> 
         assert "slow" not in await page.inner_text("main")
 
 
-@pytest.mark.parametrize("view", ["connect", "api"])
-async def test_the_other_views(visitor: Visitor, tmp_path: Path, view: str) -> None:
-    """Connect has the lines for this server and its model; the API lists the endpoints, OpenAI's first."""
-    async with operated(tmp_path, _TWO) as server:
-        page = await visitor.open(f"{server.url}/#{view}")
-        if view == "connect":
-            await page.wait_for_selector(f"text={server.url}/v1")
-            assert '"model": "slow"' in await page.inner_text("main")
-        else:
-            await page.wait_for_selector(".operation")
-            first = await page.locator(".operation code").first.inner_text()
-            assert "/v1/chat/completions" == first
-            await page.fill("[type=search]", "rerank")
-            await holds(page, "document.querySelectorAll('.operation').length < 8")
-
-
 async def test_below_a_path(visitor: Visitor, tmp_path: Path) -> None:
     """Behind a proxy that serves it below a path, the page finds its files and its server."""
-    from aiohttp import ClientSession, web
-
-    async with (
-        operated(tmp_path, _TWO) as server,
-        ClientSession(skip_auto_headers=["Accept-Encoding"]) as client,
-    ):
-
-        async def forward(request: web.Request) -> web.StreamResponse:
-            url = f"{server.url}/{request.match_info['rest']}"
-            headers: dict[str, Any] = {
-                name: value
-                for name, value in request.headers.items()
-                if name not in ("Host", "Origin", "Accept-Encoding")
-            }
-            async with client.request(
-                request.method, url, headers=headers, data=await request.read()
-            ) as answer:
-                kept = {
-                    name: answer.headers[name]
-                    for name in ("Content-Type", "Content-Security-Policy")
-                    if name in answer.headers
-                }
-                return web.Response(status=answer.status, body=await answer.read(), headers=kept)
-
-        proxy = web.Application()
-        proxy.router.add_route("*", "/models/{rest:.*}", forward)
-        runner = web.AppRunner(proxy)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        try:
-            page = await visitor.open(f"http://127.0.0.1:{runner.addresses[0][1]}/models/")
-            await holds(page, "document.querySelectorAll('select.model option').length === 2")
-            await page.select_option("select.model", "a")
-            await page.fill("#composer", "Hello")
-            await page.press("#composer", "Enter")
-            await page.wait_for_selector(".message.assistant footer")
-        finally:
-            await runner.cleanup()
+    async with operated(tmp_path, _TWO) as server, prefixed(server.url) as url:
+        page = await visitor.open(url)
+        await holds(page, "document.querySelectorAll('select.model option').length === 2")
+        await page.select_option("select.model", "a")
+        await page.fill("#composer", "Hello")
+        await page.press("#composer", "Enter")
+        await page.wait_for_selector(".message.assistant footer")

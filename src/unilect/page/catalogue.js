@@ -14,10 +14,15 @@ export async function loadCatalogue() {
   details.clear();
 }
 
+/** Return the name of a model as a part of an address; its slashes stay. */
+export function modelPath(name) {
+  return encodeURIComponent(name.toWellFormed()).replaceAll("%2F", "/");
+}
+
 /** Return what a model is and honours (`unilect` in GET /v1/models/{model}); it is asked for once. */
 export function describeModel(name) {
   if (!details.has(name)) {
-    const asked = json(`v1/models/${encodeURI(name)}`).then((found) => found.unilect ?? {});
+    const asked = json(`v1/models/${modelPath(name)}`).then((found) => found.unilect ?? {});
     asked.catch(() => details.delete(name));
     details.set(name, asked);
   }

@@ -4,19 +4,23 @@ import { copyText } from "./clipboard.js";
 import { BASE, keys, settings } from "./session.js";
 import { h, signal } from "./view.js";
 
-const FORMS = { curl: asCurl, Python: asPython, JavaScript: asJavaScript };
+const CHAT = "v1/chat/completions";
+/** The forms of a request to the chat, by what they are called. */
+export const FORMS = { curl: (body) => asCurl({ method: "POST", path: CHAT, text: JSON.stringify(body, null, 2) }), Python: asPython, JavaScript: asJavaScript };
 
 const needsKey = () => settings.peek().needs_key || keys.client.peek() !== "";
 const shellQuote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** Return a request as a line of curl. */
-export function asCurl(body) {
+/** Return a request as a line of curl; its path is below the server's address. */
+export function asCurl({ method, path, text }) {
+  const way = method === (text ? "POST" : "GET") ? "" : ` -X ${method}`;
   const key = needsKey() ? ' \\\n  -H "Authorization: Bearer $UNILECT_API_KEY"' : "";
-  return `curl ${BASE}v1/chat/completions${key} \\\n  -H "Content-Type: application/json" \\\n  -d ${shellQuote(JSON.stringify(body, null, 2))}`;
+  const body = text ? ` \\\n  -H "Content-Type: application/json" \\\n  -d ${shellQuote(text)}` : "";
+  return `curl${way} ${/^[\w./-]*$/.test(path) ? BASE + path : shellQuote(BASE + path)}${key}${body}`;
 }
 
 /** Return a request in Python, with OpenAI's library; parameters that it does not know are sent as `extra_body`. */
-export function asPython(body) {
+function asPython(body) {
   const known = new Set("model messages temperature top_p max_tokens seed stop frequency_penalty presence_penalty logprobs top_logprobs tools response_format reasoning_effort".split(" "));
   const given = Object.entries(body).filter(([name]) => known.has(name));
   const extra = Object.fromEntries(Object.entries(body).filter(([name]) => !known.has(name)));
@@ -36,9 +40,9 @@ function literal(value) {
 }
 
 /** Return a request in JavaScript, with what every browser and Node have. */
-export function asJavaScript(body) {
+function asJavaScript(body) {
   const key = needsKey() ? "\n    Authorization: `Bearer ${process.env.UNILECT_API_KEY}`," : "";
-  return `const response = await fetch("${BASE}v1/chat/completions", {\n  method: "POST",\n  headers: {\n    "Content-Type": "application/json",${key}\n  },\n  body: JSON.stringify(${JSON.stringify(body, null, 2).replaceAll("\n", "\n  ")}),\n});\nconsole.log((await response.json()).choices[0].message.content);`;
+  return `const response = await fetch("${BASE}${CHAT}", {\n  method: "POST",\n  headers: {\n    "Content-Type": "application/json",${key}\n  },\n  body: JSON.stringify(${JSON.stringify(body, null, 2).replaceAll("\n", "\n  ")}),\n});\nconsole.log((await response.json()).choices[0].message.content);`;
 }
 
 /** Show a request in each form. */

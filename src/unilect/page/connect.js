@@ -1,37 +1,92 @@
-/** Connect: what a client of this server needs. */
+/** Connect: what a client of this server needs, as `unilect connect` says it. */
 
-import { catalogue, loadCatalogue } from "./catalogue.js";
-import { asCurl, asPython, asJavaScript } from "./code.js";
 import { copyText } from "./clipboard.js";
-import { BASE, settings } from "./session.js";
-import { h } from "./view.js";
+import { FORMS } from "./code.js";
+import { visible } from "./links.js";
+import { BASE, json, settings } from "./session.js";
+import { effect, h, onEnd, signal } from "./view.js";
 
-/** The clients whose lines `unilect connect` writes, by what they are. */
-const CLIENTS = {
-  Agents: ["codex", "claude", "opencode", "qwen", "aider", "pi", "copilot-cli"],
-  Editors: ["zed", "vscode", "continue"],
-  Pages: ["openwebui", "homeassistant"],
-};
-
-/** Show the view. */
-export function show() {
-  if (!catalogue.peek()) loadCatalogue().catch(() => {});
-  const body = () => ({ model: catalogue.value?.[0]?.id ?? "MODEL", messages: [{ role: "user", content: "Hello!" }] });
-  const line = (label, text) => h("div.card.line", {}, h("span.muted", {}, label), h("code.grow", {}, text), h("button.small", { onclick: (event) => copyText(typeof text === "function" ? text() : text, event.currentTarget) }, "Copy"));
+/** Show the view; `rest` is the name of a client. */
+export function show(rest) {
+  const [models, clients, model, trouble] = [signal(null), signal([]), signal(""), signal("")];
+  let last = 0;
+  const load = async () => {
+    const number = ++last;
+    const chosen = model.peek() && `&model=${encodeURIComponent(model.peek())}`;
+    try {
+      const found = await json(`page/clients?url=${encodeURIComponent(`${BASE}v1`)}${chosen}`);
+      if (number !== last) return;
+      if (models.peek()?.join() !== found.models.join()) models.value = found.models;
+      [clients.value, trouble.value] = [found.clients, ""];
+    } catch (error) {
+      if (number === last) trouble.value = error.message;
+    }
+  };
+  effect(() => {
+    model.value;
+    load();
+  });
+  addEventListener("unilect:key", load);
+  onEnd(() => removeEventListener("unilect:key", load));
   return h(
     "div.page",
     {},
     h("h1", {}, "Connect a client"),
-    line("Base URL (OpenAI)", `${BASE}v1`),
-    line("Base URL (Anthropic, Ollama)", BASE.replace(/\/$/, "")),
-    line("API key", () => (settings.value.needs_key ? "one of the server's keys" : "any; this server asks for none")),
-    line("Model", () => body().model),
-    h("h2", {}, "From a terminal or a program"),
-    [["curl", asCurl], ["Python", asPython], ["JavaScript", asJavaScript]].map(([name, write]) =>
-      h("section", {}, h("div.row", {}, h("h3.grow", {}, name), h("button.small", { onclick: (event) => copyText(write(body()), event.currentTarget) }, "Copy")), h("pre", { tabindex: 0 }, () => write(body()))),
-    ),
-    h("h2", {}, "Agents, editors and pages"),
-    h("p", {}, "On the machine of the client, this prints the lines that it needs, with this server's models; ", h("code", {}, "--write"), " writes them."),
-    h("pre", { tabindex: 0 }, () => Object.entries(CLIENTS).map(([kind, names]) => `# ${kind}\n${names.map((name) => `unilect connect ${name} --url ${BASE}v1`).join("\n")}`).join("\n\n")),
+    valueView("Base URL (OpenAI)", `${BASE}v1`),
+    valueView("Base URL (Anthropic, Ollama)", BASE.replace(/\/$/, "")),
+    h("div.card.line", {}, h("span.muted", {}, "API key"), h("span.grow", {}, () => (settings.value.needs_key ? "one of the server's keys" : "any; this server asks for none"))),
+    () => trouble.value && h("p.notice.bad", { role: "alert" }, trouble.value),
+    () => models.value && modelView(models.value, model),
+    () => clients.value.length > 0 && chips(clients.value, rest),
+    () => clients.value.length > 0 && linesOf(rest.value || "curl", clients.value, model.value || models.peek()[0]),
   );
+}
+
+function valueView(label, text) {
+  return h("div.card.line", {}, h("span.muted", {}, label), h("code.grow", {}, text), copyButton(() => text));
+}
+
+function modelView(models, model) {
+  if (!models.length) return h("p.notice", {}, "No model of this server chats now.");
+  const options = models.map((name) => h("option", { value: name, selected: name === model.peek() }, visible(name)));
+  return h(
+    "div.card.line",
+    {},
+    h("label.muted", { for: "connect-model" }, "Model"),
+    h("select.grow", { id: "connect-model", onchange: (event) => (model.value = event.target.value) }, options),
+    copyButton(() => model.peek() || models[0]),
+  );
+}
+
+/** List the clients, each as a link to its lines. */
+function chips(clients, rest) {
+  const chip = ({ name, title }) => h("a.button.small", { href: `#connect/${name}`, "aria-current": () => (name === (rest.value || "curl") ? "true" : null) }, title);
+  return h("nav.chips", { "aria-label": "Clients" }, Object.keys(FORMS).map((name) => chip({ name, title: name })), clients.map(chip));
+}
+
+function linesOf(name, clients, model) {
+  if (Object.hasOwn(FORMS, name)) {
+    const text = FORMS[name]({ model, messages: [{ role: "user", content: "Hello!" }] });
+    return h("section", {}, h("h2", {}, name), blockView(name === "curl" ? "In the shell" : "In a program", text));
+  }
+  const client = clients.find((one) => one.name === name);
+  if (!client) return h("p.muted", {}, "There is no such client.");
+  return h(
+    "section",
+    {},
+    h("h2", {}, client.title),
+    client.blocks.map((one) => blockView(one.heading, one.text)),
+    client.notes.map((note) => h("p.notice", {}, visible(note))),
+    h("p.muted.small", {}, client.writes ? "On the machine of the client, this writes the lines into its files, beside what is there:" : "In a terminal, this prints the same:"),
+    h("pre", { tabindex: 0 }, `unilect connect ${client.name} --url ${BASE}v1${client.writes ? " --write" : ""}`),
+  );
+}
+
+/** Show lines under where they go. */
+function blockView(heading, text) {
+  return [h("div.row.heading", {}, h("h3.grow", {}, heading), copyButton(() => text)), h("pre", { tabindex: 0, "aria-label": heading }, visible(text))];
+}
+
+function copyButton(text) {
+  return h("button.small", { onclick: (event) => copyText(text(), event.currentTarget) }, "Copy");
 }

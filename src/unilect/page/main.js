@@ -34,6 +34,7 @@ async function showView(main) {
     const module = await one.load();
     if (one !== view.peek()) return;
     endView = mount(main, () => module.show(computed(() => place(address.value)[1])));
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   } catch (error) {
     endView = mount(main, () => h("p.notice.bad", { role: "alert" }, `This part of the page could not be loaded: ${error.message}`));
   } finally {

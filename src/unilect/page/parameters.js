@@ -19,7 +19,8 @@ const FIELDS = [
   { name: "reasoning_effort", kind: "choice", hint: "how long to think", options: ["none", "minimal", "low", "medium", "high"] },
   { name: "logprobs", kind: "flag", hint: "show how likely each token was (Tokens)" },
 ];
-const WORDS = { native: "", emulated: "made by unilect", accepted: "accepted, without an effect", refused: "this model does not support it" };
+/** What is said of a parameter beside that it is honoured, by how it is. */
+export const WORDS = { native: "", emulated: "made by unilect", accepted: "accepted, without an effect", refused: "this model does not support it" };
 
 /** Show the settings of a thread. */
 export function settingsView(thread) {

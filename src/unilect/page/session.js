@@ -70,35 +70,39 @@ export async function loadSettings() {
   settings.value = await json("page/settings");
 }
 
+const kindOf = (path) => (path.startsWith("admin/") ? "operator" : "client");
+
 /**
- * Send a request, and return the response once its head has come.
+ * Send a request, and return the response once its head has come, whatever its status.
  *
  * @param path below the server's address, without a slash at its begin; those below `admin/` go with the operator's key
- * @throws Failure the server refused it, or cannot be reached
+ * @param text its body, which is JSON; none where it is empty
+ * @throws Failure the server cannot be reached
  */
-export async function send(path, { method = "GET", body, signal: abort, headers = {} } = {}) {
-  const kind = path.startsWith("admin/") ? "operator" : "client";
-  const key = keys[kind].peek();
+export async function reach(path, { method = "GET", text = "", signal: abort, headers = {} } = {}) {
+  const key = keys[kindOf(path)].peek();
   const all = { ...headers };
   if (key) all.Authorization = `Bearer ${key}`;
-  if (body !== undefined) all["Content-Type"] = "application/json";
-  let response;
+  if (text) all["Content-Type"] = "application/json";
   try {
-    response = await fetch(BASE + path, {
-      method,
-      headers: all,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      signal: abort,
-      cache: "no-store",
-      credentials: "omit",
-    });
+    return await fetch(BASE + path, { method, headers: all, body: text || undefined, signal: abort, cache: "no-store", credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Failure(0, "The server cannot be reached.");
   }
+}
+
+/**
+ * Send a request with a value as its body, and return the response of a request that succeeds; the rest is as in `reach`.
+ *
+ * @throws Failure the server refused it, or cannot be reached
+ */
+export async function send(path, { body, ...options } = {}) {
+  const response = await reach(path, { ...options, text: body === undefined ? "" : JSON.stringify(body) });
   if (response.ok) return response;
   const failure = await readFailure(response);
-  if (response.status === 401) wanted.value = { kind, message: key ? failure.message : "" };
+  const kind = kindOf(path);
+  if (response.status === 401) wanted.value = { kind, message: keys[kind].peek() ? failure.message : "" };
   throw failure;
 }
 

@@ -27,25 +27,32 @@ export async function* readEvents(response, { comments = false } = {}) {
 
 /** Yield the lines of a response, however its pieces are cut. */
 export async function* readLines(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let pieces = []; // of the line that has not ended: joined once, so that a long line costs no more than its length
   let length = 0;
+  for await (const piece of readPieces(response)) {
+    const lines = piece.split("\n");
+    for (const [at, text] of lines.entries()) {
+      pieces.push(text);
+      length += text.length;
+      if (length > MAX_LINE) throw new Error("The server has sent a line of more than 16 MB.");
+      if (at === lines.length - 1) break;
+      const line = pieces.join("");
+      [pieces, length] = [[], 0];
+      yield line.endsWith("\r") ? line.slice(0, -1) : line;
+    }
+  }
+  if (length) yield pieces.join("");
+}
+
+/** Yield the text of a response as it comes; it is read no further once nobody asks for more. */
+export async function* readPieces(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) break;
-      const lines = value.split("\n");
-      for (const [at, text] of lines.entries()) {
-        pieces.push(text);
-        length += text.length;
-        if (length > MAX_LINE) throw new Error("The server has sent a line of more than 16 MB.");
-        if (at === lines.length - 1) break;
-        const line = pieces.join("");
-        [pieces, length] = [[], 0];
-        yield line.endsWith("\r") ? line.slice(0, -1) : line;
-      }
+      if (done) return;
+      yield value;
     }
-    if (length) yield pieces.join("");
   } finally {
     reader.cancel().catch(() => {});
   }
