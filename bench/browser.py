@@ -18,19 +18,23 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import processes
 import report
+from aiohttp import web
 
-PROGRAM = Path(__file__).parent.parent / ".venv" / "bin" / "unilect"
+PROGRAM = processes.unilect()
 ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
-#: A paragraph as models write it: of each part of Markdown that they use, 40 tokens.
-PARAGRAPH = """
+#: A part of an answer as models write it, with each kind of Markdown that they use.
+PART = """
 ## A heading with `code`
 
 Some *words* and **others**, a [link](https://example.org/), and so on for a while.
@@ -47,13 +51,15 @@ def add(one, other):
 |---|---|
 | 1 | 2 |
 """
+TOKEN = re.compile(r"\s?\S{1,4}|\s")
+PACE = 500.0  # tokens/s
 CONFIG = """
 [models.long]
-source = "echo:"
-[models.long.options]
-tokens_per_s = 500.0
-text = {text}
+source = "http://127.0.0.1:{upstream}/v1"
+model = "long"
 """
+TOKENS = web.AppKey("tokens", list[str])
+ANSWER = "document.querySelector('.message.assistant')"
 COMPOSER, ANSWERED = "#composer:focus", ".message.assistant footer"
 #: Counts frames: a gap between two is what a person sees as a halt.
 FRAMES = """() => {
@@ -61,6 +67,45 @@ FRAMES = """() => {
   const look = (now) => { window.gaps.push(now - last); last = now; requestAnimationFrame(look); };
   requestAnimationFrame(look);
 }"""
+
+
+async def speak(request: web.Request) -> web.StreamResponse:
+    """Stream the long answer at its pace, as a server behind unilect."""
+    if request.method == "GET":
+        return web.json_response({"object": "list", "data": [{"id": "long", "object": "model"}]})
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    with suppress(ConnectionResetError):  # the reader has stopped
+        await write(response, request.app[TOKENS])
+    return response
+
+
+async def write(response: web.StreamResponse, tokens: list[str]) -> None:
+    """Write the chunks of tokens, each at its time."""
+    head = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "long"}
+    begin = time.monotonic()
+    for number, token in enumerate([*tokens, None]):
+        await asyncio.sleep(max(0.0, begin + number / PACE - time.monotonic()))
+        delta = {} if token is None else {"content": token}
+        choice = {"index": 0, "delta": delta, "finish_reason": "stop" if token is None else None}
+        await response.write(b"data: %s\n\n" % json.dumps(head | {"choices": [choice]}).encode())
+    await response.write(b"data: [DONE]\n\n")
+
+
+@asynccontextmanager
+async def speaking(port: int, tokens: int) -> AsyncIterator[None]:
+    """A server of the long answer until the block ends."""
+    app = web.Application()
+    found = TOKEN.findall(PART)
+    app[TOKENS] = (found * (tokens // len(found) + 1))[:tokens]
+    app.router.add_route("*", "/{path:.*}", speak)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        yield
+    finally:
+        await runner.cleanup()
 
 
 async def say(page: Any, text: str) -> None:
@@ -89,7 +134,7 @@ async def stranger(browser: Any, folder: Path) -> dict[str, float]:
         await page.wait_for_selector(COMPOSER)
         await page.keyboard.type("Hello!")
         await page.keyboard.press("Enter")
-        await page.wait_for_selector(".message.assistant .markdown :text-matches('\\\\w')")
+        await until(page, f"{ANSWER} && !{ANSWER}.querySelector('.waiting')")
         end = time.perf_counter()
         await context.close()
     return {"stranger_s": end - begin, "stranger_page_s": end - opened}
@@ -112,7 +157,7 @@ def conversations(count: int, turns: int) -> str:
     def one(number: int) -> dict[str, Any]:
         size = 2 * turns if number == 0 else 4
         messages = [
-            {"id": n, "role": ("user", "assistant")[n % 2], "content": PARAGRAPH[:300] if n % 2 else f"turn {n} " * 20, "parent": n - 1, "timestamp": n}
+            {"id": n, "role": ("user", "assistant")[n % 2], "content": PART if n % 2 else f"turn {n} " * 20, "parent": n - 1, "timestamp": n}
             for n in range(size)
         ]  # fmt: skip
         head = {"id": f"c{number}", "name": f"number {number}", "currNode": size - 1, "lastModified": count - number}  # fmt: skip
@@ -126,7 +171,7 @@ async def open_conversation(page: Any) -> dict[str, float]:
     await page.click("text=New conversation")
     await until(page, "!document.querySelector('.message')")
     took = await page.evaluate("""async () => {
-      const item = [...document.querySelectorAll('.history li a, .history li button')].find((one) => one.textContent.trim() === 'number 0');
+      const item = [...document.querySelectorAll('.history li a')].find((one) => one.textContent.trim() === 'number 0');
       const begin = performance.now();
       item.click();
       while (document.querySelectorAll('.message').length < 400) await new Promise((done) => requestAnimationFrame(done));
@@ -167,8 +212,22 @@ async def read_on(page: Any) -> dict[str, float]:
     }
 
 
-async def measure(options: argparse.Namespace, folder: Path, url: str) -> None:
-    """Take the rounds, and write the table."""
+async def measure(options: argparse.Namespace, folder: Path) -> None:
+    """Start the servers, take the rounds, and write the table."""
+    port, upstream = processes.free_port(), processes.free_port()
+    (folder / "unilect.toml").write_text(CONFIG.format(upstream=upstream))
+    command: list[str | Path] = [PROGRAM, "serve", "--config", folder / "unilect.toml", "--port", str(port), "--log-level", "warning"]  # fmt: skip
+    own = {"XDG_DATA_HOME": str(folder)}
+    async with speaking(upstream, options.tokens):
+        with ExitStack() as stack:
+            running = processes.running(command, port=port, log=folder / "log", environment=own)
+            await asyncio.to_thread(stack.enter_context, running)  # it asks the other one
+            rows = await use(options.rounds, folder, f"http://127.0.0.1:{port}/")
+    show(rows, options.tokens)
+
+
+async def use(rounds: int, folder: Path, url: str) -> list[dict[str, float]]:
+    """Take the rounds in one browser."""
     from playwright.async_api import async_playwright
 
     rows: list[dict[str, float]] = []
@@ -183,20 +242,25 @@ async def measure(options: argparse.Namespace, folder: Path, url: str) -> None:
         await until(page, "document.querySelector('select.model option')")
         await page.set_input_files("input[type=file][accept*=json]", file)
         await until(page, "document.querySelectorAll('.history li').length >= 300")
-        for _ in range(options.rounds):
+        for _ in range(rounds):
             found = await stranger(browser, folder)
             found |= await load(browser, url)
             found |= await open_conversation(page)
             found |= await stop(page)
             rows.append(found | await read_on(page))
         await browser.close()
+    return rows
+
+
+def show(rows: list[dict[str, float]], tokens: int) -> None:
+    """Write the table."""
     names = {
         "stranger_s": ("`unilect serve` to the first words in the browser, three actions", "s"),
         "stranger_page_s": ("the browser's part of it", "s"),
         "load_ms": ("first load", "ms"),
         "open_ms": ("open 200 turns among 300 conversations", "ms"),
         "stop_ms": ("stop", "ms"),
-        "long_s": (f"an answer of {options.tokens} tokens", "s"),
+        "long_s": (f"an answer of {tokens} tokens", "s"),
         "frames": ("its frames", ""),
         "gaps": ("of them over 100 ms", ""),
         "longest_ms": ("the longest", "ms"),
@@ -217,13 +281,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.pop("XDG_DATA_HOME", None)
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), processes.free_port()
-        text = PARAGRAPH * (options.tokens // 40)
-        (folder / "unilect.toml").write_text(CONFIG.format(text=json.dumps(text)))
-        command: list[str | Path] = [PROGRAM, "serve", "--config", folder / "unilect.toml", "--port", str(port), "--log-level", "warning"]  # fmt: skip
-        own = {"XDG_DATA_HOME": str(folder)}
-        with processes.running(command, port=port, log=folder / "log", environment=own):
-            asyncio.run(measure(options, folder, f"http://127.0.0.1:{port}/"))
+        asyncio.run(measure(options, Path(name)))
 
 
 if __name__ == "__main__":
