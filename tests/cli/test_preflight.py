@@ -196,7 +196,7 @@ def test_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that does not fit into memory is told before it is loaded, as `serve` would."""
-    monkeypatch.setattr(fit, "gpu_memory", list)
+    monkeypatch.setattr(fit, "gpu_memory", lambda torch: [])
     monkeypatch.setattr(fit, "free_bytes", lambda: 10_000_000)
     (tmp_path / "m.gguf").symlink_to(MODEL)
     error = refused(tmp_path, "[models.a]\nsource = 'm.gguf'\nload = 'demand'\n", capsys)

@@ -19,6 +19,7 @@ from unilect.engines.gguf.fit import Room, estimate, longest_context, may_fit
 from unilect.engines.gguf.head import is_head
 from unilect.hub.download import RemoteFile
 from unilect.residency.ledger import LEDGER
+from unilect.runtime.gpus import GpuMemory
 from unilect.runtime.memory import MIB
 
 
@@ -46,6 +47,31 @@ def test_the_longest_context(
 ) -> None:
     """The longest context leaves an eighth of the memory; where the weights have no room beside it, it is the shortest of use, if that can be allocated; else none."""
     assert expected == longest_context(needs_of(weights), most, Room(free, total))
+
+
+@pytest.mark.parametrize(
+    ("options", "free"),
+    [
+        ({}, 1 + 30 + 10),
+        ({"gpu_layers": 0}, 1),
+        ({"split_mode": "none"}, 1 + 30),
+        ({"split_mode": "none", "main_gpu": 1}, 1 + 10),
+        ({"split_mode": "none", "main_gpu": 2}, 1),
+        ({"tensor_split": [1, 1]}, 1 + 20),
+        ({"tensor_split": [0, 1]}, 1 + 10),
+        ({"tensor_split": [3, 1]}, 1 + 40),
+    ],
+)
+def test_the_room_on_gpus(
+    options: dict[str, Any], free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model has the memory of the GPUs that it may use, as far as its shares of them go."""
+    monkeypatch.setattr(fit, "free_bytes", lambda: 1)
+    monkeypatch.setattr(fit, "total_bytes", lambda: 2)
+    gpus = [GpuMemory(30, 40), GpuMemory(10, 20)]
+    monkeypatch.setattr(fit, "gpu_memory", lambda torch: gpus)
+
+    assert free == fit.room_of(ModelConfig(**options)).free
 
 
 def test_a_context_that_nobody_has_set(

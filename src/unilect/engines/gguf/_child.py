@@ -154,8 +154,8 @@ def _check(settings: dict[str, Any], needs: Needs) -> str:
         raise ValueError(f"{name}: {reason}")
     free, total, reserved = free_bytes(), total_bytes(), settings["reserved_bytes"]
     if free is not None and total is not None and layers != 0:
-        free += sum(int(device["memory_free"]) for device in gpus)
-        total += sum(int(device["memory_total"]) for device in gpus)
+        free += sum(size for size, _ in gpu_sizes())
+        total += sum(size for _, size in gpu_sizes())
     if reason := size_error(name, needs, total):
         raise memory.TooLargeError(reason)
     if reason := memory_error(name, needs, free, reserved):
@@ -302,9 +302,19 @@ def has_gpu() -> bool:
     return bool(_gpus())
 
 
+def gpu_sizes() -> list[tuple[int, int]]:
+    """Return the free and all bytes of each GPU that has memory of its own."""
+    kind = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_GPU
+    own = [device for device in _gpus() if device["type"] == kind]
+    return [(int(device["memory_free"]), int(device["memory_total"])) for device in own]
+
+
 def _gpus() -> list[dict[str, Any]]:
+    """List llama.cpp's GPUs, also those that share the processor's memory."""
+    kinds = xllamacpp.ggml_backend_dev_type
+    some = (kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU)
     devices: list[dict[str, Any]] = xllamacpp.get_device_info()
-    return [device for device in devices if "gpu" in str(device.get("type", "")).lower()]
+    return [device for device in devices if device["type"] in some]
 
 
 def _member(kind: Any, prefix: str, name: str) -> Any:

@@ -56,13 +56,24 @@ def room_of(config: ModelConfig, memory: int | None = None) -> Room:
     Args:
         memory: Bytes that all engines may take together; None for all that is there.
     """
-    gpus = [] if config.gpu_layers == 0 else gpu_memory()
+    gpus = [] if config.gpu_layers == 0 else gpu_memory(torch=False)
     free, total = free_bytes(), total_bytes()
     if gpus is None or free is None or total is None:
         return Room(None, None)
-    most = total + sum(one.total for one in gpus)
+    most = total + _place(config, [one.total for one in gpus])
     most = most if memory is None else min(most, memory)
-    return Room(min(most, free + sum(one.free for one in gpus)), most)
+    return Room(min(most, free + _place(config, [one.free for one in gpus])), most)
+
+
+def _place(config: ModelConfig, sizes: list[int]) -> int:
+    """Return the bytes that a model may take of GPUs of so many bytes each: of one alone, by its shares, or of all."""
+    if config.split_mode == "none":
+        return sum(sizes[config.main_gpu :][:1])
+    shares = config.tensor_split
+    if not shares:
+        return sum(sizes)
+    parts = [size * sum(shares) / share for size, share in zip(sizes, shares, strict=False) if share]
+    return int(min(parts, default=0))
 
 
 def require_room(name: str, need: Needs, room: Room) -> None:
