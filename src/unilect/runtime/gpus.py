@@ -116,7 +116,9 @@ def _ask(nvml: ctypes.CDLL) -> list[GpuMemory]:
         uuid = ctypes.create_string_buffer(_UUID_BYTES)
         nvml.nvmlDeviceGetUUID(device, uuid, ctypes.c_uint(_UUID_BYTES))
         if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0:
-            found.append(GpuMemory(memory.free, memory.total, uuid.value.decode("ascii", "replace")))
+            found.append(
+                GpuMemory(memory.free, memory.total, uuid.value.decode("ascii", "replace"))
+            )
     return found
 
 

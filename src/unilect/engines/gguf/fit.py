@@ -72,7 +72,9 @@ def _place(config: ModelConfig, sizes: list[int]) -> int:
     shares = config.tensor_split
     if not shares:
         return sum(sizes)
-    parts = [size * sum(shares) / share for size, share in zip(sizes, shares, strict=False) if share]
+    parts = [
+        size * sum(shares) / share for size, share in zip(sizes, shares, strict=False) if share
+    ]
     return int(min(parts, default=0))
 
 
