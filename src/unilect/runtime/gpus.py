@@ -64,9 +64,14 @@ def gpu_memory(torch: bool = True) -> list[GpuMemory] | None:
 def _llama_gpus() -> tuple[GpuMemory, ...] | None:
     """Ask llama.cpp for its GPUs, in a process of its own: to load it takes 100 MB. None where it does not answer."""
     command = [sys.executable, "-m", _LLAMA]
-    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        told = subprocess.check_output(command, env=child_environment(), timeout=_ASK_S, **pipes)
+        told = subprocess.check_output(
+            command,
+            env=child_environment(),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_ASK_S,
+        )
         sizes = msgspec.json.decode(told, type=list[tuple[int, int]])
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError):
         return None
