@@ -9,7 +9,6 @@ https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars (CUDA_
 """
 
 import ctypes
-import os
 import subprocess
 import sys
 from functools import cache
@@ -56,7 +55,7 @@ def gpu_memory(torch: bool = True) -> list[GpuMemory] | None:
     if own == () and not (torch and _torch_has_gpus()):
         return []
     if told:
-        return _choose_visible(told, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return _choose_visible(told, child_environment().get("CUDA_VISIBLE_DEVICES"))
     return list(own) if own else None
 
 
