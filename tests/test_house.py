@@ -69,7 +69,7 @@ BUDGETS = {
     "limits": 1_108,
     "models": 1_521,
     "residency": 833,
-    "runtime": 914,
+    "runtime": 913,
     "scheduling": 1_020,
     "server": 3_146,
     "store": 1_578,
