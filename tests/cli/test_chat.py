@@ -18,16 +18,20 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from click.testing import CliRunner, Result
 
 from support.backends.loopback import served
 from support.common.certificates import certificate, needs_openssl
+from support.servers.commands import run
 from support.servers.terminals import PROMPT, Terminal
 from unilect.cli._conversation import SETTINGS, groups_of_settings
+from unilect.cli.main import app
 
 TIMEOUT_S = 30.0
 KEY = "sk-chat"
 UNILECT = [sys.executable, "-m", "unilect"]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("UNILECT_")}
+NO_SETTINGS = dict.fromkeys(os.environ.keys() - ENVIRONMENT.keys())
 
 
 @dataclass
@@ -125,15 +129,13 @@ def url(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     process.communicate(timeout=TIMEOUT_S)
 
 
-def piped(url: str, *lines: str, args: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
-    """A chat whose lines come through a pipe."""
-    return subprocess.run(
-        [*UNILECT, "chat", "--url", url, *args],
+def piped(url: str, *lines: str, args: Sequence[str] = (), key: str | None = KEY) -> Result:
+    """A chat whose lines come through a pipe, in the process of the tests."""
+    return CliRunner().invoke(
+        app,
+        ["chat", "--url", url, *args],
         input="".join(line + "\n" for line in lines),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=ENVIRONMENT | {"UNILECT_API_KEY": KEY},
+        env=NO_SETTINGS | {"UNILECT_API_KEY": key},
     )
 
 
@@ -154,7 +156,14 @@ def terminal(*args: str, environment: Mapping[str, str] | None = None) -> Iterat
 
 def test_pipe_prints_answers_only(url: str, model: Model) -> None:
     """From a pipe each line is a question, sent with the earlier turns, and stdout holds the answers."""
-    done = piped(url, "one", "", "two")
+    done = subprocess.run(
+        [*UNILECT, "chat", "--url", url],
+        input="one\n\ntwo\n",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=ENVIRONMENT | {"UNILECT_API_KEY": KEY},
+    )
 
     assert done.stdout == "user: one\nuser+assistant+user: two\n"
     assert done.stderr == ""
@@ -230,7 +239,7 @@ def test_wrong_commands_are_one_line_each(url: str) -> None:
         (said, line) for (_, said), line in zip(WRONG, told, strict=True) if said not in line
     ]
     assert done.stdout == "user: one\n"
-    assert done.returncode == 1
+    assert done.exit_code == 1
 
 
 def test_unknown_model_is_one_line(url: str) -> None:
@@ -241,7 +250,7 @@ def test_unknown_model_is_one_line(url: str) -> None:
     assert "nope" in done.stderr.splitlines()[0]
     assert done.stderr.splitlines()[1:] == ["The model is scripted.", "* scripted", "  demo"]
     assert done.stdout == "user: two\n"
-    assert done.returncode == 1
+    assert done.exit_code == 1
 
 
 def test_a_full_context_names_the_way_out(url: str) -> None:
@@ -262,33 +271,19 @@ def test_a_full_context_names_the_way_out(url: str) -> None:
 )
 def test_a_wrong_key_is_told(url: str, args: list[str], said: str) -> None:
     """A key that is missing or wrong is told with the server, and with the two ways to give one."""
-    environment = {k: v for k, v in ENVIRONMENT.items() if k != "UNILECT_API_KEY"}
-    done = subprocess.run(
-        [*UNILECT, "chat", "--url", url, *args],
-        input="one\n",
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment,
-    )
+    done = piped(url, "one", args=args, key=None)
 
     assert (
         f"unilect: {url}: The server {said} with --api-key, or in UNILECT_API_KEY.\n" == done.stderr
     )
-    assert 1 == done.returncode
+    assert 1 == done.exit_code
 
 
 def test_models_of_a_running_server(url: str) -> None:
     """`unilect models --url` lists what a running server has, by the whole URL of an endpoint too."""
-    done = subprocess.run(
-        [*UNILECT, "models", "--url", f"{url}/chat/completions", "--api-key", KEY],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=ENVIRONMENT,
-    )
+    done = run("models", "--url", f"{url}/chat/completions", "--api-key", KEY)
 
-    assert (0, "scripted\ndemo\n", "") == (done.returncode, done.stdout, done.stderr)
+    assert ("scripted\ndemo\n", "") == (done.stdout, done.stderr)
 
 
 @pytest.mark.heavy
@@ -366,7 +361,7 @@ def test_images_of_a_question(url: str, model: Model, tmp_path: Path) -> None:
     again = piped(url, f"/load {file}")
 
     data = {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert parts == [
         {"type": "text", "text": "And these?"},
         {"type": "image_url", "image_url": data},
@@ -446,7 +441,7 @@ def test_no_server_is_one_line() -> None:
     assert "connection refused by 127.0.0.1:9." in unreachable.stderr
     assert unreachable.stderr.count("\n") == 1
     assert wrong.stderr.startswith("unilect: --url localhost:8000: expected a URL")
-    assert (unreachable.returncode, wrong.returncode) == (1, 1)
+    assert (unreachable.exit_code, wrong.exit_code) == (1, 1)
 
 
 def test_terminal_shows_an_answer(url: str) -> None:
@@ -615,7 +610,7 @@ def test_url_and_source_exclude_each_other() -> None:
     """A server and a model for a server cannot both be named."""
     done = piped("http://127.0.0.1:9", args=["demo:"])
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stderr.startswith("unilect: --url names a server")
 
 
@@ -639,7 +634,7 @@ def test_worker_is_a_source() -> None:
     assert ready["model"] == "far"
     assert "maximum context length is 512 tokens" in long.stderr
     assert done.stdout.strip() != ""
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert rest == ""
     assert worker.returncode == 0
 
