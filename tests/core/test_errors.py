@@ -18,25 +18,19 @@ RAISED = [kind for kind in OURS if kind is not UnilectError]
 
 
 @pytest.mark.parametrize("kind", RAISED)
-def test_detail(kind: type[UnilectError]) -> None:
-    """Every error has OpenAI's four fields, the code a text."""
-    error = kind("No.", param="n")
+def test_a_kind(kind: type[UnilectError]) -> None:
+    """Every error has OpenAI's four fields, the code a text; its body can be read by OpenAI's clients and by FastChat's; its status says whose fault it is, and its type agrees."""
+    detail, body = kind("No.", param="n").detail(), kind("No.").envelope()
 
-    detail = error.detail()
     assert ["message", "type", "param", "code"] == list(detail)
     assert ("No.", "n") == (detail["message"], detail["param"])
     assert isinstance(detail["type"], str)
     assert isinstance(detail["code"], str)
-
-
-@pytest.mark.parametrize("kind", RAISED)
-def test_envelope(kind: type[UnilectError]) -> None:
-    """Every body can be read by OpenAI's clients and by FastChat's."""
-    body = kind("No.").envelope()
-
     assert body["error"] == kind("No.").detail()
     assert ("error", "No.") == (body["object"], body["message"])
     assert isinstance(body["code"], int)
+    assert 400 <= kind.status <= 599
+    assert (kind.type == "invalid_request_error") == (kind.status < 500 and kind.status != 429)
 
 
 def test_a_wrong_key_is_told_where_fastchat_looks() -> None:
@@ -51,13 +45,6 @@ def test_codes_are_unique() -> None:
     codes = [kind.code for kind in RAISED if "code" in vars(kind)]
 
     assert sorted(set(map(str, codes))) == sorted(map(str, codes))
-
-
-@pytest.mark.parametrize("kind", RAISED)
-def test_statuses(kind: type[UnilectError]) -> None:
-    """A status says whose fault an error is, and its type agrees."""
-    assert 400 <= kind.status <= 599
-    assert (kind.type == "invalid_request_error") == (kind.status < 500 and kind.status != 429)
 
 
 def test_the_drawn_tree() -> None:

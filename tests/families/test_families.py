@@ -140,13 +140,12 @@ def test_what_models_write(form: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("form", "text"), WIRE)
-@pytest.mark.parametrize("reader", ["", "plain"])
-def test_a_call_that_a_stop_word_cuts(form: str, text: str, reader: str) -> None:
-    """Wherever a stop word cuts a call, it is none, or has all its arguments: none is ever told with a part of one."""
-    for at in range(len(text)):
-        parser = parser_of(reader or form, NAMES)
+def test_a_call_that_a_stop_word_cuts(form: str, text: str) -> None:
+    """Wherever a stop word cuts a call, it is none, or has all its arguments: none is ever told with a part of one, of an unknown family neither."""
+    for reader, at in itertools.product({form, "plain"}, range(len(text))):
+        parser = parser_of(reader, NAMES)
         for choice in fold([parser.add(text[:at]), parser.end(is_cut=True, by_word=True)]).choices:
-            assert calls(choice) in ([], [("get_weather", PARIS)]), text[:at]
+            assert calls(choice) in ([], [("get_weather", PARIS)]), (reader, text[:at])
 
 
 #: Without a mark it shows late that an answer is a call.
@@ -204,27 +203,25 @@ UNKNOWN = [text.replace("get_weather", "get_rain") for _, text in WIRE]
 MARKED = ("<tool_call>", "<|python_tag|>", "<|python_start|>", "[TOOL_CALLS]", "<｜tool▁calls▁begin｜>", "<｜DSML｜", "<|tool_call", "<|open|>tools", "to=functions.", "<minimax:", "<seed:", "<｜tool_calls", "<|START_ACTION|>", "<TOOLCALL>", "<tool_calls>", "<function_calls>", "<|function_call|>", "functools[", "<tool_calls:", "<|tool_calls|>", "Action:", "function call<", ">>>", "to=get", "]<]")  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "text"), [(form, text) for (form, _), text in zip(WIRE, UNKNOWN, strict=True)])  # fmt: skip
-def test_tools_that_there_are_not(form: str, text: str) -> None:
+def test_tools_that_there_are_not() -> None:
     """A call of an unknown tool is told as a call where the family marks calls, for its client to answer, and else as text."""
-    choice, whole = cut(form, text, len(text) // 2), cut(form, text, len(text))
+    for (form, _), text in zip(WIRE, UNKNOWN, strict=True):
+        choice, whole = cut(form, text, len(text) // 2), cut(form, text, len(text))
+        assert whole == choice, text
+        if any(mark in text for mark in MARKED):
+            assert ([("get_rain", PARIS)], None) == (calls(choice), choice.text), text
+        else:
+            assert ([], text) == (choice.tool_calls, choice.text)
 
-    assert whole == choice
-    if any(mark in text for mark in MARKED):
-        assert ([("get_rain", PARIS)], None) == (calls(choice), choice.text)
-    else:
-        assert ([], text) == (choice.tool_calls, choice.text)
 
-
-@pytest.mark.parametrize(("form", "text"), WIRE)
-def test_an_unknown_family(form: str, text: str) -> None:
+def test_an_unknown_family() -> None:
     """A model whose family is not known may mark its calls in its own way, whatever it was told."""
-    choice = cut("plain", text, len(text) // 2)
-
-    if any(family.begin in text for family in PLAIN.calls) and not text.startswith("<|open|>think"):  # fmt: skip
-        assert ([("get_weather", PARIS)], None) == (calls(choice), choice.text)
-    else:
-        assert choice == cut("plain", text, len(text))
+    for _, text in WIRE:
+        choice = cut("plain", text, len(text) // 2)
+        if any(family.begin in text for family in PLAIN.calls) and not text.startswith("<|open|>think"):  # fmt: skip
+            assert ([("get_weather", PARIS)], None) == (calls(choice), choice.text), text
+        else:
+            assert choice == cut("plain", text, len(text)), text
 
 
 BARE = [
@@ -245,12 +242,11 @@ def test_calls_without_marks(form: str, text: str, size: int) -> None:
     assert ([("get_weather", PARIS)], None) == (calls(choice), choice.text)
 
 
-@pytest.mark.parametrize("form", sorted(FORMS))
-def test_what_is_written(form: str) -> None:
+def test_what_is_written() -> None:
     """A call of the conversation's history is written as the first sample of its family has it."""
-    sample = next(text for name, text in WIRE if name == form)
-
-    assert sample == FORMS[form].written.calls_text([("get_weather", PARIS)])
+    for form, family in FORMS.items():
+        sample = next(text for name, text in WIRE if name == form)
+        assert sample == family.written.calls_text([("get_weather", PARIS)])
 
 
 VALUES = st.recursive(
@@ -277,33 +273,27 @@ def test_there_and_back(form: str, first: dict[str, Any], second: dict[str, Any]
     assert several == calls(read(form, FORMS[form].written.calls_text(several), 5))
 
 
-@pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize(
     "text", ["Hello there.", "2 < 3, and [1] is {x}", "Look:\n```json\n{}\n```"]
 )
-def test_plain_answers(form: str, text: str) -> None:
+def test_plain_answers(text: str) -> None:
     """An answer without a call is told as it is, and most of it at once."""
-    choice = read(form, text, 1)
-    parser = parser_of(form, NAMES)
-    early = [event.text for letter in "Hello there" for event in parser.add(letter) if isinstance(event, TextDelta)]  # fmt: skip
-
-    assert (text, []) == (choice.text, choice.tool_calls)
-    assert "Hello there" == "".join(early)
-
-
-@pytest.mark.parametrize("form", sorted(FORMS))
-def test_what_is_told_of_tools(form: str) -> None:
-    """Every tool is told with its name, its description and its arguments, also one that has neither."""
-    told = FORMS[form].written.tools_text(TOOLS)
-
-    for word in ("get_weather", "Tells the weather.", "city", "days", "units", "now"):
-        assert word in told
+    for form in FORMS:
+        choice = read(form, text, 1)
+        parser = parser_of(form, NAMES)
+        early = [event.text for letter in "Hello there" for event in parser.add(letter) if isinstance(event, TextDelta)]  # fmt: skip
+        assert (text, []) == (choice.text, choice.tool_calls), form
+        assert "Hello there" == "".join(early), form
 
 
-@pytest.mark.parametrize("form", sorted(FORMS))
-def test_results(form: str) -> None:
-    """A result's text is told whole, even where it looks like a place to be filled."""
-    assert "{name} 21 degrees" in FORMS[form].written.result("get_weather", 0, "{name} 21 degrees")
+def test_what_is_told_of_tools() -> None:
+    """Every tool is told with its name, its description and its arguments, also one that has neither; a result's text whole, even where it looks like a place to be filled."""
+    for form, family in FORMS.items():
+        told = family.written.tools_text(TOOLS)
+        for word in ("get_weather", "Tells the weather.", "city", "days", "units", "now"):
+            assert word in told, form
+        result = family.written.result("get_weather", 0, "{name} 21 degrees")
+        assert "{name} 21 degrees" in result, form
 
 
 def test_typescript() -> None:
@@ -463,16 +453,13 @@ def test_the_plain_form() -> None:
         "<|channel|>", "<|start|>assistant to=functions.get_weather", "```json\n", "<|message|>", "{a:", "[get_weather(",
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("form", ["dsml", "gemma4", "kimi", "kimi3", "plain", "glm45"])
-def test_hostile_answers(form: str, piece: str) -> None:
+def test_hostile_answers(piece: str) -> None:
     """An answer of one mark over and over is no call, and nothing of it is lost."""
-    text = {"gemma4": "<|tool_call>", "glm45": "<tool_call>"}.get(
-        form, FORMS[form].written.calls[0]
-    )
-    text += (piece * 2000).rstrip()
-    choice = read(form, text, 4000)
-
-    assert ([], text) == (choice.tool_calls, choice.text)
+    begins = {"gemma4": "<|tool_call>", "glm45": "<tool_call>"}
+    for form in ("dsml", "gemma4", "kimi", "kimi3", "plain", "glm45"):
+        text = begins.get(form, FORMS[form].written.calls[0]) + (piece * 2000).rstrip()
+        choice = read(form, text, 4000)
+        assert ([], text) == (choice.tool_calls, choice.text), form
 
 
 @pytest.mark.parametrize("mark", ["<|channel|>", "<|start|>assistant", "<|message|>", "<|end|>"])
@@ -513,14 +500,13 @@ HELD = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("form", FORMS)
-def test_arguments_that_hold_marks(form: str, size: int) -> None:
+def test_arguments_that_hold_marks(form: str) -> None:
     """A mark in an argument ends no call: the call is told whole, and so is the next one."""
-    for value in HELD:
+    for value, size in itertools.product(HELD, (1, 7, 1000)):
         made = [("get_weather", {"city": value}), ("now", {})]
         choice = read(form, FORMS[form].written.calls_text(made), size)
-        assert (made, "") == (calls(choice), choice.text or "")
+        assert (made, "") == (calls(choice), choice.text or ""), size
 
 
 @pytest.mark.parametrize("form", ["hermes", "qwen-coder", "glm45", "harmony", "llama3", "mistral"])
