@@ -95,21 +95,16 @@ def no_keys(data_folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def same_numbers() -> None:
-    """torch's random numbers are the same in every run, whatever tests came before."""
+def apart() -> Iterator[None]:
+    """
+    No test depends on those before it: torch's random numbers are the same in every run, no request is in hand, and signals are as they were.
+
+    A server that ran in this process ignores signals in the end, and so would all that are started from it. It is one fixture, since each
+    costs every test a little.
+    """
     if torch := sys.modules.get("torch"):
         torch.manual_seed(7)
-
-
-@pytest.fixture(autouse=True)
-def nothing_in_hand() -> None:
-    """A test that answers a request in its own task leaves none to those after it."""
     CURRENT_REQUEST.set(None)
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """Leave signals as they were: a server that ran in this process ignores them in the end, and so would all that are started from it."""
     before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     yield
     for one, handler in before.items():
