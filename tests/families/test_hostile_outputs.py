@@ -59,7 +59,10 @@ FRAMES = [
 ]  # fmt: skip
 SIZE = 520_000
 #: Pieces that have made a parser go back over all that it has read.
-UNITS = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"', "\\", "'", "a(", "a=", ",", "<think>", "</think>", "<|channel|>", "tool_call(", *MARKS, *PAIRS]  # fmt: skip
+PLAIN = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"', "\\", "'", "a(", "a=", ",", "<think>", "</think>", "<|channel|>", "tool_call("]  # fmt: skip
+UNITS = [*PLAIN, *MARKS, *PAIRS]
+#: Token by token, which takes as long as all else, a family reads its own marks, and of the others' every fourth; each of these is read by many.
+EACH = 4
 #: What calls of each form begin with, of which the rest may be anything.
 BEGINS = ["f", "f\n```python\ntool_call(", "[f(", '{"name":', "<function=f>", "<function=f><parameter=a>", "f<arg_key>a</arg_key>", "functions.f:0", "<｜tool▁call▁begin｜>f", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>```json", "call:f{", '<｜DSML｜invoke name="f">', '<|open|>call tool="f"<|sep|>']  # fmt: skip
 #: The processor's time for an output; a server that reads it as it comes spends that over thousands of tokens.
@@ -146,7 +149,7 @@ def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int)
     worst = (0.0, "")
     gc.disable()  # a look at all that a process of tests holds takes a second
     try:
-        for unit in UNITS:
+        for unit in UNITS if piece > 16 else units_token_by_token(name):
             text = (unit * (characters // len(unit) + 1))[:characters]
             for head in ("", "<tool_call>"):
                 worst = max(worst, (reading_s(name, head + text, piece), f"{head}{unit!r}"))
@@ -154,6 +157,13 @@ def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int)
         gc.enable()
     print(f"{name}: {worst[0] * 1000:.0f} ms for {worst[1]}")
     assert worst[0] < MOST_S, worst
+
+
+def units_token_by_token(name: str) -> list[str]:
+    """The pieces that a family reads token by token."""
+    family, turn = FAMILIES[name], list(FAMILIES).index(name)
+    own = {*PLAIN, *family.tokens, *(one.begin + one.end for one in family.calls), "".join(family.thoughts)}  # fmt: skip
+    return [one for at, one in enumerate(UNITS) if one in own or (at + turn) % EACH == 0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
