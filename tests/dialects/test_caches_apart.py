@@ -13,7 +13,7 @@ from support.servers.serving import Server, serve
 
 APIS = ("chat", "completions", "responses", "messages")
 KEYS = ("sk-ada", "sk-bob", "sk-cy")
-WORDS = 750  # of two tokens each
+WORDS = 150  # of two tokens each
 BLOCK = 64  # tokens; engines keep a prompt in blocks of at most so many
 OPENING = 8  # tokens at most with which all of a caller's prompts begin: those of the chat template
 

@@ -557,14 +557,14 @@ async def test_a_model_without_a_template() -> None:
 async def test_old_turns_are_left_out() -> None:
     """A conversation beyond the context loses its oldest turns, which is named; the system's text and the last turn stay."""
     turns = [{"role": "system", "content": "Be good."}]
-    for number in range(400):
+    for number in range(120):
         turns += [
             {"role": "user", "content": f"Question number {number} about dogs and cats."},
             {"role": "assistant", "content": f"Answer number {number} about cats and dogs."},
         ]
     turns += [{"role": "user", "content": "Hello!"}]
     fields: Any = {"messages": turns, "options": {"num_predict": 1}}
-    async with engine("gguf") as running:
+    async with engine("gguf", context=512) as running:
         spy = Spy(running)
         async with serving(spy) as app:
             status, body, ignored = await post(app, "/api/chat", **fields)
@@ -576,9 +576,9 @@ async def test_old_turns_are_left_out() -> None:
     assert isinstance(request, ChatRequest)
     first, second, *_, last = request.messages
     assert ("Be good.", "user", "Hello!") == (first.content, second.role, last.content)
-    assert 2048 - 60 < longest == body["prompt_eval_count"] < 2048
+    assert 512 - 60 < longest == body["prompt_eval_count"] < 512
     assert 400 == refused
-    assert "maximum context length is 2048" in told["error"]
+    assert "maximum context length is 512" in told["error"]
 
 
 async def test_a_last_turn_that_is_too_long() -> None:
