@@ -1,6 +1,7 @@
 """Tests of unilect.server._page: the files of the page as a browser gets them."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,25 @@ async def test_files_are_sent_once(tmp_path: Path) -> None:
     assert (FOLDER / "view.js").read_bytes() == body
     assert (304, b"") == again
     assert body == (gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
+
+
+def test_the_first_visit() -> None:
+    """A first visit loads at most 150 KB for its chat, and nothing of the other views."""
+    page = (FOLDER / "index.html").read_text()
+    needed, loaded = (
+        ["index.html", *re.findall(r'="page/([\w.]+)"', page), "chat.js"],
+        dict[str, int](),
+    )
+    while needed:
+        name = needed.pop()
+        if name not in loaded:
+            text = (FOLDER / name).read_text()
+            loaded[name] = len(text.encode())
+            needed += re.findall(r' from "\./([\w.]+)";', text)
+
+    assert {"main.js", "chat.js", "view.js", "base.css", "markdown.js"} < loaded.keys()
+    assert not {"api.js", "try.js", "connect.js", "keys.js", "live.js"} & loaded.keys()
+    assert 150_000 >= sum(loaded.values())
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2fpage%2fview.js", "view.py", "%00"])

@@ -8,8 +8,9 @@ import { BASE, reach, wanted } from "./session.js";
 import { readPieces } from "./sse.js";
 import { effect, h, onEnd, signal } from "./view.js";
 
-/** How much of an answer stays in sight, and how much is read at most (characters). */
+/** How much of an answer stays in sight, in which pieces, and how much is read at most (characters). */
 const SHOWN = 200_000;
+const BLOCK = 4000;
 const MOST = 16 * 1024 * 1024;
 /** The headers that say something of an answer. */
 const HEADERS = /^(x-(?!content-type-options|frame-options|accel)|openai-|request-id|retry-after|content-type)/;
@@ -117,23 +118,35 @@ function answerView() {
 
 /** Show the text of a response as it comes, its end where it is long; JSON that came whole is set out. */
 async function show(response, shown, whole) {
-  let [read, kept] = [0, 0];
-  if (!response.body) return;
-  for await (const piece of readPieces(response)) {
-    whole.push(piece);
-    read += piece.length;
-    if (read > MOST) throw new Error(`The answer is longer than ${MOST.toLocaleString("en")} characters: it was stopped`);
-    const follows = shown.scrollTop + shown.clientHeight > shown.scrollHeight - 40;
-    shown.append(visible(piece.slice(-SHOWN)));
-    kept += shown.lastChild.length;
-    while (kept > SHOWN && shown.childNodes.length > 1) {
-      kept -= shown.firstChild.length;
-      shown.firstChild.remove();
+  let [read, waiting, due] = [0, "", 0];
+  const draw = () => {
+    if (waiting) appendEnd(shown, waiting);
+    [waiting, due] = ["", 0];
+  };
+  try {
+    for await (const piece of response.body ? readPieces(response) : []) {
+      whole.push(piece);
+      read += piece.length;
+      if (read > MOST) throw new Error(`The answer is longer than ${MOST.toLocaleString("en")} characters: it was stopped`);
+      waiting += piece;
+      due ||= requestAnimationFrame(draw);
     }
-    if (follows) shown.scrollTop = shown.scrollHeight;
+  } finally {
+    cancelAnimationFrame(due);
+    draw();
   }
   if (read <= SHOWN && response.headers.get("Content-Type")?.startsWith("application/json")) {
-    shown.textContent = visible(rewrite(whole.join(""), (key, value) => value));
+    shown.replaceChildren(visible(rewrite(whole.join(""), (key, value) => value)));
     shown.scrollTop = 0;
   }
+}
+
+/** Append text in blocks, of which the last one alone is laid out again; the first ones leave. */
+function appendEnd(shown, text) {
+  const follows = shown.scrollTop + shown.clientHeight > shown.scrollHeight - 40;
+  const last = shown.lastChild?.textContent;
+  const isFull = last === undefined || last.length > SHOWN / 4 || (last.length > BLOCK && last.endsWith("\n"));
+  (isFull ? shown.appendChild(h("span")) : shown.lastChild).append(visible(text.slice(-SHOWN)));
+  while (shown.childNodes.length > 1 && shown.textContent.length > SHOWN) shown.firstChild.remove();
+  if (follows) shown.scrollTop = shown.scrollHeight;
 }
