@@ -88,6 +88,16 @@ async def talk(page: Any, shot: Path) -> None:
     await page.screenshot(path=shot)
 
 
+async def try_endpoint(page: Any, shot: Path) -> None:
+    """A request to the bundled model that is tried."""
+    await page.click("nav a[href='#api']")
+    await page.click(".operation summary >> nth=0")
+    await page.click(".try button:text-is('Send')")
+    await page.locator(".answer strong:has-text('after')").wait_for()
+    await page.evaluate("document.querySelector('.operation').scrollIntoView()")
+    await page.screenshot(path=shot)
+
+
 async def main() -> None:
     """Take the pictures."""
     from playwright.async_api import async_playwright
@@ -103,6 +113,7 @@ async def main() -> None:
             await light.goto(root)
             await light.locator("select.model option").first.wait_for(state="attached")
             await talk(light, IMAGES / "page-chat.png")
+            await try_endpoint(light, IMAGES / "page-api.png")
             context = await browser.new_context(viewport=size, color_scheme="dark")
             dark = await context.new_page()
             await dark.goto(url)
