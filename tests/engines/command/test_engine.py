@@ -102,6 +102,8 @@ async def test_hangs(caplog: pytest.LogCaptureFixture) -> None:
         await until(lambda: backend.children[0].deaths)
         assert "m: the engine is unresponsive; killing it" in caplog.messages
         assert 1 == backend.children[0].hangs
+        watching: Any = backend
+        await watching._supervisor._watchdog._task  # which looks at the next life once
         again = await answer(backend.generate(chat(temperature=0.0, max_tokens=4)))
         assert again.choices[0].text
         await until(lambda: len(events.last) == 2)

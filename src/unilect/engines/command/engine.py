@@ -177,10 +177,12 @@ class CommandEngine(Backend):
 
     async def _look(self) -> None:
         """Return once the server answers anything, or goes on with an answer: one that reads a long prompt may answer nothing else meanwhile."""
-        flowed, upstream = self._flowed, self._upstream
-        while upstream is not None and self._process.alive and self._flowed == flowed:
+        flowed, process = self._flowed, self._process
+        life = process.starts
+        while process.alive and process.starts == life and self._flowed == flowed:
             try:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                    upstream = await self._connect()  # an earlier life's is nobody's any more
                     return await upstream.check()
             except (TimeoutError, UnilectError):
                 await asyncio.sleep(_LOOK_PAUSE_S)
