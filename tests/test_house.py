@@ -54,7 +54,7 @@ BUDGETS = {
     "dialects/responses": 1_900,
     "engines": 244,
     "engines/chatglm": 486,
-    "engines/command": 896,
+    "engines/command": 898,
     "engines/gguf": 3_502,
     "engines/process": 1_309,
     "engines/transformers": 822,
