@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from server.test_admin import Operated, operated
+from server.test_live import ONE_OF_TWO, hold_loads
 from support.clients.browsers import Visitor, holds
 from support.servers.prefixed import prefixed
 from unilect.demo import MODEL
@@ -87,6 +88,30 @@ async def test_a_model_is_steered(visitor: Visitor, tmp_path: Path) -> None:
 
     assert "loaded" in events
     assert "stopped" in events
+
+
+async def test_a_load_is_seen(
+    visitor: Visitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model's card shows if it fits, how far its load is, and then for whom it would leave, and nothing is asked for."""
+    async with operated(tmp_path, ONE_OF_TWO, 'memory = "100MiB"\n') as server:
+        page = await opened(visitor, server)
+        one, two = (f".model-card:has(h3:text-is('{name}'))" for name in ("one", "two"))
+        await page.click(f"{one} >> button:text-is('Stop')")
+        await page.wait_for_selector(f"{one} >> .tag:text-is('fits')")
+        begun, go_on = hold_loads(monkeypatch)
+        assert "It needs 84 MB, 105 MB are free" in await page.inner_text(one)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.method))
+        await page.click(f"{one} >> button:text-is('Load')")
+        await begun.wait()
+        await page.wait_for_selector(f"{one} >> progress[value]")
+        assert "loading: " in await page.inner_text(one)
+        go_on.set()
+        await page.wait_for_selector(f"{one} >> .tag:text('ready')")
+        await page.wait_for_selector(f"{two} >> text=one would leave for it.")
+
+    assert ["POST"] == asked
 
 
 async def test_an_engine_dies(visitor: Visitor, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -46,7 +47,7 @@ from unilect.residency.residency import Residency
 from unilect.runtime import plugins
 from unilect.runtime.redact import Secrets, secrets_of
 from unilect.scheduling.fair_queue import QueueSettings
-from unilect.scheduling.pooled_backend import PooledBackend
+from unilect.scheduling.pooled_backend import PooledBackend, Steps
 
 log = logging.getLogger("unilect")
 _Prepare: TypeAlias = Callable[[Any], Any]
@@ -258,18 +259,15 @@ def model(
     prepare = check_model(name, config, found)
     shared = {} if shared is None else shared
     queue = QueueSettings(config.max_in_flight, config.max_queue, config.queue_timeout_s)
-
-    def report(what: str, part: float, size_bytes: int = 0, /) -> None:
-        if progress is not None:
-            progress(name, what, part, size_bytes)
-
+    tell = None if progress is None else partial(progress, name)
     for source in config.sources:
         with found:
-            spec = spec_of(name, source, config, threads, report, shared, checker, engines)
+            steps = Steps(tell)
+            spec = spec_of(name, source, config, threads, steps.report, shared, checker, engines)
             spec = structs.replace(spec, several_callers=several_callers, memory_bytes=memory)
             shown = source if config.command is None else f"{COMMAND}:{program_of(config.command)}"
             secrets = _secrets(source, config)
-            members.append(PooledBackend(backend(spec), shown, secrets, queue, spec.scheme))
+            members.append(PooledBackend(backend(spec), shown, secrets, queue, spec.scheme, steps))
             check_supported(name, config, members[-1].backend.capabilities)
             hints.tell(name, source)
     found.raise_all()

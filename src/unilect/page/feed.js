@@ -24,7 +24,7 @@ export const seconds = signal([]);
 export const tens = signal([]);
 /** The memory for all models in bytes; null where there is no budget. */
 export const memoryBudget = signal(null);
-/** The time (performance.now) of the last event: what only time changes is counted from there. */
+/** The time of the last event, in ms since 1970. */
 export const heardAt = signal(0);
 
 const KINDS = { models: [models, "name"], requests: [requests, "id"], failures: [failures, "request_id"] };
@@ -32,6 +32,11 @@ let users = 0;
 let lastId = "";
 let stopReading = null;
 let channel = null;
+
+/** Return the seconds since the server has told of one of these last: it tells nothing of what only time changes. */
+export function elapsed(one) {
+  return Math.max(0, heardAt.value - one.heardAt) / 1000;
+}
 
 /** Follow the server while the view that calls this is shown. */
 export function useFeed() {
@@ -136,10 +141,11 @@ async function read(abort) {
 function take({ id, name }, body) {
   lastId = id ?? lastId;
   const isWhole = name === "whole";
+  const now = Date.now();
   for (const [kind, [shown, key]] of Object.entries(KINDS)) {
     if (isWhole) shown.peek().clear();
     for (const gone of body[`gone_${kind}`] ?? []) shown.peek().delete(gone);
-    for (const one of body[kind] ?? []) shown.peek().set(one[key], one);
+    for (const one of body[kind] ?? []) shown.peek().set(one[key], { heardAt: now, ...one }); // of another tab's it is known
     if (isWhole || body[kind] || body[`gone_${kind}`]) shown.touch();
   }
   if (isWhole) {
@@ -150,6 +156,6 @@ function take({ id, name }, body) {
     const last = tens.peek().at(-1);
     if (!last || body.point.at - last.at >= 10) tens.value = [...tens.peek(), body.point].slice(-TENS);
   }
-  heardAt.value = performance.now();
+  heardAt.value = now;
   status.value = "live";
 }

@@ -1,12 +1,12 @@
 /** The live view: models, requests, counters over time, failures and logs of the running server, and the ways to change them. */
 
-import { failures, heardAt, memoryBudget, models, requests, seconds, status, tens, useFeed } from "./feed.js";
+import { elapsed, failures, heardAt, memoryBudget, requests, seconds, status, tens, useFeed } from "./feed.js";
 import { logView } from "./log.js";
 import { modelsView } from "./models.js";
-import { plotsView } from "./plots.js";
+import { growth, meanGrowth, plotsView } from "./plots.js";
 import { json, keys, settings, wanted } from "./session.js";
 import { clock, duration, short, size } from "./units.js";
-import { computed, each, effect, h, onEnd, signal, wide } from "./view.js";
+import { computed, each, effect, h, signal, wide } from "./view.js";
 
 const STATES = { off: "paused", connecting: "connecting", live: "live", lost: "the server does not answer; trying again", refused: "the key was refused" };
 
@@ -49,12 +49,8 @@ function liveView() {
 
 /** Show the counters of the last seconds as numbers. */
 function tiles() {
-  const rate = (name) => computed(() => perSecond(seconds.value.slice(-11), name));
-  const first = computed(() => {
-    const [from, to] = [seconds.value.at(-61) ?? seconds.value[0], seconds.value.at(-1)];
-    const count = to ? to.first_tokens - from.first_tokens : 0;
-    return count ? (to.first_token_s - from.first_token_s) / count : null;
-  });
+  const rate = (name) => computed(() => growth(seconds.value.at(-11) ?? seconds.value[0], seconds.value.at(-1), name));
+  const first = computed(() => meanGrowth(seconds.value[0], seconds.value.at(-1), "first_token_s", "first_tokens"));
   const now = (name) => seconds.value.at(-1)?.[name] ?? 0;
   const tile = (label, value) => h("div.tile", {}, h("span.muted.small", {}, label), h("strong", {}, value));
   const [asked, tokens] = [rate("requests"), rate("completion_tokens")];
@@ -67,19 +63,11 @@ function tiles() {
     tile("in flight", () => String([...requests.value.values()].length)),
     tile("waiting", () => String(now("waiting"))),
     tile("memory of models", () => (memoryBudget.value ? `${size(now("memory"))} of ${size(memoryBudget.value)}` : size(now("memory")))),
+    tile("free on the machine", () => (now("memory_free") ? size(now("memory_free")) : "–")),
   );
 }
 
-/** Return how much a counter grew a second between the first and the last of some samples. */
-export function perSecond(samples, name) {
-  const [from, to] = [samples[0], samples.at(-1)];
-  return !to || to.at === from.at ? null : (to[name] - from[name]) / (to.at - from.at);
-}
-
 function requestsView(trouble) {
-  const now = signal(performance.now());
-  const timer = setInterval(() => (now.value = performance.now()), 1000);
-  onEnd(() => clearInterval(timer));
   const list = () => [...requests.value.values()].sort((one, other) => other.age_s - one.age_s);
   const cancel = async (id) => {
     try {
@@ -98,7 +86,7 @@ function requestsView(trouble) {
       h("td", {}, () => one.value.caller || "anonymous"),
       h("td", {}, () => one.value.model),
       h("td", {}, () => phase(one.value)),
-      h("td.number", {}, () => duration(one.value.age_s + Math.max(0, now.value - heardAt.value) / 1000)),
+      h("td.number", {}, () => duration(one.value.age_s + elapsed(one.value))),
       h("td.number", {}, () => String(one.value.completion_tokens)),
       h("td.number", {}, () => (one.value, short(speeds.get(one.value.id)?.rate))),
       h("td", {}, h("button.small.danger", { onclick: () => cancel(one.peek().id) }, "Cancel")),

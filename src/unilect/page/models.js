@@ -1,17 +1,36 @@
 /** The models in the live view: what each does, why, on what, and how it is loaded, stopped and drained. */
 
-import { memoryBudget, models } from "./feed.js";
+import { elapsed, memoryBudget, models, seconds } from "./feed.js";
 import { json } from "./session.js";
 import { clock, duration, short, size } from "./units.js";
-import { each, h, signal } from "./view.js";
+import { computed, each, h, signal } from "./view.js";
 
 const COLOURS = { ready: "good", loading: "warn", stopping: "warn", draining: "warn", failed: "bad", out: "bad" };
 
+const BUSY = new Set(["loading", "stopping", "draining", "failed", "out"]);
+/** As many are shown at once: each is some thirty elements. */
+const MOST = 50;
+/** What a load would do now: in a word, and its colour. */
+const FITS = { now: ["fits", "good"], evicts: ["fits instead of others", "warn"], waits: ["does not fit now", "warn"], never: ["never fits", "bad"] };
+
 /** Show the models; what goes wrong with a change is told in `trouble`. */
 export function modelsView(trouble) {
-  const list = () => [...models.value.values()];
-  return h("div.models", {}, each(list, (one) => one.name, (one) => modelView(one, trouble)));
+  const wanted = signal("");
+  const found = computed(() => choose([...models.value.values()], wanted.value.trim().toLowerCase()));
+  const isFew = () => models.value.size <= MOST;
+  return [
+    h("div.row", { hidden: isFew }, h("input", { type: "search", placeholder: "Find a model", "aria-label": "Find a model", oninput: (event) => (wanted.value = event.target.value) }), h("span.muted.small", {}, () => `${Math.min(MOST, found.value.length)} of ${models.value.size.toLocaleString("en")} models are shown`)),
+    h("div.models", {}, each(() => found.value.slice(0, MOST), (one) => one.name, (one) => modelView(one, trouble))),
+  ];
 }
+
+/** Return the models with a text in a name, those first that something happens to where not all can be shown. */
+export function choose(all, text) {
+  const found = all.filter((one) => [one.name, ...one.aliases].some((name) => name.toLowerCase().includes(text)));
+  return found.length <= MOST ? found : found.toSorted((one, other) => isBusy(other) - isBusy(one));
+}
+
+const isBusy = (one) => Boolean(one.requests || one.queued || one.waits_for || one.reason || BUSY.has(one.state));
 
 function modelView(one, trouble) {
   const busy = signal(false);
@@ -48,9 +67,11 @@ function modelView(one, trouble) {
     ),
     () => one.value.reason && h("p.notice.bad", {}, one.value.reason),
     () => one.value.waits_for && h("p.notice", {}, one.value.waits_for),
+    loadView(one),
     h("p.muted.small", {}, () => facts(one.value).join(" · ")),
     memoryBar(one),
-    h("ul.backends", {}, each(() => one.value.backends, (backend) => backend.source, backendView)),
+    () => one.value.fit && h("p.small", {}, h("span", { class: `tag ${FITS[one.value.fit][1]}` }, FITS[one.value.fit][0]), " ", () => fitText(one.value, seconds.value.at(-1))),
+    h("ul.backends", {}, each(() => one.value.backends, (backend) => backend.source, (backend) => backendView(backend, one))),
     h(
       "div.row",
       {},
@@ -73,10 +94,43 @@ function facts(model) {
   if (model.requests) list.push(`${model.requests} running`);
   if (model.tokens_per_s) list.push(`${short(model.tokens_per_s)} tokens/s an answer`);
   if (model.load_s) list.push(`loads in ${duration(model.load_s)}`);
-  if (model.stops_in_s !== null) list.push(`stops in ${duration(model.stops_in_s)} without requests`);
+  if (model.stops_in_s !== null) list.push(`stops in ${duration(Math.max(0, model.stops_in_s - elapsed(model)))} without requests`);
   if (model.aliases.length) list.push(`also ${model.aliases.join(", ")}`);
   if (model.presets.length) list.push(`presets ${model.presets.join(", ")}`);
   return list;
+}
+
+/** Show how far a load is, and the seconds that it still takes. */
+function loadView(one) {
+  const step = () => one.value.loading;
+  return () =>
+    (step() || one.value.load_left_s !== null) &&
+    h("p.memory.small", {}, () => step() && progressView(one.value), h("span", {}, () => loadText(one.value)));
+}
+
+function progressView({ name, loading: { part } }) {
+  const known = part === null ? {} : { value: part }; // without a value it is one of which nobody knows how far it is
+  return h("progress", { "aria-label": `Load of ${name}`, ...known });
+}
+
+/** Say how far a load is: "loading: 42 %, about 3 s left". */
+export function loadText(model) {
+  const { step = "waiting for memory", part = null, size_bytes: bytes = null } = model.loading ?? {};
+  const left = model.load_left_s === null ? null : model.load_left_s - elapsed(model);
+  const told = [part !== null && `${Math.round(100 * part)} %${bytes ? ` of ${size(bytes)}` : ""}`, left !== null && (left > 0.1 ? `about ${duration(left)} left` : "takes longer than expected")];
+  return [step, told.filter(Boolean).join(", ")].filter(Boolean).join(": ");
+}
+
+/** Say whether a model fits into memory now, in numbers; `sample` has what is taken and free. */
+export function fitText({ fit, evicts, memory_need_bytes: need }, sample) {
+  const [taken, machine] = [sample?.memory ?? 0, sample?.memory_free ?? 0];
+  if (!need) return "What it takes is known after its first load.";
+  if (fit === "never") return `It needs ${size(need)}; all models together may take ${size(memoryBudget.value)}.`;
+  const told = `It needs ${size(need)}, ${size(Math.max(0, memoryBudget.value - taken))} are free`;
+  const short = machine && machine < need ? `, and ${size(machine)} on the machine` : "";
+  const rest = evicts.length > 5 ? ` and ${evicts.length - 5} more` : "";
+  if (fit === "evicts") return `${told}${short}: ${evicts.slice(0, 5).join(", ")}${rest} would leave for it.`;
+  return `${told}${short}${fit === "waits" ? ", and no model can leave now" : ""}.`;
 }
 
 /** Show the memory of a model, of what it may take, of what all may. */
@@ -97,7 +151,7 @@ function memoryBar(one) {
     );
 }
 
-function backendView(backend) {
+function backendView(backend, model) {
   return h(
     "li",
     {},
@@ -106,7 +160,7 @@ function backendView(backend) {
     () => backend.value.out && [h("span.tag.bad", {}, "left out"), " "],
     h("span.muted.small", {}, () => `${backend.value.requests} running, ${backend.value.served.toLocaleString("en")} served`),
     () => backend.value.processes.map((one) => h("span.muted.small", {}, ` · pid ${one.pid}${one.starts > 1 ? `, started ${one.starts} times` : ""}`)),
-    () => backend.value.reason && h("div.small", {}, backend.value.reason, backend.value.next_look_in_s !== null && ` Looked at again in ${duration(backend.value.next_look_in_s)}.`),
+    () => backend.value.reason && h("div.small", {}, backend.value.reason, backend.value.next_look_in_s !== null && ` Looked at again in ${duration(Math.max(0, backend.value.next_look_in_s - elapsed(model.value)))}.`),
   );
 }
 

@@ -4,23 +4,21 @@ import { Plot } from "./plot.js";
 import { duration, short } from "./units.js";
 import { effect, h, onEnd, signal } from "./view.js";
 
-/** Return what a counter grew a second, between each two samples. */
-export function rates(samples, name) {
-  return between(samples, (one, other, seconds) => (other[name] - one[name]) / seconds);
+/** Return what a counter grew a second from one sample to a later one; null where that is not known: a counter that falls was begun anew. */
+export function growth(one, other, name) {
+  return isLater(one, other) ? (other[name] - one[name]) / (other.at - one.at) : null;
 }
 
-/** Return the mean of a sum by its count, between each two samples; null where nothing was counted. */
-export function means(samples, sum, count) {
-  return between(samples, (one, other) => (other[count] > one[count] ? (other[sum] - one[sum]) / (other[count] - one[count]) : null));
+/** Return the mean of what was summed and counted from one sample to a later one; null where nothing was. */
+export function meanGrowth(one, other, sum, count) {
+  return isLater(one, other) && other[count] > one[count] ? (other[sum] - one[sum]) / (other[count] - one[count]) : null;
 }
 
-/** Return points between each two samples; a counter that falls was begun anew. */
-function between(samples, compute) {
-  return samples.slice(1).map((other, at) => {
-    const one = samples[at];
-    const fell = other.requests < one.requests || other.at <= one.at;
-    return [other.at, fell ? null : compute(one, other, other.at - one.at)];
-  });
+const isLater = (one, other) => one !== undefined && other.at > one.at && other.requests >= one.requests;
+
+/** Return the points of a value between each two samples. */
+export function between(samples, compute) {
+  return samples.slice(1).map((other, at) => [other.at, compute(samples[at], other)]);
 }
 
 const levels = (samples, name) => samples.slice(1).map((one) => [one.at, one[name]]);
@@ -30,6 +28,8 @@ export function plotsView(seconds, tens) {
   const span = signal("minute");
   const samples = () => (span.value === "minute" ? seconds.value : tens.value);
   const line = (name, points) => ({ name, points });
+  const rates = (name) => between(samples(), (one, other) => growth(one, other, name));
+  const means = (sum, count) => between(samples(), (one, other) => meanGrowth(one, other, sum, count));
   const choose = (name) => h("button.quiet.small", { "aria-pressed": () => String(span.value === name), onclick: () => (span.value = name) }, `The last ${name}`);
   return h(
     "section",
@@ -38,9 +38,9 @@ export function plotsView(seconds, tens) {
     h(
       "div.plots",
       {},
-      plotView("Tokens a second", () => [line("answers", rates(samples(), "completion_tokens")), line("prompts", rates(samples(), "prompt_tokens"))]),
-      plotView("Requests a second", () => [line("answered", rates(samples(), "requests")), line("failed", rates(samples(), "failed"))]),
-      plotView("Time to first token", () => [line("mean", means(samples(), "first_token_s", "first_tokens"))], duration),
+      plotView("Tokens a second", () => [line("answers", rates("completion_tokens")), line("prompts", rates("prompt_tokens"))]),
+      plotView("Requests a second", () => [line("answered", rates("requests")), line("failed", rates("failed"))]),
+      plotView("Time to first token", () => [line("mean", means("first_token_s", "first_tokens"))], duration),
       plotView("Requests in flight", () => [line("running", levels(samples(), "running")), line("waiting", levels(samples(), "waiting"))]),
     ),
   );

@@ -115,7 +115,7 @@ class Residency:
     def _admit(self, seat: Seat) -> bool:
         if self.is_hard:
             self._check_fits(seat)
-            if seat.need > (free := self._free()):
+            if seat.need > (free := self.find_free()):
                 told = f"{seat.model.name}: not loaded at start: needs {describe_size(seat.need)}, {describe_size(free)} of memory are free; the first request loads it"
                 seat.events.add("skipped", told, need_bytes=seat.need, free_bytes=free)
                 return False
@@ -171,7 +171,7 @@ class Residency:
         if any(one.goes for one in self.seats.values()):
             return
         self._shortage = shortage
-        idle = [(one.cost / max(1, one.bytes), seat) for seat, one in self._movable(None) if not one.is_asked]  # fmt: skip
+        idle = [(one.cost / max(1, one.bytes), seat) for seat, one in self.list_movable(None) if not one.is_asked]  # fmt: skip
         if idle:
             _, seat = min(idle, key=lambda one: one[0])
             seat.enter(State.LEAVING)
@@ -194,11 +194,11 @@ class Residency:
         Reckon with what a model takes, now that its files are here. Where that is not free, and nothing of it loads yet, its place is
         taken back, and waited for as by others.
         """
-        need = self._find_need(seat)
+        need = self.find_need(seat)
         if not seat.has_place or (more := need - self._claims[seat]) <= 0:
             return
         begun = seat.model.runs_here or seat.model.is_loading
-        if begun or seat.state is State.FORCED or more <= self._free():
+        if begun or seat.state is State.FORCED or more <= self.find_free():
             self._claims[seat] = need
         else:
             self._free_seat(seat)
@@ -310,7 +310,7 @@ class Residency:
             return
         self._settle()
         for seat in list(self._queue):
-            if not seat.waiting or seat.model.closed or not self._can_fit(seat):
+            if not seat.waiting or seat.model.closed or not self.can_fit(seat):
                 self._give_up(seat)
         for seat in self._line():
             if seat.has_place:  # it leaves, or is stopped: then it waits as others do
@@ -369,7 +369,7 @@ class Residency:
         for other in self.seats.values():
             if other.leaves_for is not seat or other.model.stopping is not None:
                 continue
-            if heir is not None and self._claims[other] > self._free():
+            if heir is not None and self._claims[other] > self.find_free():
                 other.enter(State.LEAVING, heir)
                 continue
             other.enter(State.LOADED)
@@ -378,8 +378,8 @@ class Residency:
 
     def _plan(self, seat: Seat) -> bool:
         """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
-        need, free = self._find_need(seat), self._free()
-        movable = {one: other for other, one in self._movable(seat)}
+        need, free = self.find_need(seat), self.find_free()
+        movable = {one: other for other, one in self.list_movable(seat)}
         victims = choose_victims(list(movable), need - free)
         if victims is None:
             self._tell_of_wait(seat, need, free, "models that are being loaded")
@@ -399,7 +399,7 @@ class Residency:
         seat.enter(State.PROMISED)
         return True
 
-    def _movable(self, seat: Seat | None) -> list[tuple[Seat, Loaded]]:
+    def list_movable(self, seat: Seat | None) -> list[tuple[Seat, Loaded]]:
         """Return the models that may leave for another one; None for no other."""
         now, found = time.monotonic(), list[tuple[Seat, Loaded]]()
         for other in self.seats.values():
@@ -448,18 +448,18 @@ class Residency:
             more_s = self._turns.rank(seat.waiting.values())[0] - charged_s
             if more_s > 0 and not seat.has_place:
                 whom = f"`{first.model.name}`, whose callers were charged {more_s:.1f} s less for loads"
-                self._tell_of_wait(seat, seat.need, self._free(), whom)
+                self._tell_of_wait(seat, seat.need, self.find_free(), whom)
 
     def _turn_s(self, seat: Seat) -> float:
         return turn_s(self.swap_wait_s, seat.load_s or 0.0)
 
-    def _free(self) -> int:
+    def find_free(self) -> int:
         """Return the bytes that are promised to nobody who stays; less than 0 where too much is."""
         goes = {one for one in self.seats.values() if one.goes}
         taken = (size for seat, size in self._claims.items() if seat not in goes)
         return (self.budget or 0) - sum(taken)
 
-    def _find_need(self, seat: Seat) -> int:
+    def find_need(self, seat: Seat) -> int:
         """Return the bytes that a model is to have: no more than it can, where nobody has said that it must not be tried."""
         return seat.need if self.is_hard else min(seat.need, self._most(seat))
 
@@ -468,16 +468,16 @@ class Residency:
         others = (one for one in self.seats.values() if one.model.name != seat.model.name)
         return max(0, (self.budget or 0) - sum(one.need for one in others if one.model.pinned))
 
-    def _can_fit(self, seat: Seat) -> bool:
+    def can_fit(self, seat: Seat) -> bool:
         """Return False where the operator's budget has no room for a model, whatever leaves."""
         return not self.is_hard or seat.need <= self._most(seat)
 
     def _check_fits(self, seat: Seat) -> None:
         """
         Raises:
-            ModelTooLarge: As `_can_fit`.
+            ModelTooLarge: As `can_fit`.
         """
-        if self._can_fit(seat):
+        if self.can_fit(seat):
             return
         need, most = seat.need, self._most(seat)
         pins = (self.budget or 0) - most

@@ -155,7 +155,7 @@ class Seat:
         self.leaves_for: Seat | None = None
         self.load_s: float | None = None
         self.measured_bytes = 0
-        self.given_at = self.loaded_at = 0.0
+        self.given_at = self.loaded_at = self._begins_at = 0.0
         self.waiting: dict[asyncio.Future[None], Ticket] = {}
         self.payers: tuple[str, ...] = ()
         self.expected_s = 0.0
@@ -166,10 +166,15 @@ class Seat:
         """Be in another state, and have requests go to the model, or not; `leaves_for` is who it is `LEAVING` for."""
         assert state in _NEXT[self.state], f"{self.model.name}: {self.state} to {state}"
         if state in _STARTS and self.state not in _STARTS:
-            self.given_at, self._lie = time.monotonic(), _look(self.model.files)
-            self.expected_s = self._times.expect(self._lie)
+            self.given_at = time.monotonic()
+            self._expect()
         self.state, self.leaves_for = state, leaves_for
         self.model.open = state in (*_STARTS, State.LOADED)
+
+    def _expect(self) -> None:
+        """Reckon what a load takes that begins now, as its files lie."""
+        self._begins_at, self._lie = time.monotonic(), _look(self.model.files)
+        self.expected_s = self._times.expect(self._lie)
 
     @property
     def has_place(self) -> bool:
@@ -210,7 +215,7 @@ class Seat:
     def wait_s(self) -> float:
         """Seconds until it is loaded, as far as is known: its load, or the rest of it, after those before it in line."""
         if self.starts:
-            return max(0.1, self.expected_s - (time.monotonic() - self.given_at))
+            return max(0.1, self.expected_s - (time.monotonic() - self._begins_at))
         return self._owner.wait_s(self)
 
     @property
@@ -231,8 +236,10 @@ class Seat:
                 turn.set_result(None)
 
     def note_size(self) -> None:
-        """Reckon with what it takes, now that its files are here."""
+        """Reckon with what it takes, and what its load takes, now that its files are here."""
         self._owner.note_size(self)
+        if self.starts:
+            self._expect()
 
     def note_loaded(self) -> float:
         """Note that it is loaded, if that is not known; returns the seconds that it took."""

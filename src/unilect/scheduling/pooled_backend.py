@@ -5,7 +5,7 @@ import math
 import time
 from typing import NamedTuple
 
-from unilect.api.backend import Backend, Capabilities, Witness
+from unilect.api.backend import Backend, Capabilities, Report, Witness
 from unilect.runtime.redact import Secrets, redact
 from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.scheduling.breaker import Breaker
@@ -27,6 +27,43 @@ class Trouble(NamedTuple):
     at: float
 
 
+class Step(NamedTuple):
+    """
+    The step that a start is at.
+
+    Attributes:
+        what: `downloading` or `loading`.
+        part: What is done of it, from 0 to 1.
+        size_bytes: All of it; 0 where that is not known.
+    """
+
+    what: str
+    part: float
+    size_bytes: int
+
+
+class Steps:
+    """
+    The steps of a backend's starts, as it reports them; from a thread, too.
+
+    Args:
+        tell: Told of each as well.
+
+    Attributes:
+        last: The last one of the start that goes on; None where none was told.
+    """
+
+    def __init__(self, tell: Report | None = None) -> None:
+        self._tell = tell
+        self.last: Step | None = None
+
+    def report(self, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Note a step; see `Report`."""
+        self.last = Step(what, part, size_bytes)
+        if self._tell is not None:
+            self._tell(what, part, size_bytes)
+
+
 class PooledBackend:
     """
     One backend of a model.
@@ -36,9 +73,10 @@ class PooledBackend:
         secrets: What is taken out of all that it says of its errors.
         queue: How requests wait for it.
         scheme: Of its source, which tells its kind; empty where nobody says it.
+        steps: Has the steps of its starts, which it reports there.
 
     Attributes:
-        backend, secrets, queue_settings, scheme: As given.
+        backend, secrets, queue_settings, scheme, steps: As given.
         source: Where it comes from, without credentials.
         witness: Told what happens to its processes; None for nobody.
         told_at_s: When it was told last that it fails.
@@ -64,9 +102,11 @@ class PooledBackend:
         secrets: Secrets | None = None,
         queue: QueueSettings | None = None,
         scheme: str = "",
+        steps: Steps | None = None,
     ) -> None:
         self.backend = backend
         self.scheme = scheme
+        self.steps = steps or Steps()
         self.source = redact(source)
         self.secrets = secrets or Secrets()
         self.witness: Witness | None = None
@@ -156,7 +196,10 @@ class PooledBackend:
             for life in self.backend.children:
                 life.witnesses.add(self.witness)
         began = time.monotonic()
-        await self.backend.start()
+        try:
+            await self.backend.start()
+        finally:
+            self.steps.last = None
         self.loaded_at = time.monotonic()
         self.load_s = self.loaded_at - began
         self.started, self.trouble = True, None

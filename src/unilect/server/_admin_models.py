@@ -17,6 +17,7 @@ from unilect.core.errors import (
 )
 from unilect.models.model import Model
 from unilect.models.registry import Registry
+from unilect.residency.fits import Fits
 from unilect.runtime.context import Requests
 from unilect.runtime.tasks import list_in_slices
 from unilect.scheduling.pooled_backend import PooledBackend
@@ -119,8 +120,11 @@ class Descriptions:
         for one in self._requests.values():
             if one.meter is not None:
                 made[one.model] += one.meter.usage.completion_tokens
+        residency = self._registry.residency
+        fits = None if residency is None else Fits(residency)
         return await list_in_slices(
             _describe(model, memory)
+            | _describe_place(model, fits)
             | self._tell_tokens((model.name, *presets[model.name]), made)
             | {"presets": presets[model.name]}
             for model in models
@@ -176,10 +180,8 @@ def _describe(model: Model, memory: Memory) -> dict[str, Any]:
         "stops_in_s": None if stops_at is None else round(max(0.0, stops_at - now), 1),
         "memory_bytes": sum(one["memory_bytes"] for one in backends),
         "resident_memory_bytes": sum(one["resident_memory_bytes"] for one in backends),
-        "memory_need_bytes": None if model.place is None else model.place.need,
         "pinned": model.pinned,
-        "load_s": None if model.place is None else model.place.load_s,
-        "waits_for": _waits_for(model),
+        "loading": _describe_load(model) if state == "loading" else None,
         "device": ", ".join(dict.fromkeys(filter(None, (m.backend.device for m in members)))),
         "context": model.capabilities.context,
         "slots": model.slots,
@@ -187,6 +189,36 @@ def _describe(model: Model, memory: Memory) -> dict[str, Any]:
         "queued": queue.length,
         "queue_wait_s": queue.wait_s,
         "backends": backends,
+    }
+
+
+def _describe_load(model: Model) -> dict[str, Any]:
+    """Describe a load: its step (`downloading`, `loading`), and the part of it that is done (0 to 1) and its bytes, where they are told."""
+    members = [one for one in model.pool.members if one.loads or one.is_coming_back]
+    what = "downloading" if any(one.is_fetching for one in members) else "loading"
+    steps = [one.steps.last for one in members if one.steps.last is not None]
+    steps = [one for one in steps if one.what == what]
+    slowest = min(steps, key=lambda one: one.part, default=None)
+    return {
+        "step": what,
+        "part": None if slowest is None else round(slowest.part, 3),
+        "size_bytes": None if slowest is None else slowest.size_bytes or None,
+    }
+
+
+def _describe_place(model: Model, fits: Fits | None) -> dict[str, Any]:
+    """Describe the place of a model in memory: what it takes, how long its load takes, and what another load would do; None each where it has none."""
+    place = model.place
+    fit = None if place is None or fits is None else fits.of(place)
+    is_timed = place is not None and (place.waiting or (place.starts and model.is_loading))
+    is_fetched = any(one.is_fetching for one in model.pool.members)
+    return {
+        "memory_need_bytes": None if place is None else place.need,
+        "fit": None if fit is None else fit.verdict,
+        "evicts": [] if fit is None else fit.evicts,
+        "load_s": None if place is None else place.load_s,
+        "load_left_s": round(place.wait_s, 1) if place and is_timed and not is_fetched else None,
+        "waits_for": _waits_for(model),
     }
 
 

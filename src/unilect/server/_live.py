@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +25,7 @@ from unilect.accounting.metrics import Metrics
 from unilect.core.errors import RateLimited
 from unilect.models.registry import Registry
 from unilect.runtime.context import Requests
+from unilect.runtime.memory import free_bytes
 from unilect.runtime.tasks import Tasks
 from unilect.server._admin_models import Descriptions
 from unilect.server._admin_requests import describe_requests
@@ -42,7 +43,7 @@ _SHARE = 20  # an event may take a twentieth of the time
 MAX_READERS = 64
 _FAILURES = 50
 #: What changes by itself, as time passes: a reader can count.
-_CLOCKS = frozenset({"age_s", "stops_in_s", "next_look_in_s"})
+_CLOCKS = frozenset({"age_s", "stops_in_s", "next_look_in_s", "load_left_s"})
 _HEADERS = {
     "Content-Type": SERVER_SENT_EVENTS,
     "Cache-Control": "no-store",
@@ -159,6 +160,7 @@ class Live:
                     await self._came.wait()
             except TimeoutError:
                 self._seconds.clear()  # a minute with gaps would be shown as one
+                self._forget()
 
     def _sample(self) -> None:
         """Note the counters."""
@@ -167,6 +169,7 @@ class Live:
         now["completion_tokens"] += sum(one.usage.completion_tokens for one in meters)
         residency = self._registry.residency
         now["memory"] = 0 if residency is None else residency.claimed
+        now["memory_free"] = free_bytes() or 0  # of the machine; 0 where the system does not say
         self._seconds.append(now)
         if not self._tens or now["at"] - self._tens[-1]["at"] >= _QUIET_TICK_S:
             self._tens.append(now)
@@ -209,15 +212,25 @@ class Live:
         self._number += 1
         self._changes.append(_Change(self._number, self._event("change", self._number, body)))
 
+    def _forget(self) -> None:
+        """Forget what was shown, which is of some time ago: who comes back gets all."""
+        if self._shown:
+            self._shown, self._number = {}, self._number + 1
+            self._changes.clear()
+
     def _event(self, name: str, number: int, body: Mapping[str, Any]) -> bytes:
         head = f"id: {self._boot}-{number}\nevent: {name}\ndata: ".encode()
         return head + _encode(body) + b"\n\n"
 
 
-def _differs(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
+def _differs(before: Any, now: Any) -> bool:
     """Return True if a reader has to be told: not for what only a clock changes."""
-    return before is None or any(before.get(name) != value for name, value in _timeless(now))
-
-
-def _timeless(one: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    return ((name, value) for name, value in one.items() if name not in _CLOCKS)
+    if before == now:
+        return False
+    if isinstance(before, dict) and isinstance(now, dict):
+        return before.keys() != now.keys() or any(
+            name not in _CLOCKS and _differs(before[name], one) for name, one in now.items()
+        )
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) != len(now) or any(map(_differs, before, now))
+    return True
