@@ -9,6 +9,7 @@ from support.common.clock import Clock
 from unilect.core.errors import ConfigError
 from unilect.store.database import ABSENT, Database
 from unilect.store.keys import KeyStore
+from unilect.store.ledger import Ledger
 from unilect.store.records import Key, KeyChanges
 
 NOW = 1_800_000_000.0
@@ -317,10 +318,16 @@ async def test_a_folder_that_may_not_be_looked_into(
     assert (None, ABSENT) == (named.mark(), default.mark())
 
 
-async def test_no_file(tmp_path: Path) -> None:
-    """A look at a file that is not there makes none."""
-    database = Database(f"sqlite:///{tmp_path}/unilect.db")
+@pytest.mark.parametrize("place", ["unilect.db", "new/unilect.db"])
+async def test_no_file(tmp_path: Path, place: str) -> None:
+    """A look at a file that is not there makes none, nor does reading; once there is one, that is read."""
+    database = Database(f"sqlite:///{tmp_path}/{place}", is_default="/" in place)
+    stored = KeyStore(database)
 
-    assert ABSENT == KeyStore(database).mark() == Database("sqlite://").mark()
+    assert ABSENT == stored.mark() == Database("sqlite://").mark()
+    assert [] == await stored.all() == await Ledger(database).sums()
+    assert await stored.find("AAAA") is await stored.get_by_name("ann") is None
     assert [] == list(tmp_path.iterdir())
+    await stored.create("ann", "AAAA", b"x" * 32)
+    assert ["ann"] == [key.name for key in await stored.all()]
     await database.aclose()

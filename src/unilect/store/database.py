@@ -154,7 +154,8 @@ class Database:
         """
         Call a function as `write` does, with a connection that cannot write; all that it reads is of one moment, with all that was committed before.
 
-        It waits for nobody who writes, and may be called again as there.
+        It waits for nobody who writes, and may be called again as there. Where there is no database yet, none is made: an empty one in
+        memory is read.
 
         Args:
             long: It may take seconds: only a few such run at once, and other reads wait for none of them.
@@ -222,12 +223,31 @@ class Database:
         return self._try(once)
 
     def _read(self, function: Callable[[Connection], _Result]) -> _Result:
+        if self._is_absent():
+            return self._read_empty(function)
         if not self._is_open():  # whoever writes makes the file and its tables
             self._writers.submit(self._write, lambda connection: None).result()
         pool = self._read_pool
         if pool is None:  # memory
             return self._writers.submit(self._write, function).result()
         return self._try(partial(pool.run, function))
+
+    def _is_absent(self) -> bool:
+        """Return True where a server has no database yet, and can have one: that it cannot, as a command tells, shows when it is made."""
+        can_be = self._is_default or self._file is None or self._file.path.parent.is_dir()
+        return can_be and not self._is_permanent and self.mark() == ABSENT
+
+    def _read_empty(self, function: Callable[[Connection], _Result]) -> _Result:
+        def read(connection: Connection) -> _Result:
+            connection.scalar("PRAGMA query_only = ON")
+            return function(connection)
+
+        pool = _Pool(partial(self._driver().connect, None, self._timeout_s, read_only=False))
+        try:
+            pool.run(schema.ensure)
+            return self._try(partial(pool.run, read))
+        finally:
+            pool.close()
 
     def _is_open(self) -> bool:
         """Return True if the database is open, and its file still the one that was opened."""
