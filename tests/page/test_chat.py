@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest_asyncio
 
 from server.test_admin import Operated, operated
+from support.backends.scripted import STREAM_HEAD, Exchange, answer, delta, frames, scripted
 from support.clients.browsers import Visitor, holds
+from support.models.thinking_templates import BEGUN
+from unilect.demo import MODEL
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -34,6 +37,7 @@ source = "echo:"
 """
 _TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
 _ANSWER = ".message.assistant footer"
+_ANSWER_AT_ONCE = """new MutationObserver(() => document.querySelector(".thoughts button")?.click()).observe(document.body, { childList: true, subtree: true })"""
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
@@ -231,3 +235,50 @@ async def test_a_broken_answer(visitor: Visitor, tmp_path: Path) -> None:
         await holds(
             page, "document.querySelector('.message.assistant').textContent.includes('Hello there')"
         )
+
+
+async def test_thoughts_are_ended(visitor: Visitor, tmp_path: Path) -> None:
+    """A model that thinks is told to answer: it gets what it has thought, behind which its template ends the thoughts, and goes on."""
+    text = f"[models.thinker]\nsource = '{MODEL}'\ncontext = 512\nchat_template = {json.dumps(BEGUN)}\ndefaults = {{ ignore_eos = true }}\n"
+    async with operated(tmp_path, text) as server:
+        page = await opened(visitor, server, "thinker")
+        asked: list[Any] = []
+        page.on("request", lambda one: one.post_data and asked.append(one.post_data_json))
+        await page.evaluate(_ANSWER_AT_ONCE)
+        await say(page, "Tell me.")
+        await page.wait_for_selector(_ANSWER)
+        await page.wait_for_selector("summary:text-is('Thoughts, ended by hand')")
+        thoughts = await page.text_content(".thoughts .plain") or ""
+        answer = await page.inner_text(".message.assistant > div:last-of-type")
+        first, second = asked
+        url, wanted = f"{server.url}/apply-template", {"stream": False, "stream_options": None}
+        async with server.client.post(url, json=second | wanted) as got:
+            prompt = (await got.json())["prompt"]
+
+    assert answer
+    assert first | {"continue_final_message": "content", "messages": second["messages"]} == second
+    assert {"role": "assistant", "content": "", "reasoning_content": thoughts} == second["messages"][-1]  # fmt: skip
+    assert prompt.endswith(f"[assistant] <think>{thoughts}</think>")
+
+
+async def test_thoughts_that_cannot_be_ended(visitor: Visitor, tmp_path: Path) -> None:
+    """A model of a server that may not go on behind thoughts has no such button, and its answer is stopped in the midst of them."""
+
+    async def think(exchange: Exchange) -> None:
+        if exchange.head.startswith(b"GET"):
+            return await exchange.send(answer(json.dumps({"data": [{"id": "m"}]}).encode()))
+        await exchange.send(STREAM_HEAD + frames(delta(reasoning_content="word word")))
+        await exchange.client_gone()
+
+    async with scripted(think) as far:
+        text = f'[models.thinks]\nsource = "{far.url}"\nmodel = "m"\n'
+        async with operated(tmp_path, text) as server:
+            page = await opened(visitor, server, "thinks")
+            await page.evaluate(_ANSWER_AT_ONCE)
+            await say(page, "Tell me.")
+            await holds(page, "document.querySelector('.thoughts')?.textContent.includes('word')")
+            await page.click("button.stop")
+            await page.wait_for_selector("text=Stopped.")
+
+            assert "word word" == await page.text_content(".thoughts .plain")
+            assert "Thoughts" == await page.inner_text(".thoughts summary")

@@ -39,13 +39,19 @@ export function requestBody(model, messages, settings) {
   return body;
 }
 
+/** Return the body of a request that goes on with a message behind its thoughts, which end as they are; the arguments are those of `ask`. */
+export function endThoughts(body, message) {
+  const begun = { role: "assistant", content: message.content, reasoning_content: message.thoughts };
+  return { ...body, messages: [...body.messages, begun], continue_final_message: "content" };
+}
+
 /** Begin the message of an answer. */
 export function newAnswer(model) {
   return { role: "assistant", model, content: "", thoughts: "", calls: [], tokens: [], state: "waiting" };
 }
 
 /**
- * Ask a model, and fill the message of its answer.
+ * Ask a model, and fill the message of its answer; one that has begun goes on.
  *
  * @param body as of `requestBody`
  * @param message as of `newAnswer`
@@ -53,7 +59,7 @@ export function newAnswer(model) {
  * @param signal stops it; what has come stays
  */
 export async function ask(body, message, onPiece, signal) {
-  const began = performance.now();
+  const began = performance.now() - 1000 * (message.seconds ?? 0);
   const wanted = { ...body, stream: true, stream_options: { include_usage: true } };
   try {
     const response = await send("v1/chat/completions", { method: "POST", body: wanted, signal });
@@ -114,7 +120,7 @@ function takeCall(piece, message) {
 export function describeSpeed(message, context) {
   const facts = [];
   const made = message.usage?.completion_tokens;
-  const writing = message.seconds - message.firstToken;
+  const writing = message.seconds - (message.thoughtsEnded ?? message.firstToken);
   // an answer that came in one piece says nothing of the time between its tokens
   const speed = writing > 0.1 ? (made - 1) / writing : made / message.seconds;
   if (made > 1) facts.push(`${speed.toFixed(1)} tokens/s`);

@@ -36,7 +36,7 @@ function textView(message, isRaw) {
 function answerView(message, thread, isRunning, raw) {
   if (!isRunning) {
     return [
-      message.thoughts && thoughtsView(message.thoughts, false),
+      message.thoughts && thoughtsView(message.thoughts, message.thoughtsEnded !== undefined),
       () => (raw.value ? rawView(message) : textView(message, false)),
       message.calls?.length ? callsView(message, thread) : null,
       message.schema && message.state === "done" && !message.calls?.length && schemaView(message),
@@ -50,6 +50,8 @@ function answerView(message, thread, isRunning, raw) {
   const thoughts = h("div");
   const parts = h("div", {}, wait, thoughts, text);
   let thinking = null;
+  const canEnd = signal(false);
+  describeModel(message.model).then((found) => (canEnd.value = found.continues === true && found.parameters?.continue_final_message === "native"), () => {});
   for (const [kind, piece] of [["thoughts", message.thoughts], ["content", message.content]]) if (piece) take(kind, piece);
   thread.listen(message, take);
   function take(kind, piece) {
@@ -57,11 +59,11 @@ function answerView(message, thread, isRunning, raw) {
     if (kind !== "content" && kind !== "thoughts") return;
     wait.remove();
     if (kind === "content") {
-      if (thinking) thinking.open = false;
+      if (thinking) thinking.open = canEnd.value = false;
       reader.push(piece);
     } else {
-      if (!thinking) thoughts.append((thinking = thoughtsView("", true)));
-      thinking.lastChild.append(piece);
+      if (!thinking) thoughts.append((thinking = runningThoughts(thread, canEnd)));
+      thinking.children[1].append(piece);
     }
   }
   return parts;
@@ -74,8 +76,17 @@ function schemaView(message) {
   return h("p.small", {}, h("span", { class: `tag ${ok ? "good" : "bad"}` }, ok ? "follows the schema" : "does not follow the schema"), ` ${reason}${rest}`);
 }
 
-function thoughtsView(text, isOpen) {
-  return h("details.thoughts", { open: isOpen }, h("summary", {}, "Thoughts"), h("div.plain", {}, text));
+function thoughtsView(text, wereEnded) {
+  return h("details.thoughts", {}, h("summary", {}, wereEnded ? "Thoughts, ended by hand" : "Thoughts"), h("div.plain", {}, text));
+}
+
+/** Show thoughts that are on their way, with a button that ends them where the model can go on behind them. */
+function runningThoughts(thread, canEnd) {
+  const end = () => {
+    canEnd.value = false;
+    thread.endThoughts();
+  };
+  return h("details.thoughts", { open: true }, h("summary", {}, "Thoughts"), h("div.plain"), () => canEnd.value && h("button.small", { onclick: end }, "Answer now"));
 }
 
 /** The text as the model wrote it; with log probabilities, each token with its own. */

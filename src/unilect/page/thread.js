@@ -1,6 +1,6 @@
 /** A thread: a conversation with one model, what is said in it, and the answer that is on its way. */
 
-import { ask, newAnswer, requestBody } from "./answer.js";
+import { ask, endThoughts, newAnswer, requestBody } from "./answer.js";
 import { add, branch, newConversation, remove, showBranch } from "./conversation.js";
 import { save } from "./history.js";
 import { settings as server } from "./session.js";
@@ -20,6 +20,7 @@ export class Thread {
   /** What is wrong with the settings; empty for nothing. */
   trouble = signal("");
   #abort = null;
+  #endsThoughts = false;
   #listeners = new Map();
 
   constructor(model, conversation) {
@@ -78,11 +79,10 @@ export class Thread {
     conversation.settings = { ...this.settings.peek(), model };
     const schema = this.settings.peek().schema?.trim() ?? "";
     const message = add(conversation, parent, { ...newAnswer(model), schema });
-    const abort = (this.#abort = new AbortController());
     this.running.value = message;
     this.conversation.touch();
     save(conversation);
-    await ask(body, message, (kind, text) => this.#tell(message, kind, text), abort.signal);
+    await this.#ask(body, message);
     this.#listeners.delete(message.id);
     if (this.running.peek() === message) {
       this.running.value = null;
@@ -90,6 +90,27 @@ export class Thread {
     }
     this.conversation.touch();
     await save(conversation);
+  }
+
+  /** Ask for a message, and once more where its thoughts are ended on the way. */
+  async #ask(body, message) {
+    for (let next = body; next; ) {
+      const abort = (this.#abort = new AbortController());
+      this.#endsThoughts = false;
+      const goesOn = () => this.#endsThoughts && this.#abort === abort;
+      const tell = (kind, text) => {
+        if (kind !== "state" || text !== "stopped" || !goesOn()) this.#tell(message, kind, text);
+      };
+      await ask(next, message, tell, abort.signal);
+      next = message.state === "stopped" && goesOn() ? endThoughts(body, message) : null;
+      if (next) message.thoughtsEnded = message.seconds;
+    }
+  }
+
+  /** End the thoughts of the answer that is on its way: the model goes on behind them. */
+  endThoughts() {
+    this.#endsThoughts = true;
+    this.#abort?.abort();
   }
 
   /** Answer the parent of a message once more. */
