@@ -104,7 +104,7 @@ async def operated(
     reloader = Reloader(source, config, registry, discovery, listener)
     try:
         await registry.start(registry.models)
-        (url,) = await listener.listen()
+        url, *_ = await listener.listen()
         where = await listener.listen_for_admin(reloader)
         connector = aiohttp.UnixConnector(where)
         async with (

@@ -18,7 +18,7 @@ from aiohttp import web
 from msgspec import Struct
 
 import unilect
-from unilect.core.errors import RouteNotFound
+from unilect.core.errors import RouteNotFound, StoreUnavailable
 from unilect.server._connect import clients_route
 from unilect.web.pages import HEADERS as PAGE_HEADERS
 from unilect.web.route import Route
@@ -87,6 +87,14 @@ def respond_file(request: web.Request, name: str) -> web.Response:
     return web.Response(body=file.body, headers=headers)
 
 
+def _needs_key(site: Site) -> bool:
+    """Return True if clients need a key; while nobody knows it none is let in without one."""
+    try:
+        return site.keys.required
+    except StoreUnavailable:
+        return True
+
+
 def routes(site: Site) -> list[Route]:
     """Return the routes below `/page/`; all but the one of clients' lines are public."""
 
@@ -97,7 +105,7 @@ def routes(site: Site) -> list[Route]:
             "title": page.title,
             "model": page.model,
             "system": page.system,
-            "needs_key": site.keys.required,
+            "needs_key": _needs_key(site),
             "steer": page.steer,
             "version": version("unilect"),
         }
