@@ -6,6 +6,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from server.test_admin import Operated, operated
 from server.test_live import ONE_OF_TWO, hold_loads
 from support.clients.browsers import Visitor, holds

@@ -9,7 +9,9 @@ import pytest
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-CALL = "async ([file, name, ...values]) => (await import(`/page/${file}.js`))[name](...values) ?? null"
+CALL = (
+    "async ([file, name, ...values]) => (await import(`/page/${file}.js`))[name](...values) ?? null"
+)
 _NASTY = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"]
 _PLAIN = ['say "hi"', "a,b", "two\nlines", "two\r\nlines", "a=1", "ключ", ""]
 

@@ -97,4 +97,3 @@ async def test_a_thousand_models(visitor: Visitor, tmp_path: Path) -> None:
         assert "m777" == await page.inner_text(".model-card h3")
         await page.fill("[aria-label='Find a model']", "")
         await page.wait_for_selector("text=50 of 1,001 models are shown")
-
