@@ -40,7 +40,7 @@ FASTCHAT = {
 }
 #: The answer is for who has a client's key.
 KEY = {
-    "GET": "/v1/usage /openapi.json /docs /props /lora-adapters /slots /v1/models /models /v1/models/{model:.+} /models/{model:.+} "
+    "GET": "/v1/usage /page/clients /openapi.json /docs /props /lora-adapters /slots /v1/models /models /v1/models/{model:.+} /models/{model:.+} "
     "/api /api/version /api/tags /api/ps /v1/responses/{response_id} /v1/responses/{response_id}/input_items "
     "/responses/{response_id} /responses/{response_id}/input_items /v1/conversations/{conversation_id} "
     "/v1/conversations/{conversation_id}/items /v1/conversations/{conversation_id}/items/{item_id}",

@@ -30,7 +30,7 @@ REFUSED = frozenset({400, 404, 409, 413, 422})
 _API = (
     r"/(?:(?:api/)?v[12]/(?:audio|chat|completions|conversations|embeddings|engines|files|health|images|messages|models"
     r"|moderations|rerank|reranking|responses|token_check|usage)\b|chat/completions\b|messages/count_tokens\b"
-    r"|page/settings\b|responses/(?:compact|input_tokens)\b|api/[a-z]+(?![\w@+-]|\.\w|/\w))"
+    r"|page/(?:settings|clients)\b|responses/(?:compact|input_tokens)\b|api/[a-z]+(?![\w@+-]|\.\w|/\w))"
 )
 _PATH = re.compile(rf"(?<![\w:/.#}}])(?!{_API})(?:/[\w.@+-]+){{2,}}|[A-Za-z]:\\\S+")
 #: What an error begins with that a server reports as its own.
