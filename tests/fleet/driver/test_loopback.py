@@ -3,7 +3,6 @@
 import ipaddress
 import json
 import signal
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -190,23 +189,6 @@ def test_nothing_to_stop(tmp_path: Path) -> None:
 
     assert code == 1
     assert "no `unilect fleet start` and no `unilect fleet join` of this user runs here" in text
-
-
-def test_the_head_dies(tmp_path: Path) -> None:
-    """A command whose head has died ends with the reason, and with exit code 1."""
-    (tmp_path / "unilect.toml").write_text("port = 0\n[models.m]\nsource = 'echo:'\n")
-    words = ("start", "--config", "unilect.toml", "--port", str(free_row()), *SMALL)
-    with running(tmp_path, *words, until="in a browser") as command:
-        tree = command.tree()
-        (head,) = [one for one in tree if one.name() == "gcs_server"]
-        head.kill()
-        try:
-            assert command.wait() == 1
-        except subprocess.TimeoutExpired:
-            pytest.fail(command.text)
-
-    assert "Ray has ended on this machine" in command.text
-    assert [] == psutil.wait_procs(tree, STOP_TIMEOUT_S)[1]
 
 
 def test_killed(cluster: Command) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -161,7 +162,6 @@ def test_another_version(head: Head, ray: str | None, python: str | None, told: 
 
 def swapped(head: Head, metadata: bytes) -> bytes:
     """What the head had as its versions, in place of which it has others now."""
-    import subprocess
     import sys
 
     script = (
@@ -248,3 +248,17 @@ def test_a_node_that_ray_ends(head: Head, tmp_path: Path) -> None:
         assert (code, node.wait()) == (0, 0), text + node.text
     assert "Ray has ended on this machine" in node.text
     assert "It joins again when it can." in node.text
+
+
+def test_the_head_dies(head: Head) -> None:
+    """A command whose head has died ends with the reason, and with exit code 1; it is the last thing that this head does."""
+    tree = head.command.tree()
+    (server,) = [one for one in tree if one.name() == "gcs_server"]
+    server.kill()
+    try:
+        assert head.command.wait() == 1
+    except subprocess.TimeoutExpired:
+        pytest.fail(head.command.text)
+
+    assert "Ray has ended on this machine" in head.command.text
+    assert [] == psutil.wait_procs(tree, STOP_TIMEOUT_S)[1]
