@@ -13,7 +13,7 @@ from inprocess import Site, site
 from msgspec.structs import replace
 
 from support.backends.engine import ENGINES_IN_CI, SOURCES
-from unilect.config.server import Config, ModelConfig
+from unilect.config.server import Config, ModelConfig, StoreConfig
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 NUMBERS = 200
@@ -63,6 +63,13 @@ OLLAMA = Api("/api/chat", {"messages": HELLO, "format": LONG}, b'"content"', b'"
 APIS = (RESPONSES, MESSAGES, OLLAMA)
 
 
+def config_of(model: ModelConfig) -> Config:
+    """A server of a model, whose responses are stored in its memory."""
+    return Config(
+        port=0, models={"m": model}, store=StoreConfig(url="sqlite://"), log_level="warning"
+    )
+
+
 async def streams_of_dying(running: Site) -> list[bytes]:
     """What a stream of each API tells whose engine is killed once each has its first piece; they begin at once, so that none ends before."""
 
@@ -82,11 +89,12 @@ async def streams_of_dying(running: Site) -> list[bytes]:
     return [told + await stream.read() for stream, told in begun]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("engine", ENGINES_IN_CI)
 async def test_streams_of_an_engine_that_dies(engine: str) -> None:
     """Streams that had begun are whole, also those that a schema binds, and hold the numbers that it asks for."""
     model = ModelConfig(source=SOURCES[engine], parallel=len(APIS))
-    async with site(Config(port=0, models={"m": model}, log_level="warning")) as running:
+    async with site(config_of(model)) as running:
         told = await streams_of_dying(running)
 
     assert all(api.over in data for api, data in zip(APIS, told, strict=True))
@@ -102,7 +110,7 @@ async def test_streams_of_an_engine_that_dies(engine: str) -> None:
 async def test_streams_that_cannot_go_on() -> None:
     """A stream that nobody can go on with ends in `response.failed`, an `error` event or an error row; what is asked later is answered."""
     model = ModelConfig(source="demo:", parallel=len(APIS))
-    async with site(Config(port=0, models={"m": model}, log_level="warning")) as running:
+    async with site(config_of(model)) as running:
         engine = running.engine()
         engine.capabilities = replace(engine.capabilities, resumes=None)
         told = await streams_of_dying(running)

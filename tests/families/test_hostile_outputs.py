@@ -134,7 +134,7 @@ def test_no_output_is_run(name: str, effects: Effects) -> None:
             assert all(isinstance(call.arguments, str) for call in choice.tool_calls)
 
 
-@pytest.mark.heavy(but=1)
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("characters", "piece"),
     [

@@ -55,6 +55,7 @@ async def frames(response: Any) -> list[Any]:
     return [block if block == "[DONE]" else json.loads(block) for block in data]
 
 
+@pytest.mark.heavy(but=1)
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_streams_of_an_engine_that_is_killed(
     mortal: Site, goes_on: bool, monkeypatch: pytest.MonkeyPatch
@@ -64,7 +65,7 @@ async def test_streams_of_an_engine_that_is_killed(
     if not goes_on:
         monkeypatch.setattr(backend, "capabilities", replace(backend.capabilities, resumes=None))
     folder, pid = Path(child.socket_path).parent, child.pid
-    body = {"max_tokens": 300 if goes_on else 1500, "ignore_eos": True, "stream": True}
+    body = {"max_tokens": 150 if goes_on else 1500, "ignore_eos": True, "stream": True}
     responses = [await mortal.post(**body).__aenter__() for _ in range(STREAMS)]
     for response in responses:
         await response.content.readline()

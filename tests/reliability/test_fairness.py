@@ -65,7 +65,12 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("settings", "asks"),
-    [({}, 20), ({"source": "demo:", "max_in_flight": None, "parallel": 4}, 5)],
+    [
+        ({}, 20),
+        pytest.param(
+            {"source": "demo:", "max_in_flight": None, "parallel": 4}, 5, marks=pytest.mark.heavy
+        ),
+    ],
     ids=["echo", "GGUF"],
 )
 async def test_a_flood_beside_one_at_a_time(

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 
 from unilect.accounting.account import Accounts
 from unilect.accounting.metrics import Metrics
@@ -149,6 +150,7 @@ def test_every_route_has_a_class() -> None:
     assert expected | dict.fromkeys(routes(FASTCHAT), "public") == data_routes(fastchat)
 
 
+@pytest.mark.heavy
 async def test_the_walk() -> None:
     """Each route answers those of its class alone, on its own listener; whatever is no route answers nobody without that listener's key."""
     public, key, admin = routes(PUBLIC), routes(KEY), routes(ADMIN)

@@ -182,7 +182,7 @@ async def test_an_engine_that_is_killed_at_any_token(
 async def test_a_whole_answer(mortal: Site) -> None:
     """A whole greedy answer whose engine is killed is that of an undisturbed run."""
     path, body = asked(0)
-    body["max_tokens"] = 1000
+    body["max_tokens"] = 400
     texts = []
     for kills in (False, True):
         whole = asyncio.ensure_future(mortal.post(path, **body).__aenter__())
@@ -365,6 +365,7 @@ def llama_urls() -> Iterator[list[str]]:
         yield [first, second]
 
 
+@pytest.mark.heavy
 async def test_upstreams_that_are_cut_at_any_frame(llama_urls: list[str]) -> None:
     """A greedy stream of a server that breaks off at any frame goes on at another one, and has the text of an undisturbed one."""
     scissors, different = Scissors(), list[Any]()
