@@ -95,7 +95,9 @@ async def test_a_model_is_steered(visitor: Visitor, tmp_path: Path) -> None:
 async def test_a_load_is_seen(
     visitor: Visitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model's card shows if it fits, how far its load is, and then for whom it would leave, and nothing is asked for."""
+    """A model's card shows if it fits, how far its load is, and then for whom it would leave, also to who reads by ear, and nothing is asked for."""
+    from axe_playwright_python.async_playwright import Axe
+
     async with operated(tmp_path, ONE_OF_TWO, 'memory = "100MiB"\n') as server:
         page = await opened(visitor, server)
         one, two = (f".model-card:has(h3:text-is('{name}'))" for name in ("one", "two"))
@@ -109,11 +111,13 @@ async def test_a_load_is_seen(
         await begun.wait()
         await page.wait_for_selector(f"{one} >> progress[value]")
         assert "loading: " in await page.inner_text(one)
+        found = await Axe().run(page)
         go_on.set()
         await page.wait_for_selector(f"{one} >> .tag:text('ready')")
         await page.wait_for_selector(f"{two} >> text=one would leave for it.")
 
     assert ["POST"] == asked
+    assert [] == [rule["id"] for rule in found.response["violations"]]
 
 
 async def test_an_engine_dies(visitor: Visitor, tmp_path: Path) -> None:

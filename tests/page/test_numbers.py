@@ -53,6 +53,7 @@ async def test_csv(page: "Page", text: str) -> None:
     ("loading", "left_s", "told"),
     [
         ({"step": "loading", "part": 0.424, "size_bytes": None}, 3, "loading: 42 %, about 3.0 s left"),
+        ({"step": "loading", "part": 1, "size_bytes": None}, None, "loading: all read"),
         ({"step": "loading", "part": None, "size_bytes": None}, 0.1, "loading: takes longer than expected"),
         ({"step": "downloading", "part": 0.5, "size_bytes": 4.2e9}, None, "downloading: 50 % of 4.2 GB"),
         ({"step": "loading", "part": None, "size_bytes": None}, None, "loading"),

@@ -117,7 +117,7 @@ function progressView({ name, loading: { part } }) {
 export function loadText(model) {
   const { step = "waiting for memory", part = null, size_bytes: bytes = null } = model.loading ?? {};
   const left = model.load_left_s === null ? null : model.load_left_s - elapsed(model);
-  const told = [part !== null && `${Math.round(100 * part)} %${bytes ? ` of ${size(bytes)}` : ""}`, left !== null && (left > 0.1 ? `about ${duration(left)} left` : "takes longer than expected")];
+  const told = [part !== null && (part < 1 ? `${Math.floor(100 * part)} %` : "all read") + (bytes ? ` of ${size(bytes)}` : ""), left !== null && (left > 0.1 ? `about ${duration(left)} left` : "takes longer than expected")];
   return [step, told.filter(Boolean).join(", ")].filter(Boolean).join(": ");
 }
 
