@@ -82,24 +82,38 @@ def streamed(answer: Any) -> tuple[str, str, int]:
     return text, finish, tokens
 
 
+@pytest.fixture(scope="module")
+def theirs() -> Iterator[OpenAI]:
+    """A client of llama.cpp's own server."""
+    with llama_server(environments.smollm2()) as url:
+        yield OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+
+
 @pytest.mark.parametrize("ask", [chat, complete])
-def test_llama_cpp(ours: OpenAI, asked: list[str], ask: Any) -> None:
+def test_llama_cpp(ours: OpenAI, theirs: OpenAI, asked: list[str], ask: Any) -> None:
     """The GGUF engine's answer is that of llama.cpp's server, and the same streamed."""
     # what is read again instead of being kept is read in other steps, and their sums differ a little
     fresh = {"extra_body": {"cache_prompt": False}}
     usage = fresh | {"stream": True, "stream_options": {"include_usage": True}}
-    with llama_server(environments.smollm2()) as url:
-        theirs = OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
-        expected = [told(ask(theirs, text, "m", **fresh)) for text in asked]
+    expected = [told(ask(theirs, text, "m", **fresh)) for text in asked]
 
     assert expected == [told(ask(ours, text, "gguf", **fresh)) for text in asked]
     assert expected == [streamed(ask(ours, text, "gguf", **usage)) for text in asked]
 
 
+@pytest.fixture(scope="module")
+def loaded() -> tuple[Any, Any]:
+    """The model as transformers itself loads it, and its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = smollm2_folder()
+    return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("ask", [chat, complete])
-def test_transformers(ours: OpenAI, asked: list[str], ask: Any) -> None:
+def test_transformers(ours: OpenAI, asked: list[str], loaded: tuple[Any, Any], ask: Any) -> None:
     """The transformers engine's answer is that of `generate`, alone, beside seven others, and streamed."""
-    expected = generated(asked, chats=ask is chat)
+    expected = generated(*loaded, asked, chats=ask is chat)
     usage = {"stream": True, "stream_options": {"include_usage": True}}
 
     assert expected == [told(ask(ours, text, "hf")) for text in asked]
@@ -109,14 +123,12 @@ def test_transformers(ours: OpenAI, asked: list[str], ask: Any) -> None:
         assert [expected, expected] == [list(whole), list(pieces)]
 
 
-def generated(asked: list[str], chats: bool) -> list[tuple[str, str, int]]:
+def generated(
+    model: Any, tokenizer: Any, asked: list[str], chats: bool
+) -> list[tuple[str, str, int]]:
     """Return what transformers itself makes of the questions."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = smollm2_folder()
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     found = []
     for text in asked:
         if chats:
