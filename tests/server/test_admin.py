@@ -179,6 +179,18 @@ async def test_keys(tmp_path: Path) -> None:
     assert 404 == gone[0]
 
 
+async def test_looking_makes_no_store(tmp_path: Path) -> None:
+    """Who looks at keys, usage and limits of a server without a database finds none, and makes none."""
+    async with operated(tmp_path, f"{MODELS}[store]\nurl = 'sqlite:///keys.db'\n") as server:
+        found = [(await server.ask("GET", path))[1] for path in ("/keys", "/usage?key=ann")]
+        unknown, _ = await server.ask("GET", "/limits?key=ann")
+        assert not (tmp_path / "keys.db").exists()
+
+    assert {"keys": []} == found[0]
+    assert "error" in found[1]
+    assert 404 == unknown
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
