@@ -47,7 +47,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Engines:
 
 
 def test_every_conversation_is_answered(served: Engines) -> None:
-    """Whole and streamed, at each API; one template refuses all of them in transformers, which is a 400 with its words, and no model is out."""
+    """Whole on one engine and streamed on the other, at each API; one template refuses all of them in transformers, which is a 400 with its words, and no model is out."""
     refused = set[tuple[str, str]]()
     for engine, models in served.items():
         assert LEAST <= len(models)

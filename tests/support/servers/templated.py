@@ -123,36 +123,41 @@ async def serve_all(folder: Path) -> Engines:
         some = {name: templates[name] for name in names[at : at + _AT_ONCE]}
         async with gguf_models(folder, some) as running:
             for name in some:
-                gguf[name] = await asked(running, name)
+                gguf[name] = await asked(running, name, names.index(name))
     async with transformers_model(folder / "hf") as running:
         for name in names:
             await use(running, templates[name])
-            transformers[name] = await asked(running, "m")
+            transformers[name] = await asked(running, "m", names.index(name) + 1)
     return {"gguf": gguf, "transformers": transformers}
 
 
-async def asked(running: Site, name: str) -> Model:
-    """Ask a model everything."""
+async def asked(running: Site, name: str, number: int) -> Model:
+    """
+    Ask a model everything.
+
+    Args:
+        number: Every other answer is streamed: of odd numbers those that are whole of even ones. The engines take turns,
+            so each template's answer to a conversation is whole on one of them and streamed on the other.
+    """
 
     async def ask(path: str, **body: Any) -> Told:
         async with running.client.post(running.url + path, json={"model": name} | body) as answer:
             return answer.status, await answer.text()
 
     prompts, answers = dict[str, Told](), dict[str, Told]()
-    for talk in SPOKEN:
-        body = body_of(talk)
+    for place, talk in enumerate(SPOKEN):
+        body, stream = body_of(talk), (place + number) % 2 == 1
         prompts[talk] = await ask("/apply-template", **body)
-        for stream in (False, True):
-            answers[f"chat {talk} {stream}"] = await ask(
-                "/v1/chat/completions", **body, max_tokens=_TOKENS, stream=stream
-            )
+        answers[f"chat {talk} {stream}"] = await ask(
+            "/v1/chat/completions", **body, max_tokens=_TOKENS, stream=stream
+        )
     for talk in CALLED:
         messages = body_of(talk)["messages"]
         prompts[f"{talk}, no tools"] = await ask("/apply-template", messages=messages)
     answers["forced"] = await ask("/v1/chat/completions", **FORCED)
-    for stream in (False, True):
-        for path, body in ELSEWHERE.items():
-            answers[f"{path} {stream}"] = await ask(path, **body, stream=stream)
+    for place, (path, body) in enumerate(ELSEWHERE.items()):
+        stream = (place + number) % 2 == 1
+        answers[f"{path} {stream}"] = await ask(path, **body, stream=stream)
     model = running.registry.get(name)
     return Model(model.capabilities, prompts, answers, model.state)
 
