@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,15 +11,20 @@ from typing import Any
 import pytest
 
 from support.backends.engine import answer, chat
+from support.common.waiting import until
 from unilect import families
 from unilect.api.backend import BackendSpec
 from unilect.config.kinds import PROGRAMS as SCHEMES
 from unilect.config.model import ModelConfig
 from unilect.core.errors import BackendUnavailable, ConfigError
+from unilect.core.requests import EmbeddingRequest
+from unilect.demo import MODEL
 from unilect.engines.command.engine import CommandEngine
 from unilect.engines.command.programs import PROGRAMS, expand, template_of
 from unilect.models import sources
 
+#: The path of a llama-server, which is in no package.
+LLAMA_SERVER = os.environ.get("UNILECT_TEST_LLAMA_SERVER", "")
 QWEN3 = "{% if enable_thinking %}<think>{% endif %}<tool_call>{{ tools }}</tool_call></think>"
 #: All flags that the rows name, as a help has them.
 HELP = " ".join(f"{row.words} {' '.join(row.flags.values())}" for row in PROGRAMS.values())
@@ -168,3 +175,36 @@ async def test_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: p
         await backend.start()
     await backend.aclose()
     assert "does not know --port" in caught.value.for_operator
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not LLAMA_SERVER, reason="UNILECT_TEST_LLAMA_SERVER names no llama-server")
+async def test_a_llama_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """llama.cpp's own program writes, calls tools and makes vectors by its preset, comes back after a kill, and a flag that it has not is told."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    table = {"context": 512, "parallel": 2, "threads": 1, "environment": {"PATH": f"{Path(LLAMA_SERVER).parent}:$PATH"}}  # fmt: skip
+    source = f"llama-server:{MODEL}"
+    weather = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}  # fmt: skip
+    backend = sources.backend(spec_of(source, arguments="--embeddings --pooling mean", **table))
+    try:
+        await backend.start()
+        (child,) = backend.children
+        for life in (1, 2):
+            told = await answer(backend.generate(chat("What is the capital of France?", max_tokens=16)))  # fmt: skip
+            assert "Paris" in (told.choices[0].text or "")
+            assert (life, 512) == (child.starts, backend.capabilities.context)
+            if life == 1:
+                os.kill(child._ready["pid"], signal.SIGKILL)  # type: ignore[attr-defined]
+                await until(lambda: child.deaths)
+        asked = chat("Weather in Paris?", max_tokens=60, tools=[weather], tool_choice="required")
+        called = await answer(backend.generate(asked))
+        assert ["get_weather"] == [call.name for call in called.choices[0].tool_calls]
+        vectors = await backend.embed(EmbeddingRequest(input=["Paris", "Rome"]))
+        assert 2 == len(vectors.vectors)
+    finally:
+        await backend.aclose()
+    backend = sources.backend(spec_of(source, arguments="--no-such-flag", **table))
+    with pytest.raises(BackendUnavailable) as caught:
+        await backend.start()
+    await backend.aclose()
+    assert "invalid argument: --no-such-flag" in caught.value.for_operator
