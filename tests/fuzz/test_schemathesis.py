@@ -22,6 +22,7 @@ BODILESS = [
     "readyz",
     "metrics",
     "get_page_settings",
+    "get_page_clients",
     "get_page_file",
     "get_usage",
     "list_models",
